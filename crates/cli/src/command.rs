@@ -1,0 +1,1 @@
+//! The commands, one file each: its arguments as data, and `run`.

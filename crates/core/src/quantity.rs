@@ -1,0 +1,394 @@
+//! Sizes, rates and times as people type and read them.
+//!
+//! `4MiB`, `16k`, `1.5TB`, `400Gb/s`, `3.2GB/s`, `50us`: these go in on the command line and in
+//! TOML, and the same spellings come out. A size without a suffix is bytes; `k`, `M`, `G` and `T`
+//! alone are binary, as fio and dd have it; `kB` and `MB` are decimal, `KiB` and `MiB` binary. A
+//! rate in `b/s` (or `bps`) counts bits, in `B/s` bytes. In TOML a bare number is in the base unit:
+//! bytes, bytes per second, seconds.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+/// Bytes per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Rate(pub f64);
+
+/// A span of time in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Seconds(pub f64);
+
+impl Bytes {
+    /// `n` KiB.
+    pub const fn kib(n: u64) -> Self {
+        Self(n << 10)
+    }
+
+    /// `n` MiB.
+    pub const fn mib(n: u64) -> Self {
+        Self(n << 20)
+    }
+
+    /// `n` GiB.
+    pub const fn gib(n: u64) -> Self {
+        Self(n << 30)
+    }
+}
+
+impl Rate {
+    /// A link's rate in Gb/s.
+    pub fn gbit(n: f64) -> Self {
+        Self(n * 1e9 / 8.0)
+    }
+
+    /// The rate in Gb/s.
+    pub fn as_gbit(self) -> f64 {
+        self.0 * 8.0 / 1e9
+    }
+}
+
+/// Why a quantity could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuantityError {
+    text: String,
+    want: &'static str,
+}
+
+impl fmt::Display for QuantityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not {}", self.text, self.want)
+    }
+}
+
+impl std::error::Error for QuantityError {}
+
+const WANT_BYTES: &str = "a size such as 4096, 16k, 4MiB or 1.5TB";
+const WANT_RATE: &str = "a rate such as 3.2GB/s, 400Gb/s or 2GiB/s";
+const WANT_SECONDS: &str = "a time such as 50us, 3ms, 1.5s, 2h or 30d";
+
+/// Binary multiples: what memory, files and blocks come in.
+const BINARY: [(&str, f64); 5] = [
+    ("PiB", PIB),
+    ("TiB", TIB),
+    ("GiB", GIB),
+    ("MiB", MIB),
+    ("KiB", KIB),
+];
+const KIB: f64 = 1024.0;
+const MIB: f64 = KIB * 1024.0;
+const GIB: f64 = MIB * 1024.0;
+const TIB: f64 = GIB * 1024.0;
+const PIB: f64 = TIB * 1024.0;
+
+/// Splits `4MiB` into its number and its unit, refusing signs, NaN and infinity.
+fn split<'a>(text: &'a str, want: &'static str) -> Result<(f64, &'a str), QuantityError> {
+    let trimmed = text.trim();
+    let end = trimmed
+        .char_indices()
+        .find(|(i, c)| !(c.is_ascii_digit() || matches!(c, '.' | '_') || exponent(trimmed, *i)))
+        .map_or(trimmed.len(), |(i, _)| i);
+    let number = trimmed[..end].replace('_', "");
+    match number.parse::<f64>() {
+        Ok(n) if n.is_finite() && n >= 0.0 => Ok((n, trimmed[end..].trim())),
+        _ => Err(QuantityError {
+            text: text.to_owned(),
+            want,
+        }),
+    }
+}
+
+/// Whether the byte at `at` belongs to an exponent such as `e9` or `e-3`.
+fn exponent(text: &str, at: usize) -> bool {
+    let bytes = text.as_bytes();
+    let digit = |i: usize| bytes.get(i).is_some_and(u8::is_ascii_digit);
+    match bytes[at] {
+        b'e' | b'E' if at > 0 => {
+            digit(at + 1) || (matches!(bytes.get(at + 1), Some(b'-' | b'+')) && digit(at + 2))
+        }
+        b'-' | b'+' if at > 0 => matches!(bytes[at - 1], b'e' | b'E') && digit(at + 1),
+        _ => false,
+    }
+}
+
+/// The factor of a byte unit; `None` where it is no unit.
+fn byte_unit(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "" | "B" => 1.0,
+        "kB" | "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "TB" => 1e12,
+        "PB" => 1e15,
+        "k" | "K" | "KiB" | "kiB" => KIB,
+        "m" | "M" | "MiB" => MIB,
+        "g" | "G" | "GiB" => GIB,
+        "t" | "T" | "TiB" => TIB,
+        "P" | "PiB" => PIB,
+        _ => return None,
+    })
+}
+
+impl FromStr for Bytes {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let error = || QuantityError {
+            text: text.to_owned(),
+            want: WANT_BYTES,
+        };
+        if let Ok(exact) = text.trim().parse::<u64>() {
+            return Ok(Self(exact));
+        }
+        let (number, unit) = split(text, WANT_BYTES)?;
+        let bytes = number * byte_unit(unit).ok_or_else(error)?;
+        // 2^63: beyond it no file offset can point.
+        if bytes > 9.2e18 {
+            return Err(error());
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked"
+        )]
+        Ok(Self(bytes.round() as u64))
+    }
+}
+
+impl FromStr for Rate {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let error = || QuantityError {
+            text: text.to_owned(),
+            want: WANT_RATE,
+        };
+        let (number, unit) = split(text, WANT_RATE)?;
+        if unit.is_empty() {
+            return Ok(Self(number));
+        }
+        if let Some(bits) = unit
+            .strip_suffix("bps")
+            .or_else(|| unit.strip_suffix("b/s"))
+        {
+            let factor = match bits {
+                "" => 1.0,
+                "k" | "K" => 1e3,
+                "M" => 1e6,
+                "G" => 1e9,
+                "T" => 1e12,
+                _ => return Err(error()),
+            };
+            return Ok(Self(number * factor / 8.0));
+        }
+        let bytes = unit
+            .strip_suffix("/s")
+            .and_then(byte_unit)
+            .ok_or_else(error)?;
+        Ok(Self(number * bytes))
+    }
+}
+
+impl FromStr for Seconds {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let (number, unit) = split(text, WANT_SECONDS)?;
+        let factor = match unit {
+            "ps" => 1e-12,
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "" | "s" => 1.0,
+            "min" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => {
+                return Err(QuantityError {
+                    text: text.to_owned(),
+                    want: WANT_SECONDS,
+                });
+            }
+        };
+        Ok(Self(number * factor))
+    }
+}
+
+/// Three significant digits, without trailing zeros after the point.
+fn digits(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.0 as f64;
+        let text = match BINARY.iter().rev().rfind(|(_, size)| value >= *size) {
+            Some((unit, size)) => format!("{} {unit}", digits(value / size)),
+            None => format!("{} B", self.0),
+        };
+        f.pad(&text)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = [
+            (1e12, "TB/s"),
+            (1e9, "GB/s"),
+            (1e6, "MB/s"),
+            (1e3, "kB/s"),
+            (0.0, "B/s"),
+        ];
+        let (size, unit) = steps
+            .into_iter()
+            .find(|(s, _)| self.0 >= *s)
+            .unwrap_or((1.0, "B/s"));
+        f.pad(&format!("{} {unit}", digits(self.0 / size.max(1.0))))
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = [
+            (86_400.0, "d"),
+            (3600.0, "h"),
+            (120.0, "min"),
+            (1.0, "s"),
+            (1e-3, "ms"),
+            (1e-6, "µs"),
+            (1e-9, "ns"),
+        ];
+        let (step, unit) = steps
+            .into_iter()
+            .find(|(s, _)| self.0 >= *s)
+            .unwrap_or((1e-9, "ns"));
+        // Minutes are used from two on, but each still has sixty seconds.
+        let size = if unit == "min" { 60.0 } else { step };
+        f.pad(&format!("{} {unit}", digits(self.0 / size)))
+    }
+}
+
+/// Accepts a string with a unit or a bare number in the base unit.
+macro_rules! quantity_serde {
+    ($name:ident, $want:expr) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                self.0.serialize(serializer)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Visitor;
+                impl de::Visitor<'_> for Visitor {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($want)
+                    }
+
+                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$name, E> {
+                        text.parse().map_err(E::custom)
+                    }
+
+                    fn visit_u64<E: de::Error>(self, value: u64) -> Result<$name, E> {
+                        self.visit_str(&value.to_string())
+                    }
+
+                    fn visit_i64<E: de::Error>(self, value: i64) -> Result<$name, E> {
+                        self.visit_str(&value.to_string())
+                    }
+
+                    fn visit_f64<E: de::Error>(self, value: f64) -> Result<$name, E> {
+                        self.visit_str(&value.to_string())
+                    }
+                }
+                deserializer.deserialize_any(Visitor)
+            }
+        }
+    };
+}
+
+quantity_serde!(Bytes, WANT_BYTES);
+quantity_serde!(Rate, WANT_RATE);
+quantity_serde!(Seconds, WANT_SECONDS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_type_them() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("16k", 16 << 10),
+            ("4MiB", 4 << 20),
+            ("4 MiB", 4 << 20),
+            ("1.5TB", 1_500_000_000_000),
+            ("1kB", 1000),
+            ("1_000", 1000),
+            ("2e3", 2000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_count_bits_with_a_small_b_and_bytes_with_a_large_one() {
+        assert_eq!("400Gb/s".parse::<Rate>(), Ok(Rate(50e9)));
+        assert_eq!("400Gbps".parse::<Rate>(), Ok(Rate(50e9)));
+        assert_eq!("3.2GB/s".parse::<Rate>(), Ok(Rate(3.2e9)));
+        assert_eq!("1GiB/s".parse::<Rate>(), Ok(Rate(1_073_741_824.0)));
+    }
+
+    #[test]
+    fn times_are_read_with_their_units() {
+        assert_eq!("50us".parse::<Seconds>(), Ok(Seconds(50.0 * 1e-6)));
+        assert_eq!("2h".parse::<Seconds>(), Ok(Seconds(7200.0)));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_an_example() {
+        for text in [
+            "",
+            "-4k",
+            "4 furlongs",
+            "NaN",
+            "inf",
+            "1e400",
+            "MiB",
+            "1e30",
+        ] {
+            let error = text.parse::<Bytes>().unwrap_err().to_string();
+            assert!(error.contains("4MiB"), "{text}: {error}");
+            assert!(text.parse::<Rate>().is_err() || text == "1e30", "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_has_three_digits_and_a_unit() {
+        assert_eq!(Bytes(4 << 20).to_string(), "4 MiB");
+        assert_eq!(Bytes(1_234_567).to_string(), "1.18 MiB");
+        assert_eq!(Bytes(17).to_string(), "17 B");
+        assert_eq!(Bytes(0).to_string(), "0 B");
+        assert_eq!(Rate(3.214e9).to_string(), "3.21 GB/s");
+        assert_eq!(Rate(0.0).to_string(), "0 B/s");
+        assert_eq!(Seconds(0.0000421).to_string(), "42.1 µs");
+        assert_eq!(Seconds(150.0).to_string(), "2.5 min");
+        assert_eq!(Seconds(0.0).to_string(), "0 ns");
+    }
+}

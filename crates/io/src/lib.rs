@@ -1,0 +1,1 @@
+//! Engines, lanes and the executor: what runs a plan.

@@ -1,0 +1,1 @@
+//! Planning formulas and simulators: pure, and reproducible from a seed.

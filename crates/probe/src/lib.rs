@@ -1,0 +1,1 @@
+//! What this machine can do: bench measures, the profile keeps the result.
