@@ -5,5 +5,6 @@
 //! environment; randomness is a [`seed::Seed`] that is passed in.
 
 pub mod check;
+pub mod pcie;
 pub mod provenance;
 pub mod seed;
