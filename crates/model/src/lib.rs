@@ -5,5 +5,7 @@
 //! environment; randomness is a [`seed::Seed`] that is passed in.
 
 pub mod check;
+pub mod checkpoint;
+pub mod path;
 pub mod provenance;
 pub mod seed;
