@@ -531,13 +531,7 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn near(value: f64, expected: f64, tolerance: f64) {
-        assert!(
-            (value / expected - 1.0).abs() <= tolerance,
-            "{value} is not {expected}"
-        );
-    }
+    use crate::near::near;
 
     #[test]
     fn mlperf_sizes_follow_from_14_bytes_a_parameter() {

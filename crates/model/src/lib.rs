@@ -6,6 +6,11 @@
 
 pub mod check;
 pub mod checkpoint;
+#[cfg(test)]
+mod near;
 pub mod path;
 pub mod provenance;
+pub mod queue;
+pub mod registration;
 pub mod seed;
+pub mod transport;

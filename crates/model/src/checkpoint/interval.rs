@@ -90,16 +90,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::near::near;
 
     /// 16,384 GPUs failing every 3.09 h: 50,677 h for one GPU, 49.5 h for 1,024.
     const MTBF_S: f64 = 50_677.0 / 1024.0 * 3600.0;
-
-    fn near(value: f64, expected: f64, tolerance: f64) {
-        assert!(
-            (value / expected - 1.0).abs() <= tolerance,
-            "{value} is not {expected}"
-        );
-    }
 
     #[test]
     fn young_and_daly_give_the_published_intervals() {
