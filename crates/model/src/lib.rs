@@ -4,6 +4,7 @@
 //! answer that says what it rests on ([`provenance`]). Nothing here reads a file, a clock or the
 //! environment; randomness is a [`seed::Seed`] that is passed in.
 
+pub mod architecture;
 pub mod check;
 pub mod checkpoint;
 #[cfg(test)]
@@ -11,6 +12,9 @@ mod near;
 pub mod path;
 pub mod provenance;
 pub mod queue;
+pub mod rail;
+pub mod reduction;
 pub mod registration;
+pub mod s3;
 pub mod seed;
 pub mod transport;
