@@ -7,10 +7,13 @@
 pub mod architecture;
 pub mod check;
 pub mod checkpoint;
+pub mod dpu;
+pub mod ingest;
 #[cfg(test)]
 mod near;
 pub mod path;
 pub mod provenance;
+pub mod qos;
 pub mod queue;
 pub mod rail;
 pub mod reduction;
