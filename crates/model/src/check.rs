@@ -208,6 +208,24 @@ impl Refusals {
         }])
     }
 
+    /// Puts a table before every field: what a model refused, it named from its own root.
+    #[must_use]
+    pub fn below(mut self, table: &str) -> Self {
+        for refusal in &mut self.0 {
+            refusal.field = join(table, &refusal.field);
+        }
+        self
+    }
+
+    /// Gives refusals that a model made after reading the lines of their fields in `text`.
+    #[must_use]
+    pub fn located(self, text: &str) -> Self {
+        match DeTable::parse(text) {
+            Ok(tree) => self.with_lines(text, tree.get_ref()),
+            Err(_) => self,
+        }
+    }
+
     /// Gives each refusal the line of its field, or of the nearest table above it that is written.
     fn with_lines(mut self, text: &str, tree: &DeTable<'_>) -> Self {
         for refusal in &mut self.0 {

@@ -113,6 +113,8 @@ pub struct Answer {
     pub size_bytes: f64,
     /// Bytes for each parameter.
     pub bytes_per_parameter: f64,
+    /// The size with weights, optimizer and gradients: 16 bytes a parameter.
+    pub size_at_16_bytes: f64,
     /// Parameters the size implies at 14 bytes each.
     pub parameters_at_14_bytes: f64,
     /// Nodes in the job.
@@ -365,6 +367,7 @@ impl Checkpoint {
         Ok(Answer {
             size_bytes,
             bytes_per_parameter: size_bytes / self.model.parameters,
+            size_at_16_bytes: 16.0 * self.model.parameters,
             parameters_at_14_bytes: size_bytes / 14.0,
             nodes,
             mtbf_s,

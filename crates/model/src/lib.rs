@@ -7,6 +7,7 @@
 pub mod architecture;
 pub mod check;
 pub mod checkpoint;
+pub mod claim;
 pub mod dpu;
 pub mod ingest;
 #[cfg(test)]
@@ -19,5 +20,8 @@ pub mod rail;
 pub mod reduction;
 pub mod registration;
 pub mod s3;
+pub mod scenario;
 pub mod seed;
+pub mod setting;
+pub mod sweep;
 pub mod transport;

@@ -129,6 +129,8 @@ pub struct Row {
     pub rate_bytes_per_s: f64,
     /// Cores busy at that rate.
     pub cores: f64,
+    /// Gb/s that one core keeps going.
+    pub gbit_per_core: f64,
     /// Cores that the full port would take.
     pub cores_at_line_rate: f64,
     /// What bound it.
@@ -138,6 +140,8 @@ pub struct Row {
 /// Memory tiers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tiers {
+    /// The fastest real device.
+    pub latency_s_min: f64,
     /// What the claimed latencies come to.
     pub claimed_gain: f64,
     /// The same against the fastest real device.
@@ -400,6 +404,7 @@ impl Transport {
             iops,
             rate_bytes_per_s: iops * io,
             cores: iops * cpu_s_per_io,
+            gbit_per_core: Rate(io / cpu_s_per_io).as_gbit(),
             cores_at_line_rate: wire / io * cpu_s_per_io,
             bound_by,
         }
@@ -450,6 +455,7 @@ impl Cxl {
     fn tiers(&self) -> Tiers {
         let core = |latency: Seconds| self.lines as f64 * 64.0 / latency.0;
         Tiers {
+            latency_s_min: self.latency_min.0,
             claimed_gain: self.claimed_from.0 / self.claimed_to.0,
             gain_max: self.claimed_from.0 / self.latency_min.0,
             gain_min: self.claimed_from.0 / self.latency_max.0,
