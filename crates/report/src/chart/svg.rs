@@ -29,7 +29,7 @@ const BOTTOM: f64 = 48.0;
 /// A line of text in the margin or under the plot.
 const LINE: f64 = 17.0;
 /// The mean width of a character of the 12-pixel font, on the generous side.
-const CHARACTER: f64 = 6.6;
+const CHARACTER: f64 = 7.2;
 /// Longer names are cut; the whole name is in the tooltip.
 const NAME_CHARACTERS: usize = 26;
 /// A curve with more points than this is a line without points on it.
@@ -50,7 +50,7 @@ impl Chart {
 
     fn svg(&self, style: &str) -> String {
         let grid = Grid {
-            columns: 600,
+            columns: 720,
             rows: 300,
             x_ticks: 8,
             y_ticks: 7,
@@ -275,7 +275,11 @@ impl<'a> Sheet<'a> {
         let path = self.path(trace);
         if trace.joined {
             let dashed = if dashed { " dashed" } else { "" };
-            let _ = write!(svg, "<path class=\"line stroke{dashed}\" d=\"{path}\"/>");
+            let dense = if trace.len() > DOTS_MAX { " dense" } else { "" };
+            let _ = write!(
+                svg,
+                "<path class=\"line stroke{dashed}{dense}\" d=\"{path}\"/>"
+            );
         }
         if trace.len() <= DOTS_MAX {
             self.dots(svg, index);
@@ -467,4 +471,62 @@ fn columns(widest: f64) -> usize {
     )]
     let columns = ((WIDTH - 32.0) / (widest + 34.0)) as usize;
     columns.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Axis, Series, Unit,
+        chart::tests::{any_chart, sample},
+    };
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_chart_as_a_picture() {
+        insta::assert_snapshot!(sample().to_svg_inline());
+    }
+
+    #[test]
+    fn a_picture_alone_brings_its_style() {
+        assert!(sample().to_svg().contains("prefers-color-scheme:dark"));
+    }
+
+    #[test]
+    fn many_curves_are_named_under_the_plot() {
+        let axis = || Axis::linear("", Unit::Count);
+        let mut chart = Chart::new("", axis(), axis());
+        for i in 0..40 {
+            let y = f64::from(i);
+            chart = chart.with(Series::new(format!("curve {i}"), [(0.0, y), (1.0, y)]));
+        }
+        let svg = chart.to_svg_inline();
+        assert_eq!(svg.matches("class=\"name fill\"").count(), 40);
+        assert!(!svg.contains("leader"));
+    }
+
+    #[test]
+    fn a_million_points_make_a_small_picture() {
+        let points = (0..1_000_000u32).map(|i| (f64::from(i), f64::from(i % 977)));
+        let axis = || Axis::linear("", Unit::Count);
+        let line = Chart::new("", axis(), axis()).with(Series::new("", points.clone()));
+        assert!(line.to_svg().len() < 100_000, "{}", line.to_svg().len());
+        // Points alone may touch every pixel; that is the bound.
+        let cloud = Chart::new("", axis(), axis()).with(Series::new("", points).dots());
+        assert!(cloud.to_svg().len() < 4_000_000, "{}", cloud.to_svg().len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_chart_makes_a_picture_with_finite_numbers(chart in any_chart()) {
+            let svg = chart.to_svg_inline();
+            for value in ["NaN", "inf"] {
+                for attribute in ["x", "y", "cx", "cy", "width", "height"] {
+                    let bad = format!(" {attribute}=\"{value}");
+                    prop_assert!(!svg.contains(&bad), "{svg}");
+                }
+            }
+            prop_assert!(svg.ends_with("</svg>\n"));
+        }
+    }
 }

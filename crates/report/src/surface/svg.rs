@@ -23,8 +23,9 @@ const FOOT: f64 = 54.0;
 const LINES_MAX: usize = 40;
 /// Facets up to which each tells its value as a tooltip.
 const TIPS_MAX: usize = 400;
-/// Ticks on each of the three axes.
+/// Ticks up the side, and along the two near edges, where labels stand closer together.
 const TICKS: usize = 5;
+const EDGE_TICKS: usize = 4;
 
 impl Surface {
     /// The surface as an SVG file of its own.
@@ -112,11 +113,16 @@ impl<'a> View<'a> {
         let mut xs = Surface::lines(&surface.x, &surface.xs, LINES_MAX);
         let mut ys = Surface::lines(&surface.y, &surface.ys, LINES_MAX);
         let (far_x, far_y) = lowest_corner(surface, &xs, &ys);
+        let turn = |lines: &mut [Line]| {
+            for line in lines {
+                line.place = 1.0 - line.place;
+            }
+        };
         if far_x {
-            xs.iter_mut().for_each(|line| line.place = 1.0 - line.place);
+            turn(&mut xs);
         }
         if far_y {
-            ys.iter_mut().for_each(|line| line.place = 1.0 - line.place);
+            turn(&mut ys);
         }
         let columns = surface.sheets.len().clamp(1, 2);
         let size = if columns == 1 { 1.75 } else { 1.0 };
@@ -258,7 +264,7 @@ impl<'a> View<'a> {
                 continue;
             };
             let flipped = lines.first().is_some_and(|line| line.place > 0.5) && lines.len() > 1;
-            let ticks = axis.scale.ticks(&axis.unit, range, TICKS);
+            let ticks = axis.scale.ticks(&axis.unit, range, EDGE_TICKS);
             for (tick, label) in ticks.iter().zip(axis.unit.labels(&ticks)) {
                 let place = axis.scale.place(range, *tick);
                 let place = if flipped { 1.0 - place } else { place };
@@ -271,7 +277,7 @@ impl<'a> View<'a> {
                     px(y),
                     px(side * 5.0),
                     px(x + side * 8.0),
-                    px(y + 13.0),
+                    px(y + 16.0),
                     escape(&label)
                 );
             }
@@ -287,7 +293,7 @@ impl<'a> View<'a> {
                 svg,
                 "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" font-size=\"11\">{}</text>",
                 px(x - 7.0),
-                px(y + 4.0),
+                px(y + 2.0),
                 escape(&label)
             );
         }
@@ -298,7 +304,7 @@ impl<'a> View<'a> {
     fn edge_name(&self, svg: &mut String, name: &str, side: f64) {
         let angle = -side * self.along.atan2(self.across).to_degrees();
         // Far enough out to clear labels such as `256 MiB`.
-        let (x, y) = (side * (self.across / 2.0 + 44.0), -self.along / 2.0 + 34.0);
+        let (x, y) = (side * (self.across / 2.0 + 44.0), -self.along / 2.0 + 37.0);
         let _ = write!(
             svg,
             "<text text-anchor=\"middle\" transform=\"translate({} {}) rotate({angle:.1})\">{}</text>",
@@ -325,7 +331,7 @@ impl<'a> View<'a> {
             let colour = hex(ramp((step as f64 + 0.5) / STEPS as f64));
             let x = left + step as f64 * LENGTH / STEPS as f64;
             // A little wide, or the seams would show.
-            let wide = px(LENGTH / STEPS as f64 + 0.4);
+            let wide = px(LENGTH / STEPS as f64 + 1.0);
             let (x, y) = (px(x), px(top));
             let _ = write!(
                 svg,
@@ -367,9 +373,12 @@ impl<'a> View<'a> {
     }
 }
 
+/// Picks the places in one half of an axis.
+type Half = fn(f64) -> bool;
+
 /// Whether the surfaces are lower at the far end of x, and of y.
 fn lowest_corner(surface: &Surface, xs: &[Line], ys: &[Line]) -> (bool, bool) {
-    let mean = |x_half: fn(f64) -> bool, y_half: fn(f64) -> bool| {
+    let mean = |x_half: Half, y_half: Half| {
         let (mut sum, mut count) = (0.0, 0.0);
         for x in xs.iter().filter(|line| x_half(line.place)) {
             for y in ys.iter().filter(|line| y_half(line.place)) {
@@ -386,7 +395,7 @@ fn lowest_corner(surface: &Surface, xs: &[Line], ys: &[Line]) -> (bool, bool) {
             f64::INFINITY
         }
     };
-    let (near, far): (fn(f64) -> bool, fn(f64) -> bool) = (|p| p <= 0.5, |p| p >= 0.5);
+    let (near, far): (Half, Half) = (|place| place <= 0.5, |place| place >= 0.5);
     let corners = [
         (mean(near, near), (false, false)),
         (mean(far, near), (true, false)),
