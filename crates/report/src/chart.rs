@@ -10,8 +10,6 @@ mod label;
 mod svg;
 mod text;
 
-pub(crate) use svg::{STYLE, head, nothing};
-
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeSeq};
 
 use crate::{Scale, Unit};

@@ -101,7 +101,40 @@ impl Surface {
         };
         admitted.step_by(stride).map(line).collect()
     }
+
+    /// Whether the surfaces are lower at the far end of x, and of y.
+    fn lowest_corner(&self, xs: &[Line], ys: &[Line]) -> (bool, bool) {
+        let mean = |x_half: Half, y_half: Half| {
+            let (mut sum, mut count) = (0.0, 0.0);
+            for x in xs.iter().filter(|line| x_half(line.place)) {
+                for y in ys.iter().filter(|line| y_half(line.place)) {
+                    let heights = self
+                        .sheets
+                        .iter()
+                        .filter_map(|sheet| sheet.at(x.index, y.index));
+                    heights.for_each(|z| (sum, count) = (sum + z, count + 1.0));
+                }
+            }
+            if count > 0.0 {
+                sum / count
+            } else {
+                f64::INFINITY
+            }
+        };
+        let (near, far): (Half, Half) = (|place| place <= 0.5, |place| place >= 0.5);
+        let corners = [
+            (mean(near, near), (false, false)),
+            (mean(far, near), (true, false)),
+            (mean(near, far), (false, true)),
+            (mean(far, far), (true, true)),
+        ];
+        let lowest = corners.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+        lowest.map_or((false, false), |(_, corner)| corner)
+    }
 }
+
+/// Picks the places in one half of an axis.
+type Half = fn(f64) -> bool;
 
 impl Sheet {
     /// The height at the crossing of the `x`th and the `y`th line.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Block, Confidence, Page, Tone};
-use crate::{chart::STYLE, markup::escape, unit::MISSING};
+use crate::{markup::escape, picture::STYLE, unit::MISSING};
 
 const CSS: &str = include_str!("page.css");
 

@@ -9,13 +9,12 @@ use std::fmt::Write;
 use super::{Line, Sheet, Surface};
 use crate::{
     Range,
-    chart::{STYLE, head, nothing},
     colour::{hex, ramp},
     markup::{escape, px},
+    picture::{WIDTH, head, nothing, own_style},
     terminal::clean,
 };
 
-const WIDTH: f64 = 760.0;
 /// Under the title, and over the scale of colours.
 const TOP: f64 = 40.0;
 const FOOT: f64 = 54.0;
@@ -30,10 +29,10 @@ const EDGE_TICKS: usize = 4;
 impl Surface {
     /// The surface as an SVG file of its own.
     pub fn to_svg(&self) -> String {
-        self.svg(&format!("<style>{STYLE}</style>"))
+        self.svg(&own_style())
     }
 
-    /// The surface as SVG within a page that has the [`STYLE`].
+    /// The surface as SVG within a page that has the style.
     pub(crate) fn to_svg_inline(&self) -> String {
         self.svg("")
     }
@@ -44,7 +43,7 @@ impl Surface {
         };
         let rows = self.sheets.len().div_ceil(view.columns);
         let height = TOP + rows as f64 * view.panel_height() + FOOT;
-        let mut svg = head(&self.title, &self.description(), WIDTH, height, style);
+        let mut svg = head(&self.title, &self.description(), height, style);
         for (index, sheet) in self.sheets.iter().enumerate() {
             let column = (index % view.columns) as f64;
             let row = (index / view.columns) as f64;
@@ -112,7 +111,7 @@ impl<'a> View<'a> {
         let heights = surface.z.scale.widen(&surface.z.unit, heights, TICKS - 1);
         let mut xs = Surface::lines(&surface.x, &surface.xs, LINES_MAX);
         let mut ys = Surface::lines(&surface.y, &surface.ys, LINES_MAX);
-        let (far_x, far_y) = lowest_corner(surface, &xs, &ys);
+        let (far_x, far_y) = surface.lowest_corner(&xs, &ys);
         let turn = |lines: &mut [Line]| {
             for line in lines {
                 line.place = 1.0 - line.place;
@@ -371,39 +370,6 @@ impl<'a> View<'a> {
         }
         svg.push('\n');
     }
-}
-
-/// Picks the places in one half of an axis.
-type Half = fn(f64) -> bool;
-
-/// Whether the surfaces are lower at the far end of x, and of y.
-fn lowest_corner(surface: &Surface, xs: &[Line], ys: &[Line]) -> (bool, bool) {
-    let mean = |x_half: Half, y_half: Half| {
-        let (mut sum, mut count) = (0.0, 0.0);
-        for x in xs.iter().filter(|line| x_half(line.place)) {
-            for y in ys.iter().filter(|line| y_half(line.place)) {
-                let heights = surface
-                    .sheets
-                    .iter()
-                    .filter_map(|sheet| sheet.at(x.index, y.index));
-                heights.for_each(|z| (sum, count) = (sum + z, count + 1.0));
-            }
-        }
-        if count > 0.0 {
-            sum / count
-        } else {
-            f64::INFINITY
-        }
-    };
-    let (near, far): (Half, Half) = (|place| place <= 0.5, |place| place >= 0.5);
-    let corners = [
-        (mean(near, near), (false, false)),
-        (mean(far, near), (true, false)),
-        (mean(near, far), (false, true)),
-        (mean(far, far), (true, true)),
-    ];
-    let lowest = corners.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-    lowest.map_or((false, false), |(_, corner)| corner)
 }
 
 /// Path data through `points`.
