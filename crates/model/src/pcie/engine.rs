@@ -17,6 +17,7 @@
 mod build;
 mod credit;
 mod port;
+mod ring;
 mod source;
 mod wake;
 
@@ -24,7 +25,7 @@ use std::ops::ControlFlow;
 
 use self::{
     credit::{Pool, UNIT_BYTES},
-    port::{CLASS, CLASSES, Class, END, FENCE, LAST, Port, Slot, Tlp, enqueue},
+    port::{CLASS, CLASSES, Class, END, FENCE, LAST, Port, Slot, Tlp},
     source::{Device, Source},
     wake::{NEVER, Wakes},
 };
@@ -152,6 +153,10 @@ impl Engine {
         let mut at = now.max(self.ports[p].free);
         while at < horizon {
             self.starving = false;
+            if let Some((slot, class)) = self.lone(p) {
+                at = self.train(p, slot, class, at, horizon);
+                continue;
+            }
             match self.choose(p, at) {
                 Ok(choice) => at = self.send(p, choice, at),
                 Err(next) => {
@@ -166,6 +171,40 @@ impl Engine {
         if self.ports[p].occupied != 0 {
             self.wakes.wake(p, at);
         }
+    }
+
+    /// The one queue that has anything, where there is nothing to choose.
+    #[inline]
+    fn lone(&self, p: usize) -> Option<(u32, Class)> {
+        let port = &self.ports[p];
+        if !port.occupied.is_power_of_two() {
+            return None;
+        }
+        let slot = port.slots.start + port.occupied.trailing_zeros();
+        self.slots[slot as usize].lone_class().map(|class| (slot, class))
+    }
+
+    /// Sends from the one queue that has anything, until the horizon, the end of the queue or a
+    /// lack of credits. Whatever else may come is ready after the horizon.
+    fn train(&mut self, p: usize, slot: u32, class: Class, from: Ps, horizon: Ps) -> Ps {
+        let mut at = from;
+        while at < horizon {
+            let Some(tlp) = self.slots[slot as usize].queues[class as usize].front() else {
+                return NEVER;
+            };
+            if tlp.ready > at {
+                at = tlp.ready;
+                continue;
+            }
+            let next = self.credits_at(p, slot, class, tlp, at);
+            if next > at {
+                self.ports[p].starved_since.get_or_insert(at);
+                at = next;
+                continue;
+            }
+            at = self.send(p, Choice { slot, class, tlp }, at);
+        }
+        at
     }
 
     /// Who goes at `at`; if none can, when one may.
@@ -225,7 +264,7 @@ impl Engine {
         let mut best: Option<Choice> = None;
         for class in CLASS {
             let here = &self.slots[slot as usize];
-            let Some(&tlp) = here.queues[class as usize].front() else {
+            let Some(tlp) = here.queues[class as usize].front() else {
                 continue;
             };
             if tlp.ready > at {
@@ -382,10 +421,9 @@ impl Engine {
     fn push(&mut self, hop: Hop, class: Class, tlp: Tlp) {
         let port = &mut self.ports[hop.port as usize];
         port.occupied |= 1 << (hop.slot - port.slots.start);
-        if enqueue(
-            &mut self.slots[hop.slot as usize].queues[class as usize],
-            tlp,
-        ) {
+        let queue = &mut self.slots[hop.slot as usize].queues[class as usize];
+        // At the back, but for completions that a slow read of another stream held up.
+        if queue.insert(tlp, |other| other.ready <= tlp.ready) {
             let at = tlp.ready.max(port.free);
             self.wakes.wake(hop.port as usize, at);
         }

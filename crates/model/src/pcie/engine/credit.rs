@@ -7,9 +7,7 @@
 //!
 //! Read tags are credits of the same kind: taken with a request, given back with its completion.
 
-use std::collections::VecDeque;
-
-use super::{Ps, wake::NEVER};
+use super::{Ps, ring::Ring, wake::NEVER};
 
 /// Data credits count in units of 16 bytes.
 pub(super) const UNIT_BYTES: u32 = 16;
@@ -19,7 +17,7 @@ pub(super) const UNIT_BYTES: u32 = 16;
 pub(super) struct Pool {
     headers: u32,
     data: u32,
-    returns: VecDeque<Return>,
+    returns: Ring<Return>,
     /// What was promised at the start; `None` for a receiver that must take everything.
     promised: Option<Promise>,
     /// Whether the sender waits: a return it does not know of yet may be the one it needs.
@@ -35,7 +33,7 @@ pub(super) struct Promise {
     pub(super) data: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Return {
     at: Ps,
     data: u32,
@@ -51,7 +49,7 @@ impl Pool {
         Self {
             headers,
             data,
-            returns: VecDeque::new(),
+            returns: Ring::default(),
             promised,
             hungry: false,
         }
@@ -70,7 +68,7 @@ impl Pool {
             return now;
         }
         let (mut headers, mut units) = (self.headers, self.data);
-        for back in &self.returns {
+        for back in self.returns.iter() {
             headers += 1;
             units += back.data;
             if units >= data && headers > 0 {
@@ -96,20 +94,12 @@ impl Pool {
             return false;
         }
         // Returns come nearly in order: different ports of one switch are at most a window apart.
-        let mut place = self.returns.len();
-        while place > 0 && self.returns[place - 1].at > at {
-            place -= 1;
-        }
-        if place == self.returns.len() {
-            self.returns.push_back(Return { at, data });
-        } else {
-            self.returns.insert(place, Return { at, data });
-        }
+        self.returns.insert(Return { at, data }, |other| other.at <= at);
         self.hungry
     }
 
     fn settle(&mut self, now: Ps) {
-        while let Some(back) = self.returns.front().copied().filter(|back| back.at <= now) {
+        while let Some(back) = self.returns.front().filter(|back| back.at <= now) {
             self.headers += 1;
             self.data += back.data;
             self.returns.pop_front();

@@ -7,9 +7,7 @@
 //! before it on the same input, and a posted write may pass both, which is what keeps the tree free
 //! of deadlock.
 
-use std::collections::VecDeque;
-
-use super::Ps;
+use super::{Ps, ring::Ring};
 use crate::pcie::scenario::{Arbiter, ChannelArbiter};
 
 /// What a TLP is, for ordering and credits.
@@ -30,7 +28,7 @@ pub(super) const CLASSES: usize = 3;
 pub(super) const CLASS: [Class; CLASSES] = [Class::Posted, Class::NonPosted, Class::Completion];
 
 /// One packet, 16 bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tlp {
     /// When it can leave the queue it stands in.
     pub(super) ready: Ps,
@@ -65,7 +63,7 @@ pub(super) struct Ingress {
 /// One input of a port.
 #[derive(Debug)]
 pub(super) struct Slot {
-    pub(super) queues: [VecDeque<Tlp>; CLASSES],
+    pub(super) queues: [Ring<Tlp>; CLASSES],
     /// `None` where the TLPs start here.
     pub(super) ingress: Option<Ingress>,
     /// The stream that generates its TLPs in place of the queues.
@@ -159,10 +157,23 @@ impl Slot {
         posted.front().is_none_or(|write| write.ready > ready)
     }
 
+    /// The one class that has anything.
+    #[inline]
+    pub(super) fn lone_class(&self) -> Option<Class> {
+        let [posted, requests, completions] = &self.queues;
+        let full = (posted.is_empty(), requests.is_empty(), completions.is_empty());
+        match full {
+            (false, true, true) => Some(Class::Posted),
+            (true, false, true) => Some(Class::NonPosted),
+            (true, true, false) => Some(Class::Completion),
+            _ => None,
+        }
+    }
+
     /// Whether nothing waits here.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.source.is_none() && self.queues.iter().all(VecDeque::is_empty)
+        self.source.is_none() && self.queues.iter().all(Ring::is_empty)
     }
 }
 
@@ -291,17 +302,4 @@ impl Port {
         // 2^10 is the largest weight: no share is rounded away.
         slot.finish.max(self.virtual_time) + (u64::from(wire) << 10) / u64::from(slot.weight)
     }
-}
-
-/// Puts a TLP where its time says: at the back, but for completions a slow read held up.
-/// True when it is the new front.
-#[inline]
-pub(super) fn enqueue(queue: &mut VecDeque<Tlp>, tlp: Tlp) -> bool {
-    if queue.back().is_none_or(|last| last.ready <= tlp.ready) {
-        queue.push_back(tlp);
-        return queue.len() == 1;
-    }
-    let place = queue.partition_point(|other| other.ready <= tlp.ready);
-    queue.insert(place, tlp);
-    place == 0
 }
