@@ -55,9 +55,19 @@ impl Pool {
         }
     }
 
+    /// Forgets the promise: what is sent here can never use it up.
+    pub(super) fn forget(&mut self) {
+        *self = Self::new(None);
+    }
+
+    /// What was promised.
+    pub(super) fn promised(&self) -> Option<Promise> {
+        self.promised
+    }
+
     /// Whether a TLP with `data` units may go at `now`; if not, when it may, or [`NEVER`] as far
     /// as is known.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ready_at(&mut self, now: Ps, data: u32) -> Ps {
         if self.promised.is_none() || (self.headers > 0 && self.data >= data) {
             return now;
@@ -79,7 +89,7 @@ impl Pool {
     }
 
     /// Takes the credits of a TLP that [`Self::ready_at`] allowed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, data: u32) {
         if self.promised.is_some() {
             self.headers = self.headers.checked_sub(1).expect("allowed by ready_at");
@@ -88,13 +98,14 @@ impl Pool {
     }
 
     /// Gives them back at `at`; true when the sender must be woken then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn give_back(&mut self, at: Ps, data: u32) -> bool {
         if self.promised.is_none() {
             return false;
         }
         // Returns come nearly in order: different ports of one switch are at most a window apart.
-        self.returns.insert(Return { at, data }, |other| other.at <= at);
+        self.returns
+            .insert(Return { at, data }, |other| other.at <= at);
         self.hungry
     }
 

@@ -7,77 +7,86 @@
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring<T> {
     places: Vec<T>,
-    head: usize,
-    len: usize,
+    head: u32,
+    len: u32,
 }
 
 impl<T: Copy + Default> Ring<T> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn front(&self) -> Option<T> {
-        (self.len > 0).then(|| self.at(0))
+        (self.len > 0).then(|| self.places[self.place(0)])
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn back(&self) -> Option<T> {
-        (self.len > 0).then(|| self.at(self.len - 1))
+        (self.len > 0).then(|| self.places[self.place(self.len - 1)])
     }
 
-    /// The value at `place`, counted from the front.
-    #[inline]
-    fn at(&self, place: usize) -> T {
-        let mask = self.places.len() - 1;
-        self.places[(self.head + place) & mask]
+    /// Where the value `from_front` stands.
+    #[inline(always)]
+    fn place(&self, from_front: u32) -> usize {
+        (self.head.wrapping_add(from_front)) as usize & (self.places.len() - 1)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_back(&mut self, value: T) {
-        if self.len == self.places.len() {
+        if self.len as usize == self.places.len() {
             self.grow();
         }
-        let mask = self.places.len() - 1;
-        self.places[(self.head + self.len) & mask] = value;
+        let place = self.place(self.len);
+        self.places[place] = value;
         self.len += 1;
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn pop_front(&mut self) -> Option<T> {
         let value = self.front()?;
-        self.head = (self.head + 1) & (self.places.len() - 1);
+        self.head = self.head.wrapping_add(1);
         self.len -= 1;
         Some(value)
     }
 
     /// Puts `value` behind all that `before` says stand before it, looking from the back; true
     /// when it is the new front.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, value: T, before: impl Fn(&T) -> bool) -> bool {
+        let in_order = self.back().is_none_or(|last| before(&last));
         self.push_back(value);
-        let mask = self.places.len() - 1;
-        let mut place = self.len - 1;
-        while place > 0 {
-            let (here, ahead) = ((self.head + place) & mask, (self.head + place - 1) & mask);
+        if in_order {
+            return self.len == 1;
+        }
+        self.sink(before)
+    }
+
+    /// Moves the value at the back forward to its place; true when that is the front.
+    #[cold]
+    fn sink(&mut self, before: impl Fn(&T) -> bool) -> bool {
+        for from_front in (1..self.len).rev() {
+            let (here, ahead) = (self.place(from_front), self.place(from_front - 1));
             if before(&self.places[ahead]) {
                 return false;
             }
             self.places.swap(here, ahead);
-            place -= 1;
         }
         true
     }
 
     /// From front to back.
     pub(super) fn iter(&self) -> impl Iterator<Item = T> {
-        (0..self.len).map(|place| self.at(place))
+        (0..self.len).map(|from_front| self.places[self.place(from_front)])
     }
 
     #[cold]
     fn grow(&mut self) {
-        self.places.rotate_left(self.head);
+        if !self.places.is_empty() {
+            let first = self.place(0);
+            self.places.rotate_left(first);
+        }
         self.head = 0;
         let wider = (2 * self.places.len()).max(8);
         self.places.resize(wider, T::default());
