@@ -5,5 +5,8 @@
 //! environment; randomness is a [`seed::Seed`] that is passed in.
 
 pub mod check;
+pub mod dcqcn;
+pub mod headroom;
 pub mod provenance;
 pub mod seed;
+pub mod wheel;
