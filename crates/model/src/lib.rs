@@ -6,6 +6,7 @@
 
 pub mod check;
 pub mod dcqcn;
+pub mod fabric;
 pub mod headroom;
 pub mod provenance;
 pub mod seed;
