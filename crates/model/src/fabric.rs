@@ -36,6 +36,7 @@ pub use outcome::{
     Spreading, Victim,
 };
 pub use progress::Progress;
+pub(crate) use scenario::whole;
 pub use scenario::{Control, Pfc, Scenario, Slow, Switch, Transport};
 pub use series::Series;
 pub use topology::{Cable, Graph, LeafSpine, Rail, Topology};

@@ -7,6 +7,7 @@
 pub mod check;
 pub mod dcqcn;
 pub mod fabric;
+pub mod fluid;
 pub mod headroom;
 pub mod provenance;
 pub mod seed;

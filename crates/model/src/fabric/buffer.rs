@@ -141,8 +141,8 @@ mod tests {
             admitted += 1;
             assert_eq!(ingress.should_stop(&shared), admitted >= 9, "{admitted}");
         }
-        // An eighth of the free bytes is 8,875 when 9,000 are taken, then three of headroom.
-        assert_eq!((admitted, ingress.bytes()), (11, 11_000));
+        // The ninth finds an eighth of 72,000 bytes free and fits; then three of headroom.
+        assert_eq!((admitted, ingress.bytes()), (12, 12_000));
     }
 
     #[test]

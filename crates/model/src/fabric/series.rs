@@ -21,6 +21,8 @@ pub struct Series {
     pub queue_min: Vec<u64>,
     /// The most it held.
     pub queue_max: Vec<u64>,
+    /// What it held on average, over time.
+    pub queue_mean: Vec<u64>,
     /// How much of each span the link was paused, in nanoseconds.
     pub paused_ns: Vec<u64>,
 }
@@ -31,6 +33,7 @@ pub(crate) struct Recorder {
     span_ps: u64,
     spans: Vec<Span>,
     queue: u64,
+    queue_since: u64,
     paused_since: Option<u64>,
 }
 
@@ -39,6 +42,8 @@ struct Span {
     min: u64,
     max: u64,
     paused_ps: u64,
+    /// Bytes times picoseconds.
+    area: u128,
 }
 
 impl Recorder {
@@ -47,6 +52,7 @@ impl Recorder {
             span_ps: SPAN_PS_MIN,
             spans: vec![Span::default()],
             queue: 0,
+            queue_since: 0,
             paused_since: None,
         }
     }
@@ -54,6 +60,7 @@ impl Recorder {
     /// The queue changed to `bytes`.
     pub(crate) fn queue(&mut self, now: u64, bytes: u64) {
         let place = self.reach(now);
+        self.spread_area(now);
         let span = &mut self.spans[place];
         span.min = span.min.min(bytes);
         span.max = span.max.max(bytes);
@@ -66,7 +73,7 @@ impl Recorder {
         match (self.paused_since, paused) {
             (None, true) => self.paused_since = Some(now),
             (Some(since), false) => {
-                self.spread_pause(since, now);
+                self.spread(since, now, |span, ps| span.paused_ps += ps);
                 self.paused_since = None;
             }
             _ => {}
@@ -77,8 +84,23 @@ impl Recorder {
     pub(crate) fn finish(mut self, now: u64, link: String) -> Series {
         self.paused(now, false);
         self.reach(now);
+        self.spread_area(now);
+        let last = self.spans.len() as u64 - 1;
+        let lasted = |place: u64| {
+            let whole = self.span_ps;
+            let length = if place == last {
+                now - last * whole
+            } else {
+                whole
+            };
+            u128::from(length.max(1))
+        };
+        let mean = |(place, span): (u64, &Span)| {
+            u64::try_from(span.area / lasted(place)).unwrap_or(u64::MAX)
+        };
         Series {
             link,
+            queue_mean: (0..).zip(&self.spans).map(mean).collect(),
             span_ns: self.span_ps / 1000,
             queue_min: self.spans.iter().map(|s| s.min).collect(),
             queue_max: self.spans.iter().map(|s| s.max).collect(),
@@ -96,7 +118,7 @@ impl Recorder {
             let still = Span {
                 min: self.queue,
                 max: self.queue,
-                paused_ps: 0,
+                ..Span::default()
             };
             self.spans.resize(place + 1, still);
         }
@@ -111,18 +133,28 @@ impl Recorder {
                 min: pair.iter().map(|s| s.min).min().unwrap_or(0),
                 max: pair.iter().map(|s| s.max).max().unwrap_or(0),
                 paused_ps: pair.iter().map(|s| s.paused_ps).sum(),
+                area: pair.iter().map(|s| s.area).sum(),
             })
             .collect();
         self.span_ps *= 2;
     }
 
-    fn spread_pause(&mut self, since: u64, until: u64) {
-        let (first, last) = (since / self.span_ps, until / self.span_ps);
-        for place in first..=last {
+    /// Charges the queue since its last change.
+    fn spread_area(&mut self, now: u64) {
+        let queue = u128::from(self.queue);
+        self.spread(self.queue_since, now, |span, ps| {
+            span.area += queue * u128::from(ps);
+        });
+        self.queue_since = now;
+    }
+
+    /// Hands every span between two times its part of it.
+    fn spread(&mut self, since: u64, until: u64, mut charge: impl FnMut(&mut Span, u64)) {
+        for place in since / self.span_ps..=until / self.span_ps {
             let start = since.max(place * self.span_ps);
             let end = until.min((place + 1) * self.span_ps);
             let place = usize::try_from(place).expect("below SERIES_POINTS");
-            self.spans[place].paused_ps += end - start;
+            charge(&mut self.spans[place], end - start);
         }
     }
 }
@@ -143,6 +175,8 @@ mod tests {
         assert_eq!(series.span_ns, 1);
         assert_eq!(series.queue_max[4..8], [0, 300, 300, 300]);
         assert_eq!(series.queue_min[5..8], [0, 300, 50]);
+        // 100 bytes for 0.4 ns, then 300 for 0.6.
+        assert_eq!(series.queue_mean[4..8], [0, 220, 300, 50]);
     }
 
     proptest! {
@@ -167,6 +201,9 @@ mod tests {
             let series = record.finish(now, String::new());
             prop_assert!(series.queue_max.len() <= SERIES_POINTS);
             prop_assert_eq!(series.queue_max.iter().copied().max(), Some(peak));
+            for (i, mean) in series.queue_mean.iter().enumerate() {
+                prop_assert!(*mean <= series.queue_max[i] && *mean + 1 >= series.queue_min[i]);
+            }
             let sum: u64 = series.paused_ns.iter().sum();
             // Each span rounds down to a nanosecond.
             prop_assert!(sum <= paused_ps / 1000);

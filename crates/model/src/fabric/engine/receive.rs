@@ -8,8 +8,8 @@ pub(crate) struct Receiver {
     /// The next packet in order.
     pub(crate) expected: u32,
     packets: u32,
-    /// No notification before.
-    notify_free_ps: u64,
+    /// When the last notification left, or will.
+    notified_ps: Option<u64>,
     /// Payload that arrived in order.
     pub(crate) delivered_bytes: u64,
     /// When the last byte arrived.
@@ -25,12 +25,24 @@ impl Receiver {
         Self {
             expected: 0,
             packets,
-            notify_free_ps: 0,
+            notified_ps: None,
             delivered_bytes: 0,
             finished_ps: None,
             asked: false,
             ahead: Vec::new(),
         }
+    }
+
+    /// When to send the notification that a marked packet calls for, if none is under way: at once
+    /// after a quiet interval, else when the running interval ends.
+    fn notify(&mut self, now: u64, interval_ps: u64) -> Option<u64> {
+        let leaves = match self.notified_ps {
+            Some(last) if last > now => return None,
+            Some(last) => now.max(last + interval_ps),
+            None => now,
+        };
+        self.notified_ps = Some(leaves);
+        Some(leaves)
     }
 
     /// Keeps a packet that came ahead of a hole; false if it is there already.
@@ -110,11 +122,13 @@ impl Engine<'_> {
             self.wheel.push(back_ps, Event::Ack { flow, ack, marked });
             return;
         }
-        if marked && self.now >= receiver.notify_free_ps && self.control == Control::Dcqcn {
+        if marked && self.control == Control::Dcqcn {
             let interval = self.constants[sender.constants as usize].cnp_interval_ps;
-            receiver.notify_free_ps = self.now + interval;
-            self.tally.notifications += 1;
-            self.wheel.push(back_ps, Event::Notify { flow });
+            if let Some(leaves) = receiver.notify(self.now, interval) {
+                self.tally.notifications += 1;
+                let at = leaves + sender.return_ps;
+                self.wheel.push(at, Event::Notify { flow });
+            }
         }
         if seq > receiver.expected && !receiver.asked {
             receiver.asked = true;
@@ -131,6 +145,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn marks_are_answered_at_once_then_once_an_interval() {
+        let mut receiver = Receiver::new(1);
+        let answers: Vec<Option<u64>> = [10, 20, 30, 60, 70, 500]
+            .into_iter()
+            .map(|now| receiver.notify(now, 50))
+            .collect();
+        assert_eq!(
+            answers,
+            [Some(10), Some(60), None, Some(110), None, Some(500)]
+        );
+    }
 
     proptest! {
         #[test]
