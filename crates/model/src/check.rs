@@ -23,6 +23,18 @@ pub const REFUSALS_MAX: usize = 20;
 /// The longest value repeated in a message.
 const VALUE_CHARS_MAX: usize = 60;
 
+/// Any rate that can be: from a modem to all the world's fabric.
+pub const RATE_ANY: RangeInclusive<Rate> = Rate(1e3)..=Rate(1e18);
+
+/// Any size that can be: from one byte to 8 EB.
+pub const BYTES_ANY: RangeInclusive<Bytes> = Bytes(1)..=Bytes(8_000_000_000_000_000_000);
+
+/// Any time that can be: from nothing to three centuries.
+pub const TIME_ANY: RangeInclusive<Seconds> = Seconds(0.0)..=Seconds(1e10);
+
+/// Any time that must take a while.
+pub const TIME_SOME: RangeInclusive<Seconds> = Seconds(1e-12)..=Seconds(1e10);
+
 /// One value that is refused, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
@@ -196,6 +208,24 @@ impl Refusals {
         }])
     }
 
+    /// Puts a table before every field: what a model refused, it named from its own root.
+    #[must_use]
+    pub fn below(mut self, table: &str) -> Self {
+        for refusal in &mut self.0 {
+            refusal.field = join(table, &refusal.field);
+        }
+        self
+    }
+
+    /// Gives refusals that a model made after reading the lines of their fields in `text`.
+    #[must_use]
+    pub fn located(self, text: &str) -> Self {
+        match DeTable::parse(text) {
+            Ok(tree) => self.with_lines(text, tree.get_ref()),
+            Err(_) => self,
+        }
+    }
+
     /// Gives each refusal the line of its field, or of the nearest table above it that is written.
     fn with_lines(mut self, text: &str, tree: &DeTable<'_>) -> Self {
         for refusal in &mut self.0 {
@@ -263,10 +293,7 @@ fn shorten(value: &str) -> String {
 /// The line, counted from one, that holds the byte at `offset`.
 fn line_at(text: &str, offset: usize) -> usize {
     let end = offset.min(text.len());
-    1 + text.as_bytes()[..end]
-        .iter()
-        .filter(|b| **b == b'\n')
-        .count()
+    text.as_bytes()[..end].split(|b| *b == b'\n').count()
 }
 
 /// Where the value of a dotted path starts, or that of the last table on the way to it.

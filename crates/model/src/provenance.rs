@@ -129,6 +129,19 @@ impl Basis {
         }
     }
 
+    /// Adds a constant that has a default: it is the default's source where the user left it, and
+    /// the user's own where he changed it.
+    pub fn assume_or(
+        &mut self,
+        what: &str,
+        (value, default): (f64, f64),
+        unit: &'static str,
+        source: Source,
+    ) {
+        let same = (value - default).abs() <= 1e-12 * default.abs();
+        self.assume(what, value, unit, if same { source } else { Source::GIVEN });
+    }
+
     /// Adds a constant.
     pub fn assume(
         &mut self,

@@ -1,7 +1,7 @@
 //! Randomness as a value: a generator that is nothing but its seed.
 //!
 //! A simulation must replay from its seed alone, on any machine and any number of threads, so the
-//! generator is ours and small: SplitMix64 spreads the seed, xoshiro256++ draws (both by Blackman
+//! generator is ours and small: `SplitMix64` spreads the seed, xoshiro256++ draws (both by Blackman
 //! and Vigna, public domain). Work that runs in parallel does not share one: each piece takes its
 //! own by [`Seed::part`], which depends on the piece's number and not on who ran it first.
 
@@ -89,7 +89,7 @@ impl Dice {
     }
 }
 
-/// One step of SplitMix64.
+/// One step of `SplitMix64`.
 fn split_mix(x: &mut u64) -> u64 {
     *x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *x;
