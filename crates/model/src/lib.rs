@@ -17,6 +17,7 @@ pub mod ingest;
 #[cfg(test)]
 mod near;
 pub mod path;
+pub mod pcie;
 pub mod provenance;
 pub mod qos;
 pub mod queue;
