@@ -19,7 +19,7 @@ use straightway_model::{
 /// 1,024 hosts under 32 leaves and 32 spines at 400 Gb/s, every host sending `bytes` to another.
 fn permutation(bytes: u64, control: Control) -> Scenario {
     Scenario {
-        name: format!("permutation {} {control:?}", Bytes(bytes)),
+        title: format!("permutation {} {control:?}", Bytes(bytes)),
         about: String::new(),
         seed: Seed(1),
         duration: None,
@@ -43,6 +43,7 @@ fn permutation(bytes: u64, control: Control) -> Scenario {
         })],
         slow: Vec::new(),
         watch: Vec::new(),
+        claims: Vec::new(),
     }
 }
 
@@ -87,13 +88,13 @@ fn main() {
             println!(
                 "{{\"case\":\"{}\",\"packets\":{packets},\"events\":{events},\"seconds\":{s:.3},\
                  \"events_per_s\":{:.0},\"us_per_packet\":{us:.3},\"peak_mib\":{mib}}}",
-                case.name,
+                case.title,
                 mevents * 1e6
             );
         } else {
             println!(
                 "{:<30} {packets:>11} {events:>12} {s:>8.2} {mevents:>9.2} {us:>9.3} {mib:>9}",
-                case.name
+                case.title
             );
         }
     }

@@ -70,6 +70,9 @@ pub struct Dcqcn {
     pub rate_hai: Rate,
     /// The rate no cut goes below.
     pub rate_min: Rate,
+    /// Whether every cut lowers the target too. Adapters spare it until the timer has run out once
+    /// since the last cut, so that a burst of cuts is forgotten quickly.
+    pub clamp_target: bool,
 }
 
 impl ParameterSet {
@@ -93,6 +96,7 @@ impl ParameterSet {
             // The paper sets no hyper step; the fluid model of its authors leaves the stage out.
             rate_hai: mbit(40.0),
             rate_min: mbit(40.0),
+            clamp_target: true,
         };
         // Per 25 Gb/s of line rate, as HPCC's run.py scales them.
         let per_25g = line.as_gbit() / 25.0;
@@ -113,9 +117,11 @@ impl ParameterSet {
                 rate_ai: mbit(5.0),
                 rate_hai: mbit(50.0),
                 rate_min: mbit(1.0),
+                clamp_target: false,
             },
+            // Marks come back with every acknowledgement there: no interval, so its finest clock.
             Self::Hpcc => Dcqcn {
-                cnp_interval: us(4.0),
+                cnp_interval: us(1.0),
                 alpha_interval: us(1.0),
                 decrease_interval: us(4.0),
                 timer: us(300.0),
@@ -124,6 +130,7 @@ impl ParameterSet {
                 rate_ai: mbit(5.0 * per_25g),
                 rate_hai: mbit(50.0 * per_25g),
                 rate_min: mbit(1000.0),
+                clamp_target: false,
                 ..paper
             },
             Self::Simai => Dcqcn {
@@ -246,6 +253,7 @@ pub(crate) struct Constants {
     rate_ai: f64,
     rate_hai: f64,
     rate_min: f64,
+    clamp_target: bool,
 }
 
 impl From<&Dcqcn> for Constants {
@@ -262,6 +270,7 @@ impl From<&Dcqcn> for Constants {
             rate_ai: d.rate_ai.0,
             rate_hai: d.rate_hai.0,
             rate_min: d.rate_min.0,
+            clamp_target: d.clamp_target,
         }
     }
 }
@@ -341,7 +350,9 @@ impl Reaction {
     pub(crate) fn notified(&mut self, now: u64, line: f64, k: &Constants) {
         self.advance(now, line, k);
         if now >= self.cut_free_ps {
-            self.target = self.rate;
+            if k.clamp_target || self.timer_rounds > 0 || !self.cut {
+                self.target = self.rate;
+            }
             self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(k.rate_min.min(line));
             self.cut_free_ps = now + k.decrease_interval_ps;
             self.timer_due_ps = now + k.timer_ps;
@@ -357,10 +368,14 @@ impl Reaction {
     /// One step of recovery: fast, additive or hyper.
     fn raise(&mut self, line: f64, k: &Constants) {
         debug_assert!(self.cut, "only a cut flow has anything to recover");
-        let (low, high) = (
-            self.timer_rounds.min(self.byte_rounds),
-            self.timer_rounds.max(self.byte_rounds),
-        );
+        // Where only the timer counts, it stands in for both, a round later.
+        let byte_rounds = if k.byte_counter == u64::MAX {
+            self.timer_rounds.saturating_sub(1)
+        } else {
+            self.byte_rounds
+        };
+        let low = self.timer_rounds.min(byte_rounds);
+        let high = self.timer_rounds.max(byte_rounds);
         if low > k.fast_rounds {
             self.target += k.rate_hai;
         } else if high > k.fast_rounds {
@@ -440,6 +455,21 @@ mod tests {
             flow.notified(i * 50 * US, LINE, &k);
         }
         assert!(flow.rate >= 5e6, "{}", flow.rate);
+    }
+
+    #[test]
+    fn adapters_forget_a_burst_of_cuts_and_the_paper_does_not() {
+        let rate_after = |set: ParameterSet| {
+            let k = Constants::from(&set.dcqcn(Rate(LINE)));
+            let mut flow = Reaction::new(LINE, &k);
+            for i in 0..5 {
+                flow.notified(i * 50 * US, LINE, &k);
+            }
+            flow.advance(200 * US + 301 * US, LINE, &k);
+            flow.rate / LINE
+        };
+        assert!(rate_after(ParameterSet::Hpcc) > 0.5);
+        assert!(rate_after(ParameterSet::Paper) < 0.2);
     }
 
     #[test]

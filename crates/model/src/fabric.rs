@@ -14,6 +14,7 @@
 
 pub mod bounds;
 mod buffer;
+pub mod cases;
 mod deadlock;
 mod engine;
 mod outcome;
@@ -52,7 +53,7 @@ pub fn simulate(
     scenario: &Scenario,
     mut report: impl FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<Outcome> {
-    let invalid = |message: String| Error::new(Kind::Invalid, "simulate", &scenario.name, message);
+    let invalid = |message: String| Error::new(Kind::Invalid, "simulate", &scenario.title, message);
     checked(scenario).map_err(|refusals| invalid(refusals.to_string()))?;
     let net = scenario.network();
     let mut flows = Vec::new();
@@ -83,7 +84,7 @@ pub fn simulate(
         return Err(Error::new(
             Kind::Cancelled,
             "simulate",
-            &scenario.name,
+            &scenario.title,
             message,
         ));
     }

@@ -127,7 +127,7 @@ prop_compose! {
             }
         }
         Scenario {
-            name: String::new(),
+            title: String::new(),
             about: String::new(),
             seed: Seed(seed),
             duration: Some(Seconds(100e-6)),
@@ -156,6 +156,7 @@ prop_compose! {
                 .into_iter()
                 .collect(),
             watch: Vec::new(),
+            claims: Vec::new(),
         }
     }
 }
@@ -204,7 +205,7 @@ proptest! {
 /// Eight senders at line rate over `cable_m` of fibre into one host, through a small buffer.
 fn squeezed(cable_m: f64, headroom: Option<Bytes>) -> Scenario {
     Scenario {
-        name: "squeezed".to_owned(),
+        title: "squeezed".to_owned(),
         about: String::new(),
         seed: Seed(1),
         duration: Some(Seconds(200e-6)),
@@ -238,6 +239,7 @@ fn squeezed(cable_m: f64, headroom: Option<Bytes>) -> Scenario {
         })],
         slow: Vec::new(),
         watch: Vec::new(),
+        claims: Vec::new(),
     }
 }
 

@@ -79,6 +79,7 @@ pub(crate) struct Tally {
     pub(crate) discarded_bytes: u64,
     pub(crate) notifications: u64,
     pub(crate) pause_frames: u64,
+    pub(crate) first_pause_ps: Option<u64>,
     pub(crate) events: u64,
 }
 
@@ -86,6 +87,7 @@ pub(crate) struct Tally {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pauses {
     pub(crate) since_ps: u64,
+    pub(crate) ended_ps: u64,
     pub(crate) total_ps: u64,
     pub(crate) longest_ps: u64,
     pub(crate) count: u64,
@@ -259,19 +261,9 @@ impl<'a> Engine<'a> {
     /// Reserves each ingress's headroom; what remains of a switch's buffer is shared.
     fn divide_buffers(&mut self, scenario: &Scenario) {
         let pfc = &scenario.switch.pfc;
-        let mut total: Vec<u64> = vec![scenario.switch.buffer.0; self.net.names.len()];
-        for slow in &scenario.slow {
-            if let Some(adapter) = self.net.node(&format!("{}.nic", slow.host)) {
-                total[adapter as usize] = slow.buffer.0;
-            }
-        }
+        let mut total = scenario.buffers(self.net);
         for wire in &self.net.links {
-            let headroom = if !pfc.enabled || self.net.is_host(wire.to) {
-                0
-            } else {
-                pfc.headroom
-                    .map_or_else(|| port_headroom(scenario, wire.rate, wire.cable_m), |b| b.0)
-            };
+            let headroom = scenario.headroom(self.net, wire);
             self.ingress.push(Ingress::new(headroom));
             let left = &mut total[wire.to as usize];
             *left = left.saturating_sub(headroom);
@@ -322,6 +314,7 @@ impl<'a> Engine<'a> {
         let pauses = &mut self.pauses[link as usize];
         let (since, root) = (pauses.since_ps, pauses.root);
         let lasted = self.now - since;
+        pauses.ended_ps = self.now;
         pauses.total_ps += lasted;
         pauses.longest_ps = pauses.longest_ps.max(lasted);
         if root != NIL {
@@ -386,6 +379,7 @@ impl<'a> Engine<'a> {
 impl Pauses {
     const NONE: Self = Self {
         since_ps: 0,
+        ended_ps: 0,
         total_ps: 0,
         longest_ps: 0,
         count: 0,
@@ -407,22 +401,6 @@ fn ports(scenario: &Scenario, net: &Network, watched: &[u32]) -> Vec<Port> {
         port
     };
     (0..).zip(&net.links).map(port).collect()
-}
-
-/// The headroom of a port by the calculator, for the packets this scenario sends.
-pub(crate) fn port_headroom(
-    scenario: &Scenario,
-    rate: straightway_core::Rate,
-    cable_m: f64,
-) -> u64 {
-    let frame = straightway_core::Bytes(scenario.wire_bytes());
-    let default = headroom::Port::new(rate, cable_m);
-    let port = headroom::Port {
-        lossless_mtu: frame,
-        mtu: default.mtu.max(frame),
-        ..default
-    };
-    port.headroom().xoff.0
 }
 
 /// Slots of the wheel for about 32 events each when every link is busy.

@@ -5,16 +5,13 @@ use straightway_core::{Rate, Seconds};
 
 use super::{
     deadlock::Deadlock,
-    engine::{Engine, port_headroom},
+    engine::Engine,
     scenario::{Control, Scenario},
     series::Series,
     topology::narrow,
     traffic::Flow,
 };
-use crate::{
-    headroom,
-    provenance::{Basis, Correction, Formula, Source},
-};
+use crate::provenance::{Basis, Formula, Source};
 
 /// Links, roots and victims listed, worst first.
 const LISTED_MAX: usize = 20;
@@ -22,12 +19,14 @@ const LISTED_MAX: usize = 20;
 /// Everything a run showed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The scenario's name.
-    pub name: String,
+    /// The scenario's title.
+    pub title: String,
     /// The seed it ran with.
     pub seed: u64,
     /// How much time was simulated.
     pub simulated: Seconds,
+    /// What the hosts that send could send at once, all at line rate.
+    pub offered: Rate,
     /// By traffic entry.
     pub traffic: Vec<Group>,
     /// What became of every byte.
@@ -114,6 +113,8 @@ pub struct PauseSummary {
     pub links: usize,
     /// Of those, hosts' links: the pause reached the senders.
     pub hosts: usize,
+    /// When the first took effect.
+    pub first: Option<Seconds>,
     /// The longest single pause.
     pub longest: Seconds,
     /// Congestion notifications sent.
@@ -242,6 +243,21 @@ impl Outcome {
         engine: Engine<'_>,
         possible: Option<Vec<String>>,
     ) -> Self {
+        let mut outcome = Self::measured(scenario, flows, engine, possible);
+        if !scenario.claims.is_empty() {
+            let answer = serde_json::to_value(&outcome).expect("plain data has a JSON form");
+            let judged = scenario.claims.iter().filter_map(|c| c.judge(&answer));
+            outcome.basis.corrections = judged.collect();
+        }
+        outcome
+    }
+
+    fn measured(
+        scenario: &Scenario,
+        flows: &[Flow],
+        engine: Engine<'_>,
+        possible: Option<Vec<String>>,
+    ) -> Self {
         let fared: Vec<Fared> = (0..narrow(flows.len()))
             .map(|f| fared(scenario, &flows[f as usize], &engine, f))
             .collect();
@@ -256,9 +272,10 @@ impl Outcome {
             dropped_packets: tally.dropped_packets,
         };
         Self {
-            name: scenario.name.clone(),
+            title: scenario.title.clone(),
             seed: scenario.seed.0,
             simulated: seconds(engine.now),
+            offered: offered(flows, &engine),
             traffic: groups(scenario, flows, &fared),
             ledger,
             pauses: pauses(&engine),
@@ -345,6 +362,7 @@ fn pauses(engine: &Engine<'_>) -> PauseSummary {
         hosts: paused()
             .filter(|l| engine.net.is_host(engine.ports[*l].from))
             .count(),
+        first: engine.tally.first_pause_ps.map(seconds),
         longest: seconds(longest.unwrap_or(0)),
         notifications: engine.tally.notifications,
     }
@@ -468,7 +486,7 @@ fn basis(scenario: &Scenario, engine: &Engine<'_>) -> Basis {
     let mut basis = Basis::of(&MODELLED);
     let host = &engine.net.links[engine.net.leaving[0][0] as usize];
     let given = Source::GIVEN;
-    let headroom = port_headroom(scenario, host.rate, host.cable_m);
+    let headroom = scenario.calculated_headroom(host);
     match scenario.switch.pfc.headroom {
         _ if !scenario.switch.pfc.enabled => {}
         Some(bytes) => basis.assume("headroom of a port", bytes.0 as f64, "B", given),
@@ -494,17 +512,14 @@ fn basis(scenario: &Scenario, engine: &Engine<'_>) -> Basis {
         "ns",
         given,
     );
-    basis.corrections = corrections(scenario);
     basis
 }
 
-/// The articles' claims that a scenario bears on.
-fn corrections(scenario: &Scenario) -> Vec<Correction> {
-    if scenario.name.starts_with("fabric-article") {
-        headroom::incast_corrections()
-    } else {
-        Vec::new()
-    }
+/// What all hosts that send could send at once.
+fn offered(flows: &[Flow], engine: &Engine<'_>) -> Rate {
+    let senders: std::collections::BTreeSet<u32> = flows.iter().map(|f| f.from).collect();
+    let links = senders.iter().map(|h| engine.net.leaving[*h as usize][0]);
+    Rate(links.map(|l| engine.net.links[l as usize].rate.0).sum())
 }
 
 #[cfg(test)]

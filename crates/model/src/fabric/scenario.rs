@@ -9,12 +9,14 @@ use super::{
         WATCHED_MAX,
     },
     route::distances_to,
-    topology::{Network, Topology},
+    topology::{Network, Topology, Wire},
     traffic::Traffic,
 };
 use crate::{
     check::{Checked, Checker, checked},
+    claim::Claim,
     dcqcn::{Dcqcn, Ecn, ParameterSet},
+    headroom,
     seed::Seed,
 };
 
@@ -22,9 +24,9 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is called.
+    /// What it is, in a line.
     #[serde(default)]
-    pub name: String,
+    pub title: String,
     /// What it shows, in a sentence or two.
     #[serde(default)]
     pub about: String,
@@ -50,6 +52,9 @@ pub struct Scenario {
     /// where none is named.
     #[serde(default)]
     pub watch: Vec<String>,
+    /// Figures published with this case.
+    #[serde(default)]
+    pub claims: Vec<Claim>,
 }
 
 /// A switch: a buffer its ports share.
@@ -186,7 +191,7 @@ impl Scenario {
         let mut net = self.topology.network();
         for slow in &self.slow {
             let host = net.node(&slow.host).expect("a checked name");
-            net.put_behind(host, format!("{}.nic", slow.host), slow.rate);
+            net.put_behind(host, adapter_name(&slow.host), slow.rate);
         }
         net
     }
@@ -292,19 +297,83 @@ impl Scenario {
         }
     }
 
-    /// Names that need the network with its slow receivers.
-    fn check_watched(&self, c: &mut Checker) {
+    /// The headroom of the link's ingress, zero where nothing is reserved.
+    pub(crate) fn headroom(&self, net: &Network, wire: &Wire) -> u64 {
+        let pfc = &self.switch.pfc;
+        if !pfc.enabled || net.is_host(wire.to) {
+            return 0;
+        }
+        pfc.headroom
+            .map_or_else(|| self.calculated_headroom(wire), |bytes| bytes.0)
+    }
+
+    /// The headroom of a port by the calculator, for the packets this scenario sends.
+    pub(crate) fn calculated_headroom(&self, wire: &Wire) -> u64 {
+        let frame = Bytes(self.wire_bytes());
+        let default = headroom::Port::new(wire.rate, wire.cable_m);
+        let port = headroom::Port {
+            lossless_mtu: frame,
+            mtu: default.mtu.max(frame),
+            ..default
+        };
+        port.headroom().xoff.0
+    }
+
+    /// The buffer of every node: the switches' own, and that of the slow receivers' adapters.
+    pub(crate) fn buffers(&self, net: &Network) -> Vec<u64> {
+        let mut buffers = vec![self.switch.buffer.0; net.names.len()];
+        for slow in &self.slow {
+            if let Some(adapter) = net.node(&adapter_name(&slow.host)) {
+                buffers[adapter as usize] = slow.buffer.0;
+            }
+        }
+        buffers
+    }
+
+    /// A switch whose ports reserve more than it has cannot be built.
+    fn check_buffers(&self, net: &Network, c: &mut Checker) {
+        let buffers = self.buffers(net);
+        let mut reserved = vec![0u64; net.names.len()];
+        for wire in &net.links {
+            reserved[wire.to as usize] += self.headroom(net, wire);
+        }
+        let short = (0..reserved.len()).find(|n| reserved[*n] >= buffers[*n]);
+        if let Some(node) = short {
+            let slow = self.slow.iter();
+            let adapter = slow
+                .enumerate()
+                .find(|(_, s)| adapter_name(&s.host) == net.names[node]);
+            let field = adapter.map_or("switch.buffer".to_owned(), |(i, _)| {
+                format!("slow[{i}].buffer")
+            });
+            let allowed = format!(
+                "more than the {} that the ports of {} reserve as headroom",
+                Bytes(reserved[node]),
+                net.names[node]
+            );
+            c.refuse(&field, Bytes(buffers[node]), allowed);
+        }
+    }
+
+    /// What needs the network with its slow receivers.
+    fn check_built(&self, c: &mut Checker) {
         if self.watch.len() > WATCHED_MAX {
             let allowed = format!("at most {WATCHED_MAX} links");
             c.refuse("watch", format!("{} links", self.watch.len()), allowed);
         }
         let net = self.network();
+        self.check_buffers(&net, c);
         for (i, name) in self.watch.iter().enumerate() {
             if net.link(name).is_none() {
                 c.refuse(&format!("watch[{i}]"), name, "a link such as `leaf0->h0`");
             }
         }
     }
+}
+
+/// The adapter that stands before a slow receiver.
+fn adapter_name(host: &str) -> String {
+    format!("{host}.nic")
 }
 
 /// A positive float as the next whole number; absurd ones saturate.
@@ -327,6 +396,7 @@ impl Checked for Scenario {
         c.nested("transport", &self.transport);
         c.each("traffic", &self.traffic, 1..=TRAFFIC_MAX);
         c.each("slow", &self.slow, 0..=TRAFFIC_MAX);
+        c.each("claims", &self.claims, 0..=TRAFFIC_MAX);
         if self.duration.is_none() {
             for (i, traffic) in self.traffic.iter().enumerate() {
                 if traffic.load().0.is_none() {
@@ -344,7 +414,7 @@ impl Checked for Scenario {
             self.check_against(&net, c);
             let known = |s: &Slow| net.node(&s.host).is_some_and(|n| net.is_host(n));
             if self.slow.iter().all(known) {
-                self.check_watched(c);
+                self.check_built(c);
             }
         }
     }

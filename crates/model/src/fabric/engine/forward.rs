@@ -118,13 +118,23 @@ impl Engine<'_> {
             .copied()
             .max_by_key(|out| self.ports[*out as usize].queue_bytes)
             .unwrap_or(NIL);
-        // A queue that is itself paused passes on the blame.
-        let root = match self.ports.get(fullest as usize) {
-            Some(port) if port.paused => self.pauses[fullest as usize].root,
-            _ => fullest,
-        };
-        self.pause_roots[link as usize] = root;
+        self.pause_roots[link as usize] = self.root(fullest);
         self.signal(link, true);
+    }
+
+    /// The congestion behind a full egress: itself, or, where its queue grew while it was paused,
+    /// what it was paused for.
+    fn root(&self, egress: u32) -> u32 {
+        let Some(port) = self.ports.get(egress as usize) else {
+            return NIL;
+        };
+        let pauses = &self.pauses[egress as usize];
+        let drains_ps = pauses.ended_ps + port.wire_time_ps(port.queue_bytes);
+        if port.paused || (pauses.count > 0 && drains_ps > self.now) {
+            pauses.root
+        } else {
+            egress
+        }
     }
 
     /// Sends a pause frame, or the one that ends it, back along `link`.
@@ -151,6 +161,7 @@ impl Engine<'_> {
             pauses.since_ps = self.now;
             pauses.count += 1;
             pauses.root = self.pause_roots[link as usize];
+            self.tally.first_pause_ps.get_or_insert(self.now);
             self.look_later();
         } else {
             self.end_pause(link);
