@@ -1,1 +1,4 @@
 //! The commands, one file each: its arguments as data, and `run`.
+
+pub(crate) mod output;
+pub(crate) mod plan;

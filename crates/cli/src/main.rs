@@ -6,7 +6,10 @@
 
 mod command;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand};
 
@@ -19,8 +22,25 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Plan(command::plan::Args),
+}
 
 fn main() -> ExitCode {
-    match Cli::parse().command {}
+    let done = match Cli::parse().command {
+        Command::Plan(args) => command::plan::run(args),
+    };
+    done.unwrap_or_else(|error| refuse(&error))
+}
+
+/// Says what went wrong, and how to mend it where that is known.
+fn refuse(error: &anyhow::Error) -> ExitCode {
+    let mut stderr = io::stderr().lock();
+    // A closed stderr leaves nobody to tell.
+    _ = writeln!(stderr, "error: {error:#}");
+    let known = error.downcast_ref::<straightway_core::Error>();
+    if let Some(hint) = known.and_then(straightway_core::Error::hint) {
+        _ = writeln!(stderr, "hint: {hint}");
+    }
+    ExitCode::from(2)
 }
