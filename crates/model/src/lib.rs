@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod claim;
 pub mod dpu;
 pub mod ingest;
+pub mod measured;
 #[cfg(test)]
 mod near;
 pub mod path;

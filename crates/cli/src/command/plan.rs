@@ -3,6 +3,7 @@
 //! Every topic takes the same arguments, because every topic is the same thing: a scenario with
 //! parameters, a model that answers, and a page that shows the answer with what it rests on.
 
+mod compare;
 mod grid;
 mod headline;
 mod list;
@@ -49,6 +50,7 @@ enum What {
     Qos(Ask),
     /// Which cores a DPU gives back, and what it carries itself
     Dpu(Ask),
+    Compare(compare::Args),
     /// List the scenarios that come with the program
     List(list::Args),
 }
@@ -93,6 +95,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Reduction(ask) => (Topic::Reduction, ask),
         What::Qos(ask) => (Topic::Qos, ask),
         What::Dpu(ask) => (Topic::Dpu, ask),
+        What::Compare(args) => return compare::run(&args),
         What::List(args) => return list::run(&args),
     };
     let source = source::read(ask.scenario.as_deref(), topic)?;

@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Column::text("scenario"),
         Column::text("topic"),
         Column::text("about"),
-        Column::new("figures", Unit::Count),
+        Column::new("claims", Unit::Count),
     ];
     let mut table = Table::new("", columns);
     for entry in LIBRARY {

@@ -9,8 +9,22 @@ mod shared;
 mod stores;
 mod transport;
 
-use straightway_model::scenario::{Answer, Scenario};
+use straightway_model::{
+    provenance::Basis,
+    scenario::{Answer, Scenario},
+};
 use straightway_report::Page;
+
+/// Text as written in a file, its lines joined and its paragraphs kept.
+fn paragraphs(text: &str) -> String {
+    let joined = text
+        .split("\n\n")
+        .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    joined
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n\n")
+}
 
 /// The page of an answer; `in_full` adds every formula and constant.
 pub(super) fn page(scenario: &Scenario, answer: &Answer, in_full: bool) -> Page {
@@ -20,8 +34,9 @@ pub(super) fn page(scenario: &Scenario, answer: &Answer, in_full: bool) -> Page 
         scenario.title.clone()
     };
     let mut page = Page::new(title);
-    if !scenario.about.trim().is_empty() {
-        page = page.section("", [scenario.about.trim().into()]);
+    let about = paragraphs(&scenario.about);
+    if !about.is_empty() {
+        page = page.section("", [about.into()]);
     }
     let page = match answer {
         Answer::Checkpoint(answer) => checkpoint::fill(page, answer),
@@ -35,5 +50,10 @@ pub(super) fn page(scenario: &Scenario, answer: &Answer, in_full: bool) -> Page 
         Answer::Qos(answer) => stores::qos(page, answer),
         Answer::Dpu(answer) => transport::dpu(page, answer),
     };
-    basis::fill(page, answer.basis(), in_full)
+    with_basis(page, answer.basis(), in_full)
+}
+
+/// Adds what an answer rests on; `in_full`, every formula and constant.
+pub(super) fn with_basis(page: Page, basis: &Basis, in_full: bool) -> Page {
+    basis::fill(page, basis, in_full)
 }

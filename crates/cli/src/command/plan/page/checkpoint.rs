@@ -90,7 +90,7 @@ fn ways_table(answer: &Answer) -> Table {
     row("money lost a day", &|way| {
         Cell::count(way.lost_cost_per_day)
     });
-    row("power while stopped", &|way| {
+    row("mean power wasted", &|way| {
         Cell::number(way.wasted_w, Unit::named("W"))
     });
     table

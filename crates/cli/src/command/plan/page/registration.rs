@@ -1,5 +1,6 @@
 //! The page of a registration, with its surface over buffer, I/Os and link.
 
+use straightway_core::Rate;
 use straightway_model::registration::{Answer, Cost};
 use straightway_report::{
     Axis, Block, Cell, Chart, Column, Page, Series, Surface, Table, Tone, Unit,
@@ -84,66 +85,66 @@ fn efficiencies(answer: &Answer) -> Table {
     table
 }
 
-/// Efficiency over buffer and I/Os at three links, and the frontier over buffer and link.
+/// What depends on what: registering for each I/O on buffer and link, once on I/Os as well.
 fn surfaces(answer: &Answer) -> Vec<Block> {
-    let mut links: Vec<f64> = answer
-        .surface
-        .iter()
-        .map(|cell| cell.link_bytes_per_s)
-        .collect();
-    links.sort_by(f64::total_cmp);
-    links.dedup();
     let buffers = distinct(answer.surface.iter().map(|cell| cell.buffer_bytes as f64));
     let counts = distinct(answer.surface.iter().map(|cell| cell.ios as f64));
+    let links = distinct(answer.surface.iter().map(|cell| cell.link_bytes_per_s));
     let at = |buffer: f64, ios: f64, link: f64| {
         answer.surface.iter().find(|cell| {
-            same(cell.buffer_bytes as f64, buffer)
-                && same(cell.ios as f64, ios)
-                && same(cell.link_bytes_per_s, link)
+            let here = same(cell.buffer_bytes as f64, buffer) && same(cell.ios as f64, ios);
+            here && same(cell.link_bytes_per_s, link)
         })
     };
-    let middle = [links.first(), links.get(links.len() / 2), links.last()];
-    let mut blocks: Vec<Block> = Vec::new();
-    for &link in middle.into_iter().flatten() {
-        let surface = Surface::new(
-            format!(
-                "Share of time that is transfer, at {:.0} Gb/s",
-                link * 8.0 / 1e9
-            ),
-            (Axis::log2("buffer", Unit::Bytes), buffers.clone()),
-            (Axis::log2("I/Os", Unit::Count), counts.clone()),
-            Axis::linear("share", Unit::Share),
-        )
-        .with("registered for each I/O", |x, y| {
-            at(x, y, link).map_or(f64::NAN, |cell| cell.per_io)
-        })
-        .with("registered once", |x, y| {
+    let each = Surface::new(
+        "Registered for each I/O: share of time that is transfer",
+        (Axis::log2("buffer", Unit::Bytes), buffers.clone()),
+        (Axis::log2("link", Unit::Rate), links.clone()),
+        Axis::linear("share", Unit::Share),
+    )
+    .with("host memory", |x, y| {
+        at(x, counts[0], y).map_or(f64::NAN, |cell| cell.per_io)
+    });
+    let mut once = Surface::new(
+        "Registered once: share of time that is transfer",
+        (Axis::log2("buffer", Unit::Bytes), buffers.clone()),
+        (Axis::log2("I/Os", Unit::Count), counts.clone()),
+        Axis::linear("share", Unit::Share),
+    );
+    for &link in [links.first(), links.get(links.len() / 2), links.last()]
+        .into_iter()
+        .flatten()
+    {
+        let name = format!("at {:.0} Gb/s", Rate(link).as_gbit());
+        once = once.with(name, |x, y| {
             at(x, y, link).map_or(f64::NAN, |cell| cell.persistent)
         });
-        blocks.push(surface.into());
     }
-    let frontier = Surface::new(
-        "I/Os until registering once has paid off",
+    vec![
+        each.into(),
+        once.into(),
+        frontier(answer, buffers, links).into(),
+    ]
+}
+
+/// I/Os until registering once has paid off, over buffer and link.
+fn frontier(answer: &Answer, buffers: Vec<f64>, links: Vec<f64>) -> Surface {
+    let at = |buffer: f64, link: f64| {
+        let mut all = answer.frontier.iter();
+        all.find(|at| same(at.buffer_bytes as f64, buffer) && same(at.link_bytes_per_s, link))
+    };
+    Surface::new(
+        "Crossover frontier: I/Os until registering once has paid off",
         (Axis::log2("buffer", Unit::Bytes), buffers),
         (Axis::log2("link", Unit::Rate), links),
         Axis::log10("I/Os", Unit::Count),
     )
-    .with("host memory, once", |x, y| {
-        let found = answer
-            .frontier
-            .iter()
-            .find(|at| same(at.buffer_bytes as f64, x) && same(at.link_bytes_per_s, y));
-        found.map_or(f64::NAN, |at| at.ios_persistent)
+    .with("host memory", |x, y| {
+        at(x, y).map_or(f64::NAN, |at| at.ios_persistent)
     })
-    .with("GDS, once", |x, y| {
-        let found = answer
-            .frontier
-            .iter()
-            .find(|at| same(at.buffer_bytes as f64, x) && same(at.link_bytes_per_s, y));
-        found.map_or(f64::NAN, |at| at.ios_gds)
-    });
-    blocks.push(frontier.into());
-    blocks
+    .with("GDS, its GPU pages counted", |x, y| {
+        at(x, y).map_or(f64::NAN, |at| at.ios_gds)
+    })
 }
 
 fn same(a: f64, b: f64) -> bool {
