@@ -212,7 +212,7 @@ fn lines(
             .iter()
             .map(|s| format!("{}={}", s.path, s.value))
             .collect();
-        let name = [&[headline.label.clone()], others.as_slice()]
+        let name = [std::slice::from_ref(&headline.label), &others]
             .concat()
             .join(" ");
         let x = number(&quantity(&first.value));
