@@ -1,6 +1,6 @@
 //! `straightway plan compare`: prediction beside measurement.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context;
 use straightway_model::{
@@ -10,7 +10,7 @@ use straightway_model::{
 };
 use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
 
-use super::page;
+use super::{page, source};
 use crate::command::output::Output;
 
 /// Set the models' predictions beside what was measured on a machine
@@ -35,7 +35,7 @@ pub(super) struct Args {
 /// Compares.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = args.measured.display();
-    let text = fs::read_to_string(&args.measured).with_context(|| format!("cannot read {name}"))?;
+    let text = source::bounded(&args.measured)?;
     let measured: Measured = check::read(&text).with_context(|| format!("measurements {name}"))?;
     let comparison = measured.compare(&Node::default());
     let missed = comparison.rows.iter().filter(|row| misses(row)).count();

@@ -4,6 +4,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_model::{
+    check::Refusals,
     claim::lookup,
     scenario::Scenario,
     sweep::{Point, Sweep},
@@ -29,6 +30,9 @@ pub(super) fn page(
                 .map(straightway_model::scenario::Answer::to_json)
         })
         .collect();
+    if let Some(refused) = all_refused(points) {
+        return Err(refused.clone().into());
+    }
     check_paths(&answers, headlines)?;
     let over: Vec<&str> = sweeps.iter().map(|sweep| sweep.path.as_str()).collect();
     let title = format!("{} over {}", scenario.topic().name(), over.join(" and "));
@@ -78,6 +82,12 @@ fn check_paths(answers: &[Option<Value>], headlines: &[Headline]) -> anyhow::Res
     Ok(())
 }
 
+/// The first refusal, where no point has an answer.
+fn all_refused(points: &[Point]) -> Option<&Refusals> {
+    let answered = points.iter().any(|point| point.answer.is_ok());
+    points.first().filter(|_| !answered)?.answer.as_ref().err()
+}
+
 fn refusals(points: &[Point]) -> Vec<String> {
     let at = |point: &Point| {
         let set = point
@@ -98,7 +108,7 @@ fn table(
     answers: &[Option<Value>],
     headlines: &[Headline],
 ) -> Table {
-    let swept = sweeps.iter().map(|sweep| Column::mixed(&*sweep.path));
+    let swept = sweeps.iter().map(column);
     let shown = headlines
         .iter()
         .map(|h| Column::new(&*h.label, h.unit.clone()));
@@ -119,6 +129,19 @@ fn table(
         table.push(swept.chain(shown));
     }
     table
+}
+
+/// A column of swept values: of one unit where they all have the same.
+fn column(sweep: &Sweep) -> Column {
+    let mut units = sweep
+        .values
+        .iter()
+        .map(|value| quantity(value).unit().cloned());
+    let first = units.next().flatten();
+    match first.filter(|unit| units.all(|other| other.as_ref() == Some(unit))) {
+        Some(unit) => Column::new(&*sweep.path, unit),
+        None => Column::mixed(&*sweep.path),
+    }
 }
 
 /// A swept value as a number with its unit, or as the word it is.

@@ -1,6 +1,6 @@
 //! Where a scenario comes from: a file, the library, or the defaults.
 
-use std::{fs, path::Path};
+use std::{fs::File, io::Read, path::Path};
 
 use anyhow::{Context, bail};
 use straightway_model::{
@@ -67,13 +67,21 @@ fn text_of(asked: &str) -> anyhow::Result<String> {
             None => bail!("no scenario or file `{asked}`; `straightway plan list` lists them"),
         }
     }
-    let size = fs::metadata(path)
-        .with_context(|| format!("cannot read {asked}"))?
-        .len();
-    if size > TEXT_BYTES_MAX as u64 {
-        bail!("scenario {asked} has {size} bytes; at most {TEXT_BYTES_MAX} are read");
+    bounded(path)
+}
+
+/// A text file, read no further than a scenario may be long: a device has no end.
+pub(super) fn bounded(path: &Path) -> anyhow::Result<String> {
+    let name = path.display();
+    let mut text = String::new();
+    let limit = TEXT_BYTES_MAX as u64;
+    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+    let read = file.take(limit + 1).read_to_string(&mut text);
+    read.with_context(|| format!("cannot read {name}"))?;
+    if text.len() as u64 > limit {
+        bail!("{name} has more than {limit} bytes, which no scenario needs");
     }
-    fs::read_to_string(path).with_context(|| format!("cannot read {asked}"))
+    Ok(text)
 }
 
 /// The scenario whose name holds what was typed, or is held by it.
