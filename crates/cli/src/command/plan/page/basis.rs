@@ -9,10 +9,15 @@ pub(super) fn fill(mut page: Page, basis: &Basis, in_full: bool) -> Page {
         page = page.section("Published figures", published(&basis.corrections));
     }
     if !in_full {
-        let (formulas, constants) = (basis.formulas.len(), basis.assumptions.len());
+        let count = |number: usize, what: &str| match number {
+            1 => format!("1 {what}"),
+            _ => format!("{number} {what}s"),
+        };
+        let formulas = count(basis.formulas.len(), "formula");
+        let constants = count(basis.assumptions.len(), "constant");
         return page.fact(
             "rests on",
-            format!("{formulas} formulas and {constants} constants; --basis shows them with their sources"),
+            format!("{formulas} and {constants}; --basis shows them with their sources"),
         );
     }
     page = page.section("Formulas", [formulas(basis).into()]);

@@ -82,7 +82,10 @@ fn ways_table(answer: &Answer) -> Table {
         })
     });
     row("rate the flush needs", &|way| {
-        rate(way.rate_needed_bytes_per_s)
+        // Where training stands still until all is stored, nothing is flushed behind its back.
+        let flushes = way.stop_s < way.durable_s;
+        let needed = flushes.then_some(way.rate_needed_bytes_per_s);
+        needed.map_or(Cell::Missing, rate)
     });
     row("GPU hours lost a day", &|way| {
         Cell::count(way.lost_gpu_hours_per_day)

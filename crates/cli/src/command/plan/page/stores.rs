@@ -28,7 +28,7 @@ pub(super) fn s3(page: Page, answer: &s3::Answer) -> Page {
         "worst latency",
         line(&|p| p.rate_max_latency_bytes_per_s),
     ));
-    let mut table = Table::new("", [Column::text(""), Column::mixed("")]);
+    let mut table = Table::new("", [Column::text("figure"), Column::mixed("value")]);
     for (name, cell) in [
         ("GETs a second", Cell::count(answer.gets_per_s.round())),
         (
@@ -126,9 +126,9 @@ pub(super) fn reduction(page: Page, answer: &reduction::Answer) -> Page {
         "to write at the rate asked",
     )
     .figure(
-        "ratio to break even",
-        Cell::count(answer.dedup_ratio_to_break_even),
-        "the table's own space",
+        "space the table takes",
+        Cell::share(answer.dedup_ratio_to_break_even - 1.0),
+        "of the data: duplicates below it gain nothing",
     )
     .section("Storing less", [table.into()])
 }

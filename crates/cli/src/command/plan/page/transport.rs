@@ -54,7 +54,7 @@ fn fabrics_table(answer: &Answer) -> Table {
 
 fn tiers_table(answer: &Answer) -> Table {
     let cxl = &answer.cxl;
-    let mut table = Table::new("", [Column::text("CXL"), Column::mixed("")]);
+    let mut table = Table::new("", [Column::text("CXL"), Column::mixed("value")]);
     for (name, cell) in [
         ("fastest real device", time(cxl.latency_s_min)),
         ("gain of the claimed latency", Cell::count(cxl.claimed_gain)),
