@@ -2,3 +2,4 @@
 
 pub(crate) mod output;
 pub(crate) mod plan;
+pub(crate) mod sim;

@@ -24,11 +24,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Plan(command::plan::Args),
+    Sim(command::sim::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Plan(args) => command::plan::run(args),
+        Command::Sim(args) => command::sim::run(args),
     };
     done.unwrap_or_else(|error| refuse(&error))
 }

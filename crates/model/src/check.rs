@@ -183,6 +183,11 @@ impl Checker {
         }
     }
 
+    /// Whether nothing was refused so far: what only makes sense on sound values can be checked.
+    pub fn is_clean(&self) -> bool {
+        self.refusals.is_empty()
+    }
+
     /// What was found: nothing, or all the refusals.
     pub fn finish(self) -> Result<(), Refusals> {
         if self.refusals.is_empty() {

@@ -3,11 +3,11 @@
 //! A scenario is written out with all its defaults, the value put in its place, and the whole read
 //! and checked again: any parameter of any topic can be set, and none can slip past its range.
 
-use serde::Deserialize;
+use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
 use crate::{
-    check::{self, Refusals, Step, steps},
+    check::{self, Checked, Refusals, Step, steps},
     scenario::Scenario,
 };
 
@@ -61,20 +61,34 @@ pub fn set(scenario: &Scenario, settings: &[Setting]) -> Result<Scenario, Refusa
     let mut changed = scenario.clone();
     changed.claims.clear();
     for setting in settings {
-        changed = set_one(&changed, setting)?;
+        let path = setting.full_path(scenario);
+        changed = set_one(&changed, setting, &path)?;
     }
     // Only now: two settings may make sense together and not one by one.
     check::checked(&changed)?;
     Ok(changed)
 }
 
-fn set_one(scenario: &Scenario, setting: &Setting) -> Result<Scenario, Refusals> {
-    let path = setting.full_path(scenario);
-    let written = Table::try_from(scenario).map_err(|e| refusal(setting, &e.to_string()))?;
+/// As [`set`], for the input of a simulator, whose paths start at its root.
+pub fn set_input<T>(input: T, settings: &[Setting]) -> Result<T, Refusals>
+where
+    T: Serialize + DeserializeOwned + Checked,
+{
+    let one = |input: T, setting: &Setting| set_one(&input, setting, &setting.path);
+    let changed = settings.iter().try_fold(input, one)?;
+    check::checked(&changed)?;
+    Ok(changed)
+}
+
+fn set_one<T>(input: &T, setting: &Setting, path: &str) -> Result<T, Refusals>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let written = Table::try_from(input).map_err(|e| refusal(setting, &e.to_string()))?;
     let with = |value: Value| {
         let mut table = written.clone();
-        put(&mut table, &path, value).map_err(|allowed| refusal(setting, &allowed))?;
-        Scenario::deserialize(table).map_err(|e| refusal(setting, &e.to_string()))
+        put(&mut table, path, value).map_err(|allowed| refusal(setting, &allowed))?;
+        T::deserialize(table).map_err(|e| refusal(setting, &e.to_string()))
     };
     let value = typed(&setting.value);
     with(value.clone()).or_else(|refused| match value {

@@ -10,8 +10,6 @@ mod label;
 mod svg;
 mod text;
 
-pub(crate) use svg::{STYLE, head, nothing};
-
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeSeq};
 
 use crate::{Scale, Unit};
@@ -220,4 +218,88 @@ fn read_points<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(f64, f
         .into_iter()
         .map(|(x, y)| (value(x), value(y)))
         .collect())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Two curves, one of them predicted, a knee and a limit.
+    pub(crate) fn sample() -> Chart {
+        let rate = |depth: f64| {
+            move |step: i32| {
+                let block = 4096.0 * 2f64.powi(step);
+                (block, 1.0 / (1.0 / 6.9e9 + 80e-6 / (depth * block)))
+            }
+        };
+        let (x, y) = rate(8.0)(8);
+        Chart::new(
+            "Reads from one drive",
+            Axis::log2("block size", Unit::Bytes),
+            Axis::linear("throughput", Unit::Rate),
+        )
+        .with(Series::new("depth 1", (0..=10).map(rate(1.0))).dashed())
+        .with(Series::new("depth 8", (0..=10).map(rate(8.0))).mark(x, y, "knee"))
+        .limit(7e9, "drive limit")
+    }
+
+    /// Charts of every shape that data from elsewhere may have.
+    pub(crate) fn any_chart() -> impl Strategy<Value = Chart> {
+        let scale = || prop_oneof![Just(Scale::Linear), Just(Scale::Log2), Just(Scale::Log10)];
+        let value = || {
+            prop_oneof![
+                any::<f64>(),
+                -10.0..10.0,
+                Just(f64::NAN),
+                Just(f64::INFINITY),
+                Just(0.0),
+                Just(f64::MAX),
+                Just(f64::MIN_POSITIVE)
+            ]
+        };
+        let stroke = prop_oneof![
+            Just(Stroke::Solid),
+            Just(Stroke::Dashed),
+            Just(Stroke::Dots)
+        ];
+        let points = prop::collection::vec((value(), value()), 0..40);
+        let series = prop::collection::vec(("\\PC{0,12}", points, stroke), 0..12);
+        (
+            scale(),
+            scale(),
+            series,
+            value(),
+            any::<String>(),
+            any::<bool>(),
+        )
+            .prop_map(|(x, y, series, at, text, fitted)| {
+                let axis = |scale| Axis {
+                    label: text.clone(),
+                    unit: Unit::Rate,
+                    scale,
+                    fitted,
+                };
+                let mut chart = Chart::new(text.clone(), axis(x), axis(y)).limit(at, text.clone());
+                for (name, points, stroke) in series {
+                    let series = Series {
+                        stroke,
+                        ..Series::new(name, points)
+                    };
+                    chart = chart.with(series.mark(at, at, text.clone()));
+                }
+                chart
+            })
+    }
+
+    #[test]
+    fn a_chart_survives_json_and_back_with_its_gaps() {
+        let chart = sample();
+        let text = serde_json::to_string(&chart).unwrap();
+        assert_eq!(serde_json::from_str::<Chart>(&text).unwrap(), chart);
+        let gap = Series::new("gap", [(1.0, f64::NAN), (2.0, f64::INFINITY)]);
+        let text = serde_json::to_string(&gap).unwrap();
+        let back: Series = serde_json::from_str(&text).unwrap();
+        assert!(back.points.iter().all(|point| point.1.is_nan()), "{text}");
+    }
 }

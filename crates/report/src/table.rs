@@ -142,7 +142,7 @@ impl Table {
                 name
             };
             if let Some(unit) = &column.unit {
-                add(name + &unit.suffix(), index, false)
+                add(name + &unit.suffix(), index, false);
             } else {
                 let varies = self
                     .rows

@@ -11,6 +11,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+use crate::terminal::clean;
+
 /// What a number counts. The number itself is always in the base unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -42,6 +44,19 @@ impl Unit {
         Self::Named(name.into())
     }
 
+    /// The unit that goes by `name`: `B`, `B/s` and `s` are those every room counts in, nothing or
+    /// `1` is a bare number, and any other name is its own.
+    pub fn of(name: &str) -> Self {
+        match name {
+            "" | "1" => Self::Count,
+            "B" | "bytes" => Self::Bytes,
+            "B/s" | "bytes/s" => Self::Rate,
+            "s" => Self::Seconds,
+            "share" | "fraction" => Self::Share,
+            name => Self::named(name),
+        }
+    }
+
     /// `value` as people read it, with three significant digits and its unit.
     pub fn show(&self, value: f64) -> String {
         if !value.is_finite() {
@@ -60,7 +75,7 @@ impl Unit {
             Self::Rate => Rate(value).to_string(),
             Self::Seconds => Seconds(value).to_string(),
             Self::Share => format!("{} %", number(value * 100.0)),
-            Self::Named(name) => format!("{} {name}", number(value)),
+            Self::Named(name) => format!("{} {}", number(value), clean(name)),
         }
     }
 
@@ -227,6 +242,12 @@ mod tests {
         let labels = Unit::Rate.labels(&[1.000e9, 1.001e9, 1.002e9]);
         assert_eq!(labels, ["1.000 GB/s", "1.001 GB/s", "1.002 GB/s"]);
         assert_eq!(Unit::Share.labels(&[0.0, 0.5, 1.0]), ["0", "50 %", "100 %"]);
+    }
+
+    #[test]
+    fn the_units_every_room_counts_in_are_known_by_name() {
+        assert_eq!(Unit::of("B/s"), Unit::Rate);
+        assert_eq!(Unit::of("ns"), Unit::named("ns"));
     }
 
     #[test]

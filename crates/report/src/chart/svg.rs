@@ -5,22 +5,23 @@
 //! variables: the picture follows the reader's light or dark theme, and prints light. Points that
 //! are few enough carry their values as tooltips; nothing needs a script.
 
+mod names;
+
 use std::fmt::Write;
 
 use super::{
     Chart, Stroke,
     frame::{Frame, Grid, Place, Trace},
-    label::{Area, settle, spread},
+    label::{Area, settle},
 };
+use names::{columns, short};
+
 use crate::{
     markup::{escape, px},
-    terminal::{clean, fit, width},
+    picture::{WIDTH, head, nothing, own_style},
+    terminal::{clean, width},
 };
 
-/// The style of every picture this crate draws; a page has it once, a picture alone has its own.
-pub(crate) const STYLE: &str = include_str!("svg.css");
-
-const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 400.0;
 /// Above the plot: the title, and the name of the axis up the side.
 const TOP: f64 = 58.0;
@@ -29,9 +30,7 @@ const BOTTOM: f64 = 48.0;
 /// A line of text in the margin or under the plot.
 const LINE: f64 = 17.0;
 /// The mean width of a character of the 12-pixel font, on the generous side.
-const CHARACTER: f64 = 6.6;
-/// Longer names are cut; the whole name is in the tooltip.
-const NAME_CHARACTERS: usize = 26;
+const CHARACTER: f64 = 7.2;
 /// A curve with more points than this is a line without points on it.
 const DOTS_MAX: usize = 64;
 /// Colours, after which they begin again, broken.
@@ -40,17 +39,17 @@ const COLOURS: usize = 8;
 impl Chart {
     /// The chart as an SVG file of its own.
     pub fn to_svg(&self) -> String {
-        self.svg(&format!("<style>{STYLE}</style>"))
+        self.svg(&own_style())
     }
 
-    /// The chart as SVG within a page that has the [`STYLE`].
+    /// The chart as SVG within a page that has the style.
     pub(crate) fn to_svg_inline(&self) -> String {
         self.svg("")
     }
 
     fn svg(&self, style: &str) -> String {
         let grid = Grid {
-            columns: 600,
+            columns: 720,
             rows: 300,
             x_ticks: 8,
             y_ticks: 7,
@@ -59,13 +58,7 @@ impl Chart {
             return nothing(&self.title, style);
         };
         let sheet = Sheet::new(&frame);
-        let mut svg = head(
-            &self.title,
-            &description(&frame),
-            WIDTH,
-            sheet.height,
-            style,
-        );
+        let mut svg = head(&self.title, &description(&frame), sheet.height, style);
         sheet.axes(&mut svg);
         sheet.limits(&mut svg);
         for index in 0..frame.traces.len() {
@@ -76,30 +69,6 @@ impl Chart {
         svg += "</svg>\n";
         svg
     }
-}
-
-/// Opens a picture: its title for eyes and for screen readers, and what it shows in words.
-pub(crate) fn head(title: &str, description: &str, width: f64, height: f64, style: &str) -> String {
-    let (w, h, title) = (px(width), px(height), escape(&clean(title)));
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"sw\" viewBox=\"0 0 {w} {h}\" role=\"img\">\
-         <title>{title}</title><desc>{}</desc>{style}\
-         <rect class=\"paper\" width=\"{w}\" height=\"{h}\"/>\
-         <text class=\"title\" x=\"16\" y=\"24\">{title}</text>\n",
-        escape(&clean(description)),
-    )
-}
-
-/// A picture that says there is nothing to show.
-pub(crate) fn nothing(title: &str, style: &str) -> String {
-    let (w, h) = (WIDTH, 120.0);
-    let mut svg = head(title, "There is no data to show.", w, h, style);
-    let _ = writeln!(
-        svg,
-        "<text x=\"{}\" y=\"70\" text-anchor=\"middle\">no data</text></svg>",
-        w / 2.0
-    );
-    svg
 }
 
 /// What the chart shows, in words.
@@ -275,7 +244,11 @@ impl<'a> Sheet<'a> {
         let path = self.path(trace);
         if trace.joined {
             let dashed = if dashed { " dashed" } else { "" };
-            let _ = write!(svg, "<path class=\"line stroke{dashed}\" d=\"{path}\"/>");
+            let dense = if trace.len() > DOTS_MAX { " dense" } else { "" };
+            let _ = write!(
+                svg,
+                "<path class=\"line stroke{dashed}{dense}\" d=\"{path}\"/>"
+            );
         }
         if trace.len() <= DOTS_MAX {
             self.dots(svg, index);
@@ -320,71 +293,6 @@ impl<'a> Sheet<'a> {
                 svg,
                 "<circle class=\"fill\" cx=\"{cx}\" cy=\"{cy}\" r=\"3\"><title>{tip}</title></circle>"
             );
-        }
-    }
-
-    fn names(&self, svg: &mut String) {
-        let named = |s: &&super::Series| !s.name.is_empty();
-        if self.frame.chart.series.iter().filter(named).count() == 0 {
-            return;
-        }
-        if self.direct {
-            self.direct_names(svg);
-        } else {
-            self.listed_names(svg);
-        }
-    }
-
-    /// Names in the margin, each as near to the end of its curve as the others let it.
-    fn direct_names(&self, svg: &mut String) {
-        let Area { top, height, .. } = self.plot;
-        let ends: Vec<_> = self.frame.traces.iter().map(Trace::end).collect();
-        let wanted: Vec<f64> = ends
-            .iter()
-            .map(|end| end.map_or(top + height, |end| self.at(end).1))
-            .collect();
-        let heights = spread(&wanted, LINE, top, top + height);
-        let x = self.plot.left + self.plot.width + 20.0;
-        for (index, series) in self.frame.chart.series.iter().enumerate() {
-            let (y, colour) = (heights[index], index % COLOURS);
-            let _ = write!(svg, "<g class=\"c{colour}\">");
-            if let Some(end) = ends[index] {
-                let (ex, ey) = self.at(end);
-                let _ = write!(
-                    svg,
-                    "<path class=\"leader stroke\" d=\"M{} {}L{} {}\"/>",
-                    px(ex + 4.0),
-                    px(ey),
-                    px(x - 4.0),
-                    px(y)
-                );
-            }
-            name(svg, series, ends[index].is_none(), x, y + 4.0);
-            *svg += "</g>\n";
-        }
-    }
-
-    /// Names under the plot, in columns.
-    fn listed_names(&self, svg: &mut String) {
-        let series = &self.frame.chart.series;
-        let widest = series
-            .iter()
-            .map(|s| text_width(&short(&s.name)))
-            .fold(0.0, f64::max);
-        let columns = columns(widest);
-        for (index, series) in series.iter().enumerate() {
-            let x = 34.0 + (index % columns) as f64 * (widest + 34.0);
-            let y = HEIGHT + 8.0 + (index / columns) as f64 * LINE;
-            let colour = index % COLOURS;
-            let dashed = if index >= COLOURS { " dashed" } else { "" };
-            let _ = write!(
-                svg,
-                "<g class=\"c{colour}\"><path class=\"line stroke{dashed}\" d=\"M{} {}h16\"/>",
-                px(x - 20.0),
-                px(y - 4.0)
-            );
-            name(svg, series, self.frame.traces[index].runs.is_empty(), x, y);
-            *svg += "</g>\n";
         }
     }
 
@@ -439,32 +347,64 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// A curve's name in its colour; the whole of it is the tooltip.
-fn name(svg: &mut String, series: &super::Series, empty: bool, x: f64, y: f64) {
-    let empty = if empty { " (no data)" } else { "" };
-    let (x, y, whole) = (px(x), px(y), escape(&clean(&series.name)));
-    let _ = write!(
-        svg,
-        "<text class=\"name fill\" x=\"{x}\" y=\"{y}\">{}{empty}<title>{whole}</title></text>",
-        escape(&short(&series.name))
-    );
-}
-
-fn short(name: &str) -> String {
-    fit(&clean(name), NAME_CHARACTERS)
-}
-
 fn text_width(text: &str) -> f64 {
     width(text) as f64 * CHARACTER
 }
 
-/// How many names fit side by side under the plot.
-fn columns(widest: f64) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "small, positive"
-    )]
-    let columns = ((WIDTH - 32.0) / (widest + 34.0)) as usize;
-    columns.max(1)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Axis, Series, Unit,
+        chart::tests::{any_chart, sample},
+    };
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_chart_as_a_picture() {
+        insta::assert_snapshot!(sample().to_svg_inline());
+    }
+
+    #[test]
+    fn a_picture_alone_brings_its_style() {
+        assert!(sample().to_svg().contains("prefers-color-scheme:dark"));
+    }
+
+    #[test]
+    fn many_curves_are_named_under_the_plot() {
+        let axis = || Axis::linear("", Unit::Count);
+        let mut chart = Chart::new("", axis(), axis());
+        for i in 0..40 {
+            let y = f64::from(i);
+            chart = chart.with(Series::new(format!("curve {i}"), [(0.0, y), (1.0, y)]));
+        }
+        let svg = chart.to_svg_inline();
+        assert_eq!(svg.matches("class=\"name fill\"").count(), 40);
+        assert!(!svg.contains("leader"));
+    }
+
+    #[test]
+    fn a_million_points_make_a_small_picture() {
+        let points = (0..1_000_000u32).map(|i| (f64::from(i), f64::from(i % 977)));
+        let axis = || Axis::linear("", Unit::Count);
+        let line = Chart::new("", axis(), axis()).with(Series::new("", points.clone()));
+        assert!(line.to_svg().len() < 100_000, "{}", line.to_svg().len());
+        // Points alone may touch every pixel; that is the bound.
+        let cloud = Chart::new("", axis(), axis()).with(Series::new("", points).dots());
+        assert!(cloud.to_svg().len() < 4_000_000, "{}", cloud.to_svg().len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_chart_makes_a_picture_with_finite_numbers(chart in any_chart()) {
+            let svg = chart.to_svg_inline();
+            for value in ["NaN", "inf"] {
+                for attribute in ["x", "y", "cx", "cy", "width", "height"] {
+                    let bad = format!(" {attribute}=\"{value}");
+                    prop_assert!(!svg.contains(&bad), "{svg}");
+                }
+            }
+            prop_assert!(svg.ends_with("</svg>\n"));
+        }
+    }
 }

@@ -16,8 +16,9 @@ use crate::{
 /// Rows of a plot: about a fifth of its width looks right, within what fits a screen.
 const ROWS_MIN: usize = 8;
 const ROWS_MAX: usize = 22;
-/// A tick each four rows.
-const ROWS_PER_TICK: usize = 4;
+/// A tick each three rows, and along the bottom one for each label and its space.
+const ROWS_PER_TICK: usize = 3;
+const COLUMNS_PER_TICK: usize = 9;
 /// Columns between two marks of one curve.
 const MARK_EVERY: usize = 10;
 /// What is laid over a point worth a word.
@@ -36,7 +37,7 @@ impl Chart {
         let grid = |columns: usize| Grid {
             columns: columns * 2,
             rows: rows * 4,
-            x_ticks: (columns / 12).max(2),
+            x_ticks: (columns / COLUMNS_PER_TICK).max(2),
             y_ticks: rows / ROWS_PER_TICK + 1,
         };
         let Some(frame) = Frame::new(self, grid(columns)) else {
@@ -77,31 +78,7 @@ fn plot(
     rows: usize,
 ) -> Vec<String> {
     let mut canvas = Canvas::new(columns, rows);
-    for (index, trace) in frame.traces.iter().enumerate() {
-        let dashed = frame.chart.series[index].stroke == Stroke::Dashed;
-        for run in &trace.runs {
-            run.iter()
-                .for_each(|&place| canvas.dot(place, Ink::Series(index)));
-            let pairs = run.windows(2).filter(|_| trace.joined);
-            pairs.for_each(|pair| stroke(&mut canvas, pair[0], pair[1], dashed, index, columns));
-        }
-    }
-    for (index, trace) in frame.traces.iter().enumerate() {
-        sparse(&trace.runs, columns)
-            .for_each(|place| canvas.over(place, marker(index), Ink::Series(index)));
-        for mark in &frame.chart.series[index].marks {
-            if let Some(place) = frame.place(mark.x, mark.y) {
-                canvas.over(place, KNEE, Ink::Series(index));
-            }
-        }
-    }
-    for limit in &frame.chart.limits {
-        frame
-            .y
-            .place(limit.y)
-            .into_iter()
-            .for_each(|y| canvas.limit(y));
-    }
+    draw(&mut canvas, frame, columns);
     let row_of = |place: f64| cell(1.0 - place, rows);
     let side = |row: usize| {
         let tick = frame.y.ticks.iter().find(|tick| row_of(tick.place) == row);
@@ -112,6 +89,43 @@ fn plot(
     };
     let lines = canvas.lines(terminal).into_iter().enumerate();
     lines.map(|(row, line)| side(row) + &line).collect()
+}
+
+/// Curves first, then their marks, then knees, which another curve must not hide, then limits.
+fn draw(canvas: &mut Canvas, frame: &Frame, columns: usize) {
+    for (index, trace) in frame.traces.iter().enumerate() {
+        let dashed = frame.chart.series[index].stroke == Stroke::Dashed;
+        for run in &trace.runs {
+            for &place in run {
+                canvas.dot(place, Ink::Series(index));
+            }
+            for pair in run.windows(2).filter(|_| trace.joined) {
+                stroke(canvas, pair[0], pair[1], dashed, index, columns);
+            }
+        }
+    }
+    for (index, trace) in frame.traces.iter().enumerate() {
+        for place in sparse(&trace.runs, columns) {
+            canvas.over(place, marker(index), Ink::Series(index));
+        }
+    }
+    for (index, series) in frame.chart.series.iter().enumerate() {
+        let places = series
+            .marks
+            .iter()
+            .filter_map(|mark| frame.place(mark.x, mark.y));
+        for place in places {
+            canvas.over(place, KNEE, Ink::Series(index));
+        }
+    }
+    for y in frame
+        .chart
+        .limits
+        .iter()
+        .filter_map(|limit| frame.y.place(limit.y))
+    {
+        canvas.limit(y);
+    }
 }
 
 /// A line between two places; a broken one leaves out every other stretch of its way.
@@ -235,5 +249,74 @@ fn name(series: &Series, empty: bool) -> String {
         (_, true) => format!("{name} (no data)"),
         (Stroke::Dashed, _) => format!("{name} (dashed)"),
         _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Axis, Unit,
+        chart::tests::{any_chart, sample},
+    };
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_chart_at_eighty_columns() {
+        insta::assert_snapshot!(sample().to_text(Terminal::plain(80)));
+    }
+
+    #[test]
+    fn a_chart_at_a_hundred_and_twenty_columns() {
+        insta::assert_snapshot!(sample().to_text(Terminal::plain(120)));
+    }
+
+    #[test]
+    fn one_point_is_drawn_and_none_is_said_to_be_none() {
+        let axis = || Axis::linear("", Unit::Count);
+        let one = Chart::new("one", axis(), axis()).with(Series::new("p", [(3.0, 4.0)]));
+        assert!(one.to_text(Terminal::plain(80)).contains('●'));
+        let none = Chart::new("none", axis(), axis()).with(Series::new("p", [(f64::NAN, 4.0)]));
+        assert_eq!(none.to_text(Terminal::plain(80)), "none\nno data\n");
+    }
+
+    #[test]
+    fn what_has_no_logarithm_is_left_out_and_counted() {
+        let chart = Chart::new(
+            "",
+            Axis::log2("", Unit::Count),
+            Axis::log10("", Unit::Count),
+        )
+        .with(Series::new(
+            "s",
+            [(1.0, 1.0), (2.0, -5.0), (4.0, 0.0), (8.0, 100.0)],
+        ));
+        let text = chart.to_text(Terminal::plain(80));
+        assert!(
+            text.contains("2 points not shown: not finite, or not above zero"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn colour_is_used_only_where_it_is_allowed() {
+        assert!(!sample().to_text(Terminal::plain(80)).contains('\x1b'));
+        let colour = Terminal {
+            columns: 80,
+            colour: true,
+        };
+        assert!(sample().to_text(colour).contains('\x1b'));
+    }
+
+    proptest! {
+        #[test]
+        fn any_chart_fits_any_terminal(chart in any_chart(), columns in 0usize..200) {
+            let terminal = Terminal::plain(columns);
+            let text = chart.to_text(terminal);
+            for line in text.lines() {
+                prop_assert!(width(line) <= terminal.width(), "{line}");
+            }
+            prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
+        }
     }
 }

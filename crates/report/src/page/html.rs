@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Block, Confidence, Page, Tone};
-use crate::{chart::STYLE, markup::escape, unit::MISSING};
+use crate::{markup::escape, picture::STYLE, unit::MISSING};
 
 const CSS: &str = include_str!("page.css");
 
@@ -88,9 +88,10 @@ impl Page {
                 &assumption.source
             };
             let tone = match assumption.confidence {
-                Confidence::High => "good",
-                Confidence::Medium => "caution",
-                Confidence::Low => "bad",
+                Confidence::Measured | Confidence::Read => "good",
+                Confidence::Computed | Confidence::Given => "neutral",
+                Confidence::Quoted => "caution",
+                Confidence::Guessed => "bad",
             };
             let _ = writeln!(
                 html,
@@ -125,9 +126,9 @@ fn block_html(block: &Block) -> String {
                 .split("\n\n")
                 .map(str::trim)
                 .filter(|text| !text.is_empty());
-            paragraphs
-                .map(|text| format!("<p>{}</p>\n", escape(text)))
-                .collect()
+            paragraphs.fold(String::new(), |html, text| {
+                html + "<p>" + &escape(text) + "</p>\n"
+            })
         }
         Block::Table(table) => table.to_html(),
         Block::Chart(chart) => picture(&chart.to_svg_inline()),

@@ -9,13 +9,12 @@ use std::fmt::Write;
 use super::{Line, Sheet, Surface};
 use crate::{
     Range,
-    chart::{STYLE, head, nothing},
     colour::{hex, ramp},
     markup::{escape, px},
+    picture::{WIDTH, head, nothing, own_style},
     terminal::clean,
 };
 
-const WIDTH: f64 = 760.0;
 /// Under the title, and over the scale of colours.
 const TOP: f64 = 40.0;
 const FOOT: f64 = 54.0;
@@ -23,16 +22,17 @@ const FOOT: f64 = 54.0;
 const LINES_MAX: usize = 40;
 /// Facets up to which each tells its value as a tooltip.
 const TIPS_MAX: usize = 400;
-/// Ticks on each of the three axes.
+/// Ticks up the side, and along the two near edges, where labels stand closer together.
 const TICKS: usize = 5;
+const EDGE_TICKS: usize = 4;
 
 impl Surface {
     /// The surface as an SVG file of its own.
     pub fn to_svg(&self) -> String {
-        self.svg(&format!("<style>{STYLE}</style>"))
+        self.svg(&own_style())
     }
 
-    /// The surface as SVG within a page that has the [`STYLE`].
+    /// The surface as SVG within a page that has the style.
     pub(crate) fn to_svg_inline(&self) -> String {
         self.svg("")
     }
@@ -43,7 +43,7 @@ impl Surface {
         };
         let rows = self.sheets.len().div_ceil(view.columns);
         let height = TOP + rows as f64 * view.panel_height() + FOOT;
-        let mut svg = head(&self.title, &self.description(), WIDTH, height, style);
+        let mut svg = head(&self.title, &self.description(), height, style);
         for (index, sheet) in self.sheets.iter().enumerate() {
             let column = (index % view.columns) as f64;
             let row = (index / view.columns) as f64;
@@ -111,12 +111,17 @@ impl<'a> View<'a> {
         let heights = surface.z.scale.widen(&surface.z.unit, heights, TICKS - 1);
         let mut xs = Surface::lines(&surface.x, &surface.xs, LINES_MAX);
         let mut ys = Surface::lines(&surface.y, &surface.ys, LINES_MAX);
-        let (far_x, far_y) = lowest_corner(surface, &xs, &ys);
+        let (far_x, far_y) = surface.lowest_corner(&xs, &ys);
+        let turn = |lines: &mut [Line]| {
+            for line in lines {
+                line.place = 1.0 - line.place;
+            }
+        };
         if far_x {
-            xs.iter_mut().for_each(|line| line.place = 1.0 - line.place);
+            turn(&mut xs);
         }
         if far_y {
-            ys.iter_mut().for_each(|line| line.place = 1.0 - line.place);
+            turn(&mut ys);
         }
         let columns = surface.sheets.len().clamp(1, 2);
         let size = if columns == 1 { 1.75 } else { 1.0 };
@@ -258,7 +263,7 @@ impl<'a> View<'a> {
                 continue;
             };
             let flipped = lines.first().is_some_and(|line| line.place > 0.5) && lines.len() > 1;
-            let ticks = axis.scale.ticks(&axis.unit, range, TICKS);
+            let ticks = axis.scale.ticks(&axis.unit, range, EDGE_TICKS);
             for (tick, label) in ticks.iter().zip(axis.unit.labels(&ticks)) {
                 let place = axis.scale.place(range, *tick);
                 let place = if flipped { 1.0 - place } else { place };
@@ -271,7 +276,7 @@ impl<'a> View<'a> {
                     px(y),
                     px(side * 5.0),
                     px(x + side * 8.0),
-                    px(y + 13.0),
+                    px(y + 16.0),
                     escape(&label)
                 );
             }
@@ -287,7 +292,7 @@ impl<'a> View<'a> {
                 svg,
                 "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" font-size=\"11\">{}</text>",
                 px(x - 7.0),
-                px(y + 4.0),
+                px(y + 2.0),
                 escape(&label)
             );
         }
@@ -298,7 +303,7 @@ impl<'a> View<'a> {
     fn edge_name(&self, svg: &mut String, name: &str, side: f64) {
         let angle = -side * self.along.atan2(self.across).to_degrees();
         // Far enough out to clear labels such as `256 MiB`.
-        let (x, y) = (side * (self.across / 2.0 + 44.0), -self.along / 2.0 + 34.0);
+        let (x, y) = (side * (self.across / 2.0 + 44.0), -self.along / 2.0 + 37.0);
         let _ = write!(
             svg,
             "<text text-anchor=\"middle\" transform=\"translate({} {}) rotate({angle:.1})\">{}</text>",
@@ -325,7 +330,7 @@ impl<'a> View<'a> {
             let colour = hex(ramp((step as f64 + 0.5) / STEPS as f64));
             let x = left + step as f64 * LENGTH / STEPS as f64;
             // A little wide, or the seams would show.
-            let wide = px(LENGTH / STEPS as f64 + 0.4);
+            let wide = px(LENGTH / STEPS as f64 + 1.0);
             let (x, y) = (px(x), px(top));
             let _ = write!(
                 svg,
@@ -365,36 +370,6 @@ impl<'a> View<'a> {
         }
         svg.push('\n');
     }
-}
-
-/// Whether the surfaces are lower at the far end of x, and of y.
-fn lowest_corner(surface: &Surface, xs: &[Line], ys: &[Line]) -> (bool, bool) {
-    let mean = |x_half: fn(f64) -> bool, y_half: fn(f64) -> bool| {
-        let (mut sum, mut count) = (0.0, 0.0);
-        for x in xs.iter().filter(|line| x_half(line.place)) {
-            for y in ys.iter().filter(|line| y_half(line.place)) {
-                let heights = surface
-                    .sheets
-                    .iter()
-                    .filter_map(|sheet| sheet.at(x.index, y.index));
-                heights.for_each(|z| (sum, count) = (sum + z, count + 1.0));
-            }
-        }
-        if count > 0.0 {
-            sum / count
-        } else {
-            f64::INFINITY
-        }
-    };
-    let (near, far): (fn(f64) -> bool, fn(f64) -> bool) = (|p| p <= 0.5, |p| p >= 0.5);
-    let corners = [
-        (mean(near, near), (false, false)),
-        (mean(far, near), (true, false)),
-        (mean(near, far), (false, true)),
-        (mean(far, far), (true, true)),
-    ];
-    let lowest = corners.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-    lowest.map_or((false, false), |(_, corner)| corner)
 }
 
 /// Path data through `points`.

@@ -71,6 +71,9 @@ impl<'a> Map<'a> {
             .take(4096)
             .map(|&z| width(&surface.z.unit.show(z)))
             .max()?;
+        if xs.is_empty() {
+            return None;
+        }
         let values = xs.len() * (widest + 2) <= room;
         let cell = if values {
             (room / xs.len()).min(widest + 4)

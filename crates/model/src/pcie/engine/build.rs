@@ -1,0 +1,339 @@
+//! From a topology to an engine: ports, slots, pools and the way of every stream.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Engine, Flow, Hop, Ps,
+    credit::{Pool, Promise, UNIT_BYTES},
+    port::{CLASSES, Ingress, Port, Slot},
+    source::{Device, Job, Pace, Source},
+    wake::Wakes,
+};
+use crate::pcie::{
+    link::{Generation, Packet},
+    scenario::{Credits, Kind, Mode, Scenario},
+    topology::{Node, PortName, Stream, Topology, initiator},
+};
+
+/// What a drive's own buffer lets its media fall behind and catch up.
+const MEDIA_BUFFER_BYTES: f64 = 64.0 * 1024.0;
+
+/// What a TLP comes from when it enters a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Input {
+    /// Another port of the node.
+    Port(u32),
+    /// A stream that starts here.
+    Stream(u32),
+    /// The node's answers to reads.
+    Answers,
+}
+
+/// An engine in the making.
+struct Builder<'a> {
+    topology: &'a Topology,
+    scenario: &'a Scenario,
+    ports: Vec<Port>,
+    names: Vec<PortName>,
+    index: BTreeMap<PortName, u32>,
+    pools: Vec<Pool>,
+    /// The slots of each port, by input and channel.
+    inputs: Vec<BTreeMap<(Input, u8), Slot>>,
+    /// The ways, as inputs into ports.
+    ways: Vec<Vec<(u32, Input)>>,
+}
+
+impl Engine {
+    /// Lays out a topology for a run.
+    pub(in crate::pcie) fn new(scenario: &Scenario, topology: &Topology) -> Self {
+        let mut builder = Builder {
+            topology,
+            scenario,
+            ports: Vec::new(),
+            names: Vec::new(),
+            index: BTreeMap::new(),
+            pools: Vec::new(),
+            inputs: Vec::new(),
+            ways: Vec::new(),
+        };
+        builder.add_ports();
+        for number in 0..topology.streams.len() {
+            builder.add_stream(number);
+        }
+        builder.finish()
+    }
+}
+
+impl Builder<'_> {
+    fn add_ports(&mut self) {
+        let nodes = &self.topology.nodes;
+        for (i, node) in nodes.iter().enumerate() {
+            if let Some(parent) = node.parent {
+                let generation = node.width.map_or(Generation::Gen5, |w| w.generation);
+                for (name, receiver, arbiter) in [
+                    (PortName::Up(i), &nodes[parent], node.arbiter),
+                    (PortName::Down(i), node, nodes[parent].arbiter),
+                ] {
+                    let crossing = ps(node.link_latency_s);
+                    let latency = crossing + ps(receiver.forward_s);
+                    let mut port = Port::new(node.link_bytes_per_s, latency, crossing);
+                    let packets = [Packet::Write, Packet::Read, Packet::Completion];
+                    port.overhead = packets.map(|p| p.overhead_bytes(generation));
+                    port.arbiter = arbiter;
+                    let promises = promises(&self.scenario.credits, receiver.kind);
+                    self.add_port(name, port, promises);
+                }
+            }
+            if let Some(rate) = node.peer_bytes_per_s {
+                let latency = ps(node.peer_s);
+                let mut port = Port::new(rate, latency, latency);
+                // A request costs a beat of the internal bus.
+                port.overhead = [0, 4, 0];
+                port.arbiter = node.arbiter;
+                let promises = promises(&self.scenario.credits, Kind::Switch);
+                self.add_port(PortName::Peer(i), port, promises);
+            }
+            if let Some(rate) = node.memory_bytes_per_s {
+                let mut port = Port::new(rate, ps(shortest_link_s(nodes)), 0);
+                port.is_memory = true;
+                port.arbiter = node.arbiter;
+                self.add_port(PortName::Memory(i), port, [None; CLASSES]);
+            }
+        }
+    }
+
+    fn add_port(&mut self, name: PortName, mut port: Port, promises: [Option<Promise>; CLASSES]) {
+        port.pool = narrow(self.pools.len());
+        let channels = &self.scenario.channels;
+        for _ in 0..channels.count {
+            self.pools.extend(promises.map(Pool::new));
+        }
+        port.channel_slots = vec![0; usize::try_from(channels.count).expect("at most eight")];
+        port.channel_arbiter = channels.arbiter;
+        let weight = |w: &u64| u32::try_from(*w).expect("checked to be small");
+        port.channel_weights = channels.weights.iter().map(weight).collect();
+        self.index.insert(name, narrow(self.names.len()));
+        self.names.push(name);
+        self.ports.push(port);
+        self.inputs.push(BTreeMap::new());
+    }
+
+    /// Adds both ways of a stream and the slots on them.
+    fn add_stream(&mut self, number: usize) {
+        let stream = &self.topology.streams[number];
+        let start = initiator(stream);
+        let end = if start == stream.from {
+            stream.to
+        } else {
+            stream.from
+        };
+        self.add_way(stream, Input::Stream(narrow(number)), start, end);
+        self.add_way(stream, Input::Answers, end, start);
+    }
+
+    fn add_way(&mut self, stream: &Stream, first: Input, start: usize, end: usize) {
+        let channel = u8::try_from(stream.channel).expect("at most eight channels");
+        let mut input = first;
+        let mut way = Vec::new();
+        for port in self
+            .topology
+            .ports(start, end)
+            .into_iter()
+            .map(|n| self.index[&n])
+            .collect::<Vec<_>>()
+        {
+            let weight = match input {
+                Input::Stream(_) => stream.weight,
+                Input::Port(from) => self.weight_of(from),
+                Input::Answers => self.topology.nodes[start].weight,
+            };
+            let ingress = match input {
+                Input::Port(from) => Some(self.ingress(from, channel)),
+                _ => None,
+            };
+            let source = match input {
+                Input::Stream(number) => Some(number),
+                _ => None,
+            };
+            self.inputs[port as usize]
+                .entry((input, channel))
+                .or_insert_with(|| Slot::new(ingress, source, channel, weight));
+            way.push((port, input));
+            input = Input::Port(port);
+        }
+        self.ways.push(way);
+    }
+
+    /// The weight of what comes in over a port: that of the device it leads from.
+    fn weight_of(&self, port: u32) -> u32 {
+        match self.names[port as usize] {
+            PortName::Up(node) => self.topology.nodes[node].weight,
+            PortName::Down(_) | PortName::Peer(_) | PortName::Memory(_) => 1,
+        }
+    }
+
+    fn ingress(&self, port: u32, channel: u8) -> Ingress {
+        let from = &self.ports[port as usize];
+        Ingress {
+            port,
+            pool: from.pool + u32::from(channel) * narrow(CLASSES),
+            latency: from.credit_latency,
+        }
+    }
+
+    fn finish(mut self) -> Engine {
+        let mut slots = Vec::new();
+        let mut places = vec![BTreeMap::new(); self.ports.len()];
+        for (p, inputs) in std::mem::take(&mut self.inputs).into_iter().enumerate() {
+            let first = narrow(slots.len());
+            for (key, slot) in inputs {
+                let place = narrow(slots.len());
+                let bit = 1 << (place - first);
+                self.ports[p].channel_slots[usize::from(key.1)] |= bit;
+                if slot.source.is_some() {
+                    self.ports[p].occupied |= bit;
+                }
+                places[p].insert(key, place);
+                slots.push(slot);
+            }
+            self.ports[p].slots = first..narrow(slots.len());
+        }
+        let mut hops = Vec::new();
+        let mut flows = Vec::new();
+        for (number, way) in self.ways.iter().enumerate() {
+            let stream = &self.topology.streams[number / 2];
+            let channel = u8::try_from(stream.channel).expect("at most eight channels");
+            let (mover, other) = match stream.mode {
+                Mode::Write => (stream.from, stream.to),
+                Mode::Read => (stream.to, stream.from),
+            };
+            flows.push(Flow {
+                first: narrow(hops.len()),
+                len: u8::try_from(way.len()).expect("a tree is not that deep"),
+                end: narrow(if number % 2 == 0 { other } else { mover }),
+                mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
+                last_ready: 0,
+            });
+            hops.extend(way.iter().map(|(port, input)| Hop {
+                port: *port,
+                slot: places[*port as usize][&(*input, channel)],
+            }));
+        }
+        let sources = (0..self.topology.streams.len())
+            .map(|n| self.source(n))
+            .collect();
+        let devices = (0..self.topology.nodes.len())
+            .map(|n| self.device(n))
+            .collect();
+        Engine {
+            window: window(&self.ports),
+            wakes: Wakes::new(self.ports.len()),
+            ports: self.ports,
+            names: self.names,
+            slots,
+            pools: self.pools,
+            hops,
+            flows,
+            sources,
+            devices,
+            relaxed: self.scenario.pcie.relaxed_ordering,
+            starving: false,
+            events: 0,
+            tlps: 0,
+        }
+    }
+
+    fn source(&self, number: usize) -> Source {
+        let stream = &self.topology.streams[number];
+        let back = self.ways[2 * number + 1].iter();
+        Source::new(&Job {
+            mode: stream.mode,
+            device: narrow(initiator(stream)),
+            back: back
+                .map(|(port, _)| self.ports[*port as usize].latency)
+                .sum(),
+            piece_bytes: u64::from(match stream.mode {
+                Mode::Write => stream.mps_bytes,
+                Mode::Read => stream.mrrs_bytes,
+            }),
+            io_bytes: stream.io_bytes,
+            depth: stream.depth,
+            fence_bytes: stream.fence_bytes,
+            size_bytes: stream.size_bytes,
+            start: ps(stream.start_s),
+        })
+    }
+
+    fn device(&mut self, number: usize) -> Device {
+        let node = &self.topology.nodes[number];
+        let tags = Promise {
+            headers: node.tags,
+            data: 0,
+        };
+        self.pools.push(Pool::new(Some(tags)));
+        Device {
+            // A root moves nothing itself, so its port is never asked for.
+            port: self.index.get(&PortName::Up(number)).copied().unwrap_or(0),
+            tags: narrow(self.pools.len() - 1),
+            writes: Pace::new(node.dma_writes_per_s, 1.0),
+            reads: Pace::new(node.dma_reads_per_s, 1.0),
+            media_out: Pace::new(node.media_read_bytes_per_s, MEDIA_BUFFER_BYTES),
+            media_in: Pace::new(node.media_write_bytes_per_s, MEDIA_BUFFER_BYTES),
+            media_latency: ps(node.media_s),
+            read_latency: ps(node.read_s),
+            commit: ps(node.commit_s),
+            jitter: node.jitter_s * 1e12,
+            dice: self.scenario.seed.part(number as u64).dice(),
+        }
+    }
+}
+
+/// What a receiver promises for each class. Endpoints and root complexes must take every
+/// completion: they asked for it.
+fn promises(credits: &Credits, receiver: Kind) -> [Option<Promise>; CLASSES] {
+    let promise = |headers: u64, data: u64| {
+        let units = data / u64::from(UNIT_BYTES);
+        Some(Promise {
+            headers: u32::try_from(headers).expect("checked to be small"),
+            data: u32::try_from(units).expect("checked to be small"),
+        })
+    };
+    [
+        promise(credits.posted_headers, credits.posted_data.0),
+        promise(credits.nonposted_headers, 0),
+        promise(credits.completion_headers, credits.completion_data.0)
+            .filter(|_| receiver.forwards()),
+    ]
+}
+
+/// How long nothing a port does can reach another one.
+fn window(ports: &[Port]) -> Ps {
+    let latency = |p: &Port| match p.is_memory {
+        true => p.latency,
+        false => p.latency.min(p.credit_latency),
+    };
+    ports
+        .iter()
+        .map(latency)
+        .min()
+        .expect("a stream has two ends, so there is a link")
+}
+
+fn shortest_link_s(nodes: &[Node]) -> f64 {
+    let links = nodes.iter().filter(|n| n.parent.is_some());
+    links.map(|n| n.link_latency_s).fold(1.0, f64::min)
+}
+
+/// Seconds as picoseconds.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked times"
+)]
+fn ps(seconds: f64) -> Ps {
+    (seconds * 1e12).round() as Ps
+}
+
+fn narrow(n: usize) -> u32 {
+    u32::try_from(n).expect("bounded by the number of nodes and streams")
+}
