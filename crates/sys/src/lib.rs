@@ -1,1 +1,8 @@
-//! The only room with unsafe code: io_uring, aligned memory, page-cache residency, topology.
+//! The only room with unsafe code: `io_uring`, aligned memory, page-cache residency, topology.
+
+pub mod backing;
+pub mod drive;
+pub mod manifest;
+pub mod mount;
+pub mod root;
+pub mod topology;
