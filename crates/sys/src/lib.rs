@@ -2,7 +2,9 @@
 
 pub mod backing;
 pub mod drive;
+pub mod ethtool;
 pub mod manifest;
 pub mod mount;
+pub mod permission;
 pub mod root;
 pub mod topology;

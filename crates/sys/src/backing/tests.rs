@@ -103,7 +103,7 @@ fn network_memory_and_overlay_file_systems_have_no_drive() {
 fn a_virtual_disk_hangs_from_its_pci_function() {
     let disk = backing(VIRTUAL, "/anywhere/at/all");
     assert_eq!(disk.drives[0].kind, DriveKind::Virtio);
-    assert_eq!(disk.drives[0].pci.unwrap().to_string(), "0000:00:02.0");
+    assert_eq!(disk.drives[0].pci.unwrap().to_string(), "0000:00:01.0");
     assert_eq!(disk.drives[0].numa_node, None);
 }
 
