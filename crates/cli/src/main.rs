@@ -19,8 +19,22 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Doctor(command::doctor::Args),
+}
 
 fn main() -> ExitCode {
-    match Cli::parse().command {}
+    let answer = match Cli::parse().command {
+        Command::Doctor(args) => command::doctor::run(&args),
+    };
+    answer.unwrap_or_else(|error| {
+        #[expect(
+            clippy::print_stderr,
+            reason = "errors are talk, and talk goes to stderr"
+        )]
+        {
+            eprintln!("error: {error:#}");
+        }
+        ExitCode::from(2)
+    })
 }

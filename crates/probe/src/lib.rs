@@ -1,1 +1,3 @@
 //! What this machine can do: bench measures, the profile keeps the result.
+
+pub mod doctor;
