@@ -1,7 +1,16 @@
 //! One slot of a pinned ring: a piece of host memory, and the event of its last copy.
 //!
 //! A slot is the only owner of its bytes. Whoever starts a copy gives the slot away and gets it
-//! back when the copy's event has passed, so reusing a slot too early does not compile.
+//! back when the copy's event has passed, so reusing a slot too early does not compile:
+//!
+//! ```compile_fail,E0382
+//! # use std::sync::Arc;
+//! # use straightway_sys::cuda::{DeviceMemory, Slot, Span, Stream};
+//! fn reuse(stream: &Stream, mut slot: Slot, memory: &Arc<DeviceMemory>, spans: &[Span]) {
+//!     let copying = stream.copy_to_device(slot, memory, spans);
+//!     slot.bytes_mut().fill(0); // use of moved value
+//! }
+//! ```
 
 use std::fmt;
 use std::sync::Arc;

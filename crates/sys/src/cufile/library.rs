@@ -1,6 +1,6 @@
 //! The library before it is opened: found, its version known, its parameters set.
 
-use std::ffi::OsString;
+use std::error;
 use std::fmt;
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -38,26 +38,31 @@ pub struct Library {
 impl Library {
     /// Loads the library: the machine's own, then each of `candidates`.
     pub fn load(candidates: &[PathBuf]) -> Result<Self> {
-        let names = NAMES
-            .iter()
-            .map(PathBuf::from)
-            .chain(candidates.iter().cloned());
+        let names = NAMES.iter().map(PathBuf::from);
+        Self::first_of(names.chain(candidates.iter().cloned()))
+    }
+
+    fn first_of(names: impl Iterator<Item = PathBuf>) -> Result<Self> {
         let mut tried = Vec::new();
         for name in names {
             // SAFETY: the initialisers of libcufile set up its own state only. What they must not
             // do without a driver, open it, is not done here.
-            match unsafe { libloading::Library::new(OsString::from(&name)) } {
+            match unsafe { libloading::Library::new(&name) } {
                 Ok(library) => {
                     let api = Api::resolve(&library);
                     need(api.driver_open, "cuFileDriverOpen")?;
-                    // It starts threads of its own, which unloading would pull the code from under.
+                    // It starts threads of its own: unloading would pull the code from under them.
                     mem::forget(library);
                     return Ok(Self {
                         api,
                         found_as: name,
                     });
                 }
-                Err(error) => tried.push(error.to_string()),
+                Err(error) => {
+                    let cause = error::Error::source(&error).map(ToString::to_string);
+                    let cause = cause.unwrap_or_else(|| error.to_string());
+                    tried.push(format!("{}: {cause}", name.display()));
+                }
             }
         }
         let error = Error::new(Kind::Unsupported, "load", "libcufile", tried.join("; "));
@@ -121,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_library_that_is_none_is_unsupported_and_names_what_was_tried() {
-        let error = Library::load(&[PathBuf::from("/nowhere/libcufile.so")]).unwrap_err();
+        let error =
+            Library::first_of([PathBuf::from("/nowhere/libcufile.so")].into_iter()).unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
         assert!(
             error.to_string().contains("/nowhere/libcufile.so"),

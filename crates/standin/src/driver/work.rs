@@ -1,0 +1,262 @@
+//! Copies, streams and events.
+
+use std::ffi::{c_uint, c_void};
+
+use super::answer;
+use crate::scheduler::{Copy, Mark, Op, Queue};
+use crate::world::{
+    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, SUCCESS, World, changed, current_device,
+    wait_for_change, world,
+};
+
+const NOT_READY: u32 = 600;
+
+/// Copies at once, for the calls that return when they are done.
+fn copy_now(world: &mut World, copy: Copy) -> u32 {
+    let Some(allocation) = world.allocation(copy.device, copy.len) else {
+        world.misuse(format!("{copy:?} reaches beyond an allocation"));
+        return INVALID_VALUE;
+    };
+    let (device, host) = (allocation.behind(copy.device), copy.host as *mut u8);
+    // SAFETY: the device range was checked; the host range is the caller's to give.
+    unsafe {
+        if copy.is_to_device {
+            device.copy_from_nonoverlapping(host, copy.len);
+        } else {
+            host.copy_from_nonoverlapping(device, copy.len);
+        }
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoD_v2(device: u64, host: *const c_void, len: usize) -> u32 {
+    let mut world = begin_work!("cuMemcpyHtoD_v2");
+    copy_now(
+        &mut world,
+        Copy {
+            host: host as usize,
+            device,
+            len,
+            is_to_device: true,
+        },
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoH_v2(host: *mut c_void, device: u64, len: usize) -> u32 {
+    let mut world = begin_work!("cuMemcpyDtoH_v2");
+    copy_now(
+        &mut world,
+        Copy {
+            host: host as usize,
+            device,
+            len,
+            is_to_device: false,
+        },
+    )
+}
+
+/// Queues a copy, to run late.
+fn copy_later(world: &mut World, copy: Copy, stream: usize) -> u32 {
+    if current_device().is_none() {
+        return INVALID_CONTEXT;
+    }
+    if !world.streams.contains_key(&stream) {
+        world.misuse(format!("{copy:?} on a stream that is none"));
+        return INVALID_HANDLE;
+    }
+    if world.allocation(copy.device, copy.len).is_none() {
+        world.misuse(format!("{copy:?} reaches beyond an allocation"));
+        return INVALID_VALUE;
+    }
+    if !world.is_pinned(copy.host, copy.len) {
+        world.misuse(format!("{copy:?} uses host memory that is not pinned"));
+        return INVALID_VALUE;
+    }
+    world.enqueue(stream, Op::Copy(copy));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoDAsync_v2(
+    device: u64,
+    host: *const c_void,
+    len: usize,
+    stream: *mut c_void,
+) -> u32 {
+    let mut world = begin_work!("cuMemcpyHtoDAsync_v2");
+    let copy = Copy {
+        host: host as usize,
+        device,
+        len,
+        is_to_device: true,
+    };
+    copy_later(&mut world, copy, stream as usize)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoHAsync_v2(
+    host: *mut c_void,
+    device: u64,
+    len: usize,
+    stream: *mut c_void,
+) -> u32 {
+    let mut world = begin_work!("cuMemcpyDtoHAsync_v2");
+    let copy = Copy {
+        host: host as usize,
+        device,
+        len,
+        is_to_device: false,
+    };
+    copy_later(&mut world, copy, stream as usize)
+}
+
+/// Which end of each pair is the device is told from the addresses, as the driver does.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyBatchAsync(
+    to: *const u64,
+    from: *const u64,
+    sizes: *const usize,
+    count: usize,
+    _attributes: *const c_void,
+    _attribute_starts: *const usize,
+    attribute_count: usize,
+    failed: *mut usize,
+    stream: *mut c_void,
+) -> u32 {
+    let mut world = begin_work!("cuMemcpyBatchAsync");
+    // The driver wants at least one attribute, and refuses the null stream.
+    if count == 0 || attribute_count == 0 || stream.is_null() {
+        return INVALID_VALUE;
+    }
+    for i in 0..count {
+        // SAFETY: the caller gives `count` entries in each array.
+        let (to, from, len) = unsafe { (*to.add(i), *from.add(i), *sizes.add(i)) };
+        let is_to_device = world.allocation(to, len).is_some();
+        let (device, host) = if is_to_device { (to, from) } else { (from, to) };
+        let Ok(host) = usize::try_from(host) else {
+            return INVALID_VALUE;
+        };
+        let copy = Copy {
+            host,
+            device,
+            len,
+            is_to_device,
+        };
+        let code = copy_later(&mut world, copy, stream as usize);
+        if code != SUCCESS {
+            // SAFETY: the caller gives a valid place.
+            unsafe { answer(failed, i) };
+            return code;
+        }
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) -> u32 {
+    let mut world = begin_work!("cuStreamCreate");
+    if current_device().is_none() {
+        return INVALID_CONTEXT;
+    }
+    let handle = world.handle();
+    world.streams.insert(handle, Queue::default());
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(stream, handle as *mut c_void) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> u32 {
+    let mut world = world();
+    let failure = world.call("cuStreamDestroy_v2").or(world.fatal);
+    if world.doom(stream as usize).is_none() {
+        world.misuse("a stream was destroyed that is none");
+        return INVALID_HANDLE;
+    }
+    failure.unwrap_or(SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> u32 {
+    let mut world = begin_work!("cuStreamSynchronize");
+    // Nothing is ever queued on the null stream.
+    if stream.is_null() {
+        return SUCCESS;
+    }
+    while world.fatal.is_none() {
+        match world.streams.get(&(stream as usize)) {
+            None => {
+                world.misuse("a stream was waited for that is none");
+                return INVALID_HANDLE;
+            }
+            Some(queue) if queue.len() == 0 => return SUCCESS,
+            Some(_) => world = wait_for_change(world),
+        }
+    }
+    world.fatal.unwrap_or(SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> u32 {
+    let mut world = begin_work!("cuEventCreate");
+    if current_device().is_none() {
+        return INVALID_CONTEXT;
+    }
+    let handle = world.handle();
+    world.events.insert(handle, Mark::default());
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(event, handle as *mut c_void) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> u32 {
+    let mut world = world();
+    let failure = world.call("cuEventDestroy_v2").or(world.fatal);
+    if world.events.remove(&(event as usize)).is_none() {
+        world.misuse("an event was destroyed that is none");
+        return INVALID_HANDLE;
+    }
+    changed();
+    failure.unwrap_or(SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
+    let mut world = begin_work!("cuEventRecord");
+    let is_stream = world.streams.contains_key(&(stream as usize));
+    if !is_stream || world.record(event as usize, stream as usize).is_none() {
+        world.misuse("an event was recorded that is none, or on a stream that is none");
+        return INVALID_HANDLE;
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
+    let mut world = begin_work!("cuEventQuery");
+    match world.events.get(&(event as usize)) {
+        Some(mark) if mark.is_passed() => SUCCESS,
+        Some(_) => NOT_READY,
+        None => {
+            world.misuse("an event was queried that is none");
+            INVALID_HANDLE
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventSynchronize(event: *mut c_void) -> u32 {
+    let mut world = begin_work!("cuEventSynchronize");
+    while world.fatal.is_none() {
+        match world.events.get(&(event as usize)) {
+            None => {
+                world.misuse("an event was waited for that is none");
+                return INVALID_HANDLE;
+            }
+            Some(mark) if mark.is_passed() => return SUCCESS,
+            Some(_) => world = wait_for_change(world),
+        }
+    }
+    world.fatal.unwrap_or(SUCCESS)
+}
