@@ -8,6 +8,7 @@ use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
+use crate::device::Allocation;
 use crate::world::{World, changed, wait_for_change, world};
 
 /// One copy, checked when it was queued and again when it runs.
@@ -17,6 +18,22 @@ pub(crate) struct Copy {
     pub(crate) device: u64,
     pub(crate) len: usize,
     pub(crate) is_to_device: bool,
+}
+
+impl Copy {
+    /// Moves the bytes. The caller has found the allocation that holds all of the device's.
+    pub(crate) fn run(self, allocation: &Allocation) {
+        let (device, host) = (allocation.behind(self.device), self.host as *mut u8);
+        // SAFETY: the device range is the allocation's; the host range was the caller's to give,
+        // and is pinned where it has to be; the two are different mappings.
+        unsafe {
+            if self.is_to_device {
+                device.copy_from_nonoverlapping(host, self.len);
+            } else {
+                host.copy_from_nonoverlapping(device, self.len);
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -158,16 +175,7 @@ impl World {
             self.fatal = Some(700);
             return;
         };
-        let (device, host) = (allocation.behind(copy.device), copy.host as *mut u8);
-        // SAFETY: the device range was checked just now; the host range was the caller's to give
-        // and is pinned, or was counted as misuse; the two are different mappings.
-        unsafe {
-            if copy.is_to_device {
-                device.copy_from_nonoverlapping(host, copy.len);
-            } else {
-                host.copy_from_nonoverlapping(device, copy.len);
-            }
-        }
+        copy.run(allocation);
     }
 }
 

@@ -27,7 +27,7 @@ mod session;
 
 pub use code::OpCode;
 pub use counters::{Counters, Paths, Watch};
-pub use file_handle::FileHandle;
+pub use file_handle::{FileHandle, Request};
 pub use library::{Library, Parameter};
 pub use registered_memory::RegisteredMemory;
 pub use session::{CuFile, Properties};

@@ -497,8 +497,8 @@ fn lent_memory_is_used_in_place_and_not_freed() {
         let context = context();
         let owned = Arc::new(DeviceMemory::allocate(&context, 10_000).unwrap());
         // The range spans three of the pieces the driver reports.
-        let owner = Arc::clone(&owned);
-        let lent = DeviceMemory::lend(&context, owned.address() + 10, 9_000, owner).unwrap();
+        let lender = Arc::clone(&owned);
+        let lent = DeviceMemory::lend(&context, owned.address() + 10, 9_000, lender).unwrap();
         lent.write(5, b"straight").unwrap();
         let mut seen = [0; 8];
         owned.read(15, &mut seen).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use straightway_core::{Kind, Result};
 use straightway_standin::Standin;
 use straightway_sys::cuda::{Context, DeviceMemory, Driver};
-use straightway_sys::cufile::{CuFile, Library, Parameter};
+use straightway_sys::cufile::{CuFile, Library, Parameter, Request};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -25,6 +25,14 @@ fn context() -> Context {
 
 fn open(context: &Context) -> Result<CuFile> {
     Library::load(&[])?.open(context, SOON)
+}
+
+fn request(memory_offset: usize, bytes: usize, file_offset: u64) -> Request {
+    Request {
+        file_offset,
+        memory_offset,
+        bytes,
+    }
 }
 
 fn bytes(len: usize) -> Vec<u8> {
@@ -47,18 +55,28 @@ fn bytes_travel_between_a_file_and_registered_memory() {
             .register_file(File::open(&path).unwrap().into(), "data")
             .unwrap();
         // The file ends 1808 bytes into its third page: an aligned request comes back short.
-        assert_eq!(file.read(&registered, 0, 12 << 10, 0).unwrap(), 10_000);
+        assert_eq!(
+            file.read(&registered, request(0, 12 << 10, 0)).unwrap(),
+            10_000
+        );
         let mut seen = vec![0; 10_000];
         memory.read(0, &mut seen).unwrap();
         assert_eq!(seen, bytes(10_000));
-        assert_eq!(file.read(&registered, 12 << 10, 4096, 4096).unwrap(), 4096);
+        assert_eq!(
+            file.read(&registered, request(12 << 10, 4096, 4096))
+                .unwrap(),
+            4096
+        );
         memory.read(12 << 10, &mut seen[..4096]).unwrap();
         assert_eq!(seen[..4096], bytes(10_000)[4096..8192]);
 
         let copy = folder.path().join("copy");
         let target = File::create(&copy).unwrap();
         let target = cufile.register_file(target.into(), "copy").unwrap();
-        assert_eq!(target.write(&registered, 0, 8192, 0).unwrap(), 8192);
+        assert_eq!(
+            target.write(&registered, request(0, 8192, 0)).unwrap(),
+            8192
+        );
         assert_eq!(fs::read(&copy).unwrap(), bytes(10_000)[..8192]);
         drop((target, file, registered, memory, cufile, context));
         standin.assert_clean();
@@ -79,12 +97,14 @@ fn a_request_that_is_not_aligned_never_reaches_cufile() {
         let file = cufile.register_file(file.into(), "data").unwrap();
         for (memory_offset, len, file_offset) in [(512, 4096, 0), (0, 512, 0), (0, 4096, 512)] {
             let error = file
-                .read(&registered, memory_offset, len, file_offset)
+                .read(&registered, request(memory_offset, len, file_offset))
                 .unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid);
             assert!(error.to_string().contains("not aligned"), "{error}");
         }
-        let beyond = file.read(&registered, 8192, 12 << 10, 0).unwrap_err();
+        let beyond = file
+            .read(&registered, request(8192, 12 << 10, 0))
+            .unwrap_err();
         assert_eq!(beyond.kind(), Kind::Invalid);
         let counters = watch.counters(context.device().uuid().unwrap()).unwrap();
         assert_eq!((counters.reads.total, counters.reads.unaligned), (0, 0));
@@ -120,12 +140,13 @@ fn counted(mode: &str, version: u32) {
             let file = tempfile::tempfile().unwrap();
             file.set_len(1 << 20).unwrap();
             let file = cufile.register_file(file.into(), "data").unwrap();
-            file.read(&registered, 0, 4096, 0).unwrap();
+            file.read(&registered, request(0, 4096, 0)).unwrap();
             let before = watch.counters(uuid).unwrap();
             for i in 0..3 {
-                file.read(&registered, 4096, 8192, i * 8192).unwrap();
+                file.read(&registered, request(4096, 8192, i * 8192))
+                    .unwrap();
             }
-            file.write(&registered, 0, 4096, 0).unwrap();
+            file.write(&registered, request(0, 4096, 0)).unwrap();
             let now = watch.counters(uuid).unwrap().since(before);
             let of = |direct: &str, count: u64| if mode == direct { count } else { 0 };
             assert_eq!((now.reads.total, now.read_bytes), (3, 3 * 8192));
@@ -252,9 +273,9 @@ fn a_read_that_fails_tells_errno_and_cufile_codes_apart() {
         let file = cufile
             .register_file(tempfile::tempfile().unwrap().into(), "data")
             .unwrap();
-        let error = file.read(&registered, 0, 4096, 0).unwrap_err();
+        let error = file.read(&registered, request(0, 4096, 0)).unwrap_err();
         assert_eq!((error.kind(), error.os_code()), (Kind::Transient, Some(5)));
-        let error = file.read(&registered, 0, 4096, 0).unwrap_err();
+        let error = file.read(&registered, request(0, 4096, 0)).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -262,7 +283,7 @@ fn a_read_that_fails_tells_errno_and_cufile_codes_apart() {
             "{error}"
         );
         assert_eq!(
-            file.read(&registered, 0, 4096, 0).unwrap(),
+            file.read(&registered, request(0, 4096, 0)).unwrap(),
             0,
             "the process goes on"
         );
@@ -304,8 +325,8 @@ fn use_everything() -> Result<()> {
         .open(&path)
         .expect("just written");
     let file = cufile.register_file(file.into(), "data")?;
-    file.read(&registered, 0, 8192, 0)?;
-    file.write(&registered, 0, 4096, 0)?;
+    file.read(&registered, request(0, 8192, 0))?;
+    file.write(&registered, request(0, 4096, 0))?;
     watch.counters(context.device().uuid()?)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Copies, streams and events.
 
 use std::ffi::{c_uint, c_void};
+use std::sync::MutexGuard;
 
 use super::answer;
 use crate::scheduler::{Copy, Mark, Op, Queue};
@@ -17,15 +18,7 @@ fn copy_now(world: &mut World, copy: Copy) -> u32 {
         world.misuse(format!("{copy:?} reaches beyond an allocation"));
         return INVALID_VALUE;
     };
-    let (device, host) = (allocation.behind(copy.device), copy.host as *mut u8);
-    // SAFETY: the device range was checked; the host range is the caller's to give.
-    unsafe {
-        if copy.is_to_device {
-            device.copy_from_nonoverlapping(host, copy.len);
-        } else {
-            host.copy_from_nonoverlapping(device, copy.len);
-        }
-    }
+    copy.run(allocation);
     SUCCESS
 }
 
@@ -179,22 +172,34 @@ extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> u32 {
-    let mut world = begin_work!("cuStreamSynchronize");
+    let world = begin_work!("cuStreamSynchronize");
     // Nothing is ever queued on the null stream.
     if stream.is_null() {
         return SUCCESS;
     }
-    while world.fatal.is_none() {
-        match world.streams.get(&(stream as usize)) {
+    wait_until(world, |world| {
+        Some(world.streams.get(&(stream as usize))?.len() == 0)
+    })
+}
+
+/// Waits until it is so, or a copy has failed; what is no handle is `None`.
+fn wait_until(
+    mut world: MutexGuard<'static, World>,
+    is_so: impl Fn(&World) -> Option<bool>,
+) -> u32 {
+    loop {
+        if let Some(code) = world.fatal {
+            return code;
+        }
+        match is_so(&world) {
+            Some(true) => return SUCCESS,
+            Some(false) => world = wait_for_change(world),
             None => {
-                world.misuse("a stream was waited for that is none");
+                world.misuse("a stream or an event was waited for that is none");
                 return INVALID_HANDLE;
             }
-            Some(queue) if queue.len() == 0 => return SUCCESS,
-            Some(_) => world = wait_for_change(world),
         }
     }
-    world.fatal.unwrap_or(SUCCESS)
 }
 
 #[unsafe(no_mangle)]
@@ -247,16 +252,8 @@ extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: *mut c_void) -> u32 {
-    let mut world = begin_work!("cuEventSynchronize");
-    while world.fatal.is_none() {
-        match world.events.get(&(event as usize)) {
-            None => {
-                world.misuse("an event was waited for that is none");
-                return INVALID_HANDLE;
-            }
-            Some(mark) if mark.is_passed() => return SUCCESS,
-            Some(_) => world = wait_for_change(world),
-        }
-    }
-    world.fatal.unwrap_or(SUCCESS)
+    let world = begin_work!("cuEventSynchronize");
+    wait_until(world, |world| {
+        Some(world.events.get(&(event as usize))?.is_passed())
+    })
 }

@@ -9,6 +9,10 @@ use super::code::{OpCode, Status};
 
 pub(super) type RawHandle = *mut c_void;
 
+/// `cuFileRead` and `cuFileWrite`: handle, base of the memory, length, offsets in file and memory.
+pub(super) type TransferFn =
+    unsafe extern "C" fn(RawHandle, *mut c_void, usize, c_long, c_long) -> isize;
+
 /// `CUfileDescr_t` for a POSIX descriptor.
 #[derive(Debug)]
 #[repr(C)]
@@ -116,7 +120,8 @@ entry_points! {
     buf_register = "cuFileBufRegister"(*const c_void, usize, c_int) -> Status;
     buf_deregister = "cuFileBufDeregister"(*const c_void) -> Status;
     read = "cuFileRead"(RawHandle, *mut c_void, usize, c_long, c_long) -> isize;
-    write = "cuFileWrite"(RawHandle, *const c_void, usize, c_long, c_long) -> isize;
+    // The header has the memory const here, which is the same to the caller.
+    write = "cuFileWrite"(RawHandle, *mut c_void, usize, c_long, c_long) -> isize;
     set_stats_level = "cuFileSetStatsLevel"(c_int) -> Status;
     stats_start = "cuFileStatsStart"() -> Status;
     stats_stop = "cuFileStatsStop"() -> Status;

@@ -8,13 +8,24 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use straightway_core::{Error, Kind, Result};
 
 use super::ALIGN_BYTES;
-use super::api::{Description, DescriptorUnion, RawHandle, need};
+use super::api::{Description, DescriptorUnion, RawHandle, TransferFn, need};
 use super::code::OpCode;
 use super::registered_memory::RegisteredMemory;
 use super::session::CuFile;
 
 /// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`.
 const KIND_DESCRIPTOR: u32 = 1;
+
+/// One transfer between a registered file and registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Where in the file.
+    pub file_offset: u64,
+    /// Where in the memory.
+    pub memory_offset: usize,
+    /// How many.
+    pub bytes: usize,
+}
 
 /// A registered file. It owns its descriptor; dropping it deregisters first and closes then.
 pub struct FileHandle {
@@ -53,57 +64,54 @@ impl FileHandle {
         })
     }
 
-    /// Reads `len` bytes at `file_offset` into the memory at `memory_offset`. Fewer come back at
-    /// the end of the file.
-    pub fn read(
-        &self,
-        memory: &RegisteredMemory,
-        memory_offset: usize,
-        len: usize,
-        file_offset: u64,
-    ) -> Result<usize> {
+    /// Reads into the memory. Fewer bytes than asked for come back at the end of the file.
+    pub fn read(&self, memory: &RegisteredMemory, request: Request) -> Result<usize> {
         let call = need(self.cufile.api().read, "cuFileRead")?;
-        let [at_file, at_memory] = self.check(memory, memory_offset, len, file_offset)?;
-        let _entered = memory.memory().context().enter()?;
-        // SAFETY: `check` proved the range to lie within registered memory, which `memory` keeps;
-        // the handle is registered; the call returns only when the read is over.
-        let got = unsafe { call(self.raw, memory.base(), len, at_file, at_memory) };
-        self.outcome(got, "read")
+        self.transfer("read", call, memory, request)
     }
 
-    /// Writes `len` bytes of the memory at `memory_offset` to the file at `file_offset`.
-    pub fn write(
-        &self,
-        memory: &RegisteredMemory,
-        memory_offset: usize,
-        len: usize,
-        file_offset: u64,
-    ) -> Result<usize> {
+    /// Writes from the memory.
+    pub fn write(&self, memory: &RegisteredMemory, request: Request) -> Result<usize> {
         let call = need(self.cufile.api().write, "cuFileWrite")?;
-        let [at_file, at_memory] = self.check(memory, memory_offset, len, file_offset)?;
+        self.transfer("write", call, memory, request)
+    }
+
+    fn transfer(
+        &self,
+        operation: &'static str,
+        call: TransferFn,
+        memory: &RegisteredMemory,
+        request: Request,
+    ) -> Result<usize> {
+        let [at_file, at_memory] = self.check(memory, request)?;
         let _entered = memory.memory().context().enter()?;
-        // SAFETY: as in `read`.
-        let put = unsafe { call(self.raw, memory.base(), len, at_file, at_memory) };
-        self.outcome(put, "write")
+        // SAFETY: `check` proved the range to lie within registered memory, which `memory` keeps;
+        // the handle is registered; the call returns only when the transfer is over.
+        let moved = unsafe { call(self.raw, memory.base(), request.bytes, at_file, at_memory) };
+        self.outcome(moved, operation)
     }
 
     /// The two offsets as C has them, if the request is in bounds and aligned.
-    fn check(
-        &self,
-        memory: &RegisteredMemory,
-        memory_offset: usize,
-        len: usize,
-        file_offset: u64,
-    ) -> Result<[c_long; 2]> {
+    fn check(&self, memory: &RegisteredMemory, request: Request) -> Result<[c_long; 2]> {
+        let Request {
+            file_offset,
+            memory_offset,
+            bytes,
+        } = request;
         let invalid = |message| Error::new(Kind::Invalid, "transfer", &self.name, message);
-        let address = memory.memory().place(memory_offset, len)?;
+        let address = memory.memory().place(memory_offset, bytes)?;
         let align = ALIGN_BYTES as u64;
-        if [address, memory.memory().address(), file_offset, len as u64]
-            .iter()
-            .any(|n| n % align != 0)
+        if [
+            address,
+            memory.memory().address(),
+            file_offset,
+            bytes as u64,
+        ]
+        .iter()
+        .any(|n| n % align != 0)
         {
             let message = format!(
-                "{len} bytes between {file_offset} of the file and {address:#x} of the device are \
+                "{bytes} bytes between {file_offset} of the file and {address:#x} of the device are \
                  not aligned to {ALIGN_BYTES}: cuFile would stage them without saying so"
             );
             return Err(invalid(message));
