@@ -38,7 +38,7 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> u32
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, len: usize) -> u32 {
+pub(super) unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, len: usize) -> u32 {
     let mut world = begin_work!("cuMemAlloc_v2");
     let Some(device) = current_device() else {
         return INVALID_CONTEXT;
@@ -59,7 +59,7 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, len: usize) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemFree_v2(address: u64) -> u32 {
+pub(super) extern "C" fn cuMemFree_v2(address: u64) -> u32 {
     let mut world = world();
     let failure = world.call("cuMemFree_v2").or(world.fatal);
     let Some(len) = world.allocations.get(&address).map(|a| a.len) else {
@@ -80,7 +80,11 @@ extern "C" fn cuMemFree_v2(address: u64) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemHostRegister_v2(address: *mut c_void, len: usize, _flags: c_uint) -> u32 {
+pub(super) extern "C" fn cuMemHostRegister_v2(
+    address: *mut c_void,
+    len: usize,
+    _flags: c_uint,
+) -> u32 {
     let mut world = begin_work!("cuMemHostRegister_v2");
     if current_device().is_none() {
         return INVALID_CONTEXT;
@@ -101,7 +105,7 @@ extern "C" fn cuMemHostRegister_v2(address: *mut c_void, len: usize, _flags: c_u
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32 {
+pub(super) extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32 {
     let mut world = world();
     let failure = world.call("cuMemHostUnregister").or(world.fatal);
     let start = address as usize;

@@ -257,3 +257,76 @@ extern "C" fn cuEventSynchronize(event: *mut c_void) -> u32 {
         Some(world.events.get(&(event as usize))?.is_passed())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::super::memory::{
+        cuMemAlloc_v2, cuMemFree_v2, cuMemHostRegister_v2, cuMemHostUnregister,
+    };
+    use super::super::{cuCtxPushCurrent_v2, cuDevicePrimaryCtxRetain};
+    use super::*;
+
+    /// One test, for there is one world to a process.
+    #[test]
+    fn misuse_is_refused_and_counted() {
+        let (mut context, mut stream, mut event, mut device) =
+            (null_mut(), null_mut(), null_mut(), 0);
+        let mut host = vec![1u8; 8192];
+        let (pinned, pageable) = (
+            host.as_mut_ptr().cast::<c_void>(),
+            host[4096..].as_ptr().cast(),
+        );
+        let misuses = || world().misuses.len();
+        // SAFETY: every pointer is to a local that outlives the calls.
+        unsafe {
+            assert_eq!(cuDevicePrimaryCtxRetain(&raw mut context, 0), SUCCESS);
+            assert_eq!(cuCtxPushCurrent_v2(context), SUCCESS);
+            assert_eq!(cuStreamCreate(&raw mut stream, 0), SUCCESS);
+            assert_eq!(cuEventCreate(&raw mut event, 0), SUCCESS);
+            assert_eq!(cuMemAlloc_v2(&raw mut device, 4096), SUCCESS);
+        }
+        assert_eq!(cuMemHostRegister_v2(pinned, 4096, 0), SUCCESS);
+
+        assert_eq!(
+            cuMemcpyHtoDAsync_v2(device, pageable, 16, stream),
+            INVALID_VALUE
+        );
+        assert_eq!(
+            cuMemcpyHtoDAsync_v2(device + 4090, pinned, 16, stream),
+            INVALID_VALUE
+        );
+        assert_eq!(
+            misuses(),
+            2,
+            "memory that is not pinned, and a range beyond the allocation"
+        );
+
+        world().is_held = true;
+        assert_eq!(cuMemcpyHtoDAsync_v2(device, pinned, 16, stream), SUCCESS);
+        assert_eq!(cuEventRecord(event, stream), SUCCESS);
+        assert_eq!(cuEventQuery(event), NOT_READY);
+        assert_eq!(cuMemFree_v2(device), INVALID_VALUE);
+        assert_eq!(cuMemHostUnregister(pinned), INVALID_VALUE);
+        assert_eq!(misuses(), 4, "both ends of a copy that has not run");
+        world().is_held = false;
+        changed();
+        assert_eq!(cuEventSynchronize(event), SUCCESS);
+
+        assert_eq!(
+            (cuMemFree_v2(device), cuMemHostUnregister(pinned)),
+            (SUCCESS, SUCCESS)
+        );
+        assert_eq!(cuMemFree_v2(device), INVALID_VALUE);
+        assert_eq!(cuEventDestroy_v2(event), SUCCESS);
+        assert_eq!(cuEventQuery(event), INVALID_HANDLE);
+        assert_eq!(cuStreamDestroy_v2(stream), SUCCESS);
+        assert_eq!(cuStreamSynchronize(stream), INVALID_HANDLE);
+        assert_eq!(
+            misuses(),
+            7,
+            "freed twice, and used after they were destroyed"
+        );
+    }
+}

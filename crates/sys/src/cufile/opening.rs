@@ -40,7 +40,8 @@ pub(super) fn open(library: Arc<Library>, context: Context, deadline: Duration) 
                 // stays loaded because this thread holds it.
                 unsafe { call() }
             });
-            drop(library);
+            // Let go of both before the answer is out, so that nothing lingers in this thread.
+            drop((library, context));
             // The receiver is gone only if the deadline has passed; there is nobody to tell then.
             let _ = send.send(status);
         });
