@@ -7,6 +7,8 @@
 
 pub mod backing;
 pub mod blocking;
+pub mod cuda;
+pub mod cufile;
 pub mod drive;
 pub mod ethtool;
 pub mod file;
