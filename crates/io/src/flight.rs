@@ -179,15 +179,11 @@ impl Flight {
         let error = match (result, io.op) {
             (Err(source), Op::Read) => file.error("read", source),
             (Err(source), Op::Write) => file.error("write", source),
-            (Ok(moved), Op::Read) => {
+            (Ok(moved), Op::Read) => file.check_unchanged().err().unwrap_or_else(|| {
                 let end = io.offset + moved as u64;
-                let message = format!(
-                    "it ended at byte {end} of {} while it was read",
-                    file.bytes()
-                );
+                let message = format!("nothing came after byte {end} of {}", file.bytes());
                 Error::new(Kind::Corrupt, "read", file.path().display(), message)
-                    .with_hint("wait until nobody writes to it, and try again")
-            }
+            }),
             (Ok(_), Op::Write) => file.error("write", std::io::ErrorKind::WriteZero.into()),
         };
         Verdict::Failed(io, error)

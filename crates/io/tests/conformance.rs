@@ -1,5 +1,11 @@
 //! One suite that every engine passes, plain and wrapped.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
 use std::{
     collections::HashSet,
     path::Path,

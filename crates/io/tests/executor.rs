@@ -1,5 +1,11 @@
 //! Whole transfers on real files: every route, ragged extents, failures in mid-flight.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
 use std::{fs, path::Path, sync::Arc};
 
 use proptest::prelude::*;
