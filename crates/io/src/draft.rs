@@ -36,6 +36,15 @@ const SUFFIX: &str = ".straightway-part";
 impl Draft {
     /// Begins `target` with room for `bytes`.
     pub fn new(target: &Path, bytes: u64) -> Result<Self> {
+        Self::with(target, |temporary| File::create(temporary, bytes))
+    }
+
+    /// Begins `target`, which will be `bytes` long and have holes.
+    pub fn sparse(target: &Path, bytes: u64) -> Result<Self> {
+        Self::with(target, |temporary| File::create_sparse(temporary, bytes))
+    }
+
+    fn with(target: &Path, create: impl Fn(&Path) -> Result<File>) -> Result<Self> {
         let name = target.file_name().ok_or_else(|| {
             Error::new(
                 Kind::Invalid,
@@ -60,7 +69,7 @@ impl Draft {
         hidden.push(name);
         hidden.push(format!(".{}-{number}{SUFFIX}", std::process::id()));
         let temporary = folder.join(hidden);
-        let file = File::create(&temporary, bytes).inspect_err(|_| {
+        let file = create(&temporary).inspect_err(|_| {
             // It may have been created before there turned out to be no room.
             let _ = fs::remove_file(&temporary);
         })?;

@@ -9,16 +9,14 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread::{Builder, JoinHandle},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use straightway_core::{
-    Direction, Error, Kind, Receipt, Result,
-    receipt::{Bound, SCHEMA},
-};
-use straightway_sys::CpuTime;
+use straightway_core::{Direction, Error, Kind, Receipt, Result};
+use straightway_sys::File;
 
 use crate::{
+    books::Books,
     job::{Job, Track},
     lane::Lane,
     settings::Settings,
@@ -63,36 +61,46 @@ impl Executor {
 
     /// Runs a job and waits for it. What was written is synced before this returns.
     pub fn run(&self, job: Job) -> Result<Receipt> {
+        self.run_all([Ok((job, || Ok(())))])
+    }
+
+    /// Runs jobs one after the other, each with what is to be done once its bytes are durable, and
+    /// makes one receipt of all. The first error ends it.
+    pub fn run_all<F: FnOnce() -> Result<()>>(
+        &self,
+        jobs: impl IntoIterator<Item = Result<(Job, F)>>,
+    ) -> Result<Receipt> {
+        let mut books = Books::new();
+        for job in jobs {
+            let (job, after) = job?;
+            self.run_one(job, &mut books)?;
+            after()?;
+        }
+        Ok(books.close(self.settings.rate_max))
+    }
+
+    fn run_one(&self, job: Job, books: &mut Books) -> Result<()> {
         let job = Arc::new(job);
-        let (cpu, start) = (CpuTime::of_process(), Instant::now());
         let (answers, inbox) = channel::<Tally>();
-        let mut engines = Vec::new();
         let tracks = [
             (Track::Drive, job.plan().drive().len()),
             (Track::Cached, job.plan().cached().len()),
         ];
         for (track, chunks) in tracks {
             if chunks > 0 {
-                engines.push(self.order(track, chunks, &job, &answers)?);
+                books.name(self.order(track, chunks, &job, &answers)?);
             }
         }
         drop(answers);
-        let mut tally = Tally::new();
-        for lane in inbox {
-            tally.add(&lane);
-        }
+        let lanes = inbox.into_iter().reduce(|mut all, lane| {
+            all.add(&lane);
+            all
+        });
         job.outcome()?;
         let synced = Instant::now();
         finish(&job)?;
-        let sync = synced.elapsed();
-        let seconds = start.elapsed();
-        let cpu = CpuTime::of_process() - cpu;
-        let engine = if engines.is_empty() {
-            "none".to_owned()
-        } else {
-            engines.join(" + ")
-        };
-        Ok(self.receipt(&job, &tally, engine, seconds, sync, cpu))
+        books.add(job.plan().bytes(), lanes.as_ref(), synced.elapsed());
+        Ok(())
     }
 
     /// Sends the job to the lanes of a track, starting them where they are not running yet.
@@ -153,68 +161,6 @@ impl Executor {
             orders: Some(orders),
             thread: Some(thread),
         })
-    }
-
-    fn receipt(
-        &self,
-        job: &Job,
-        tally: &Tally,
-        engine: String,
-        seconds: Duration,
-        sync: Duration,
-        cpu: CpuTime,
-    ) -> Receipt {
-        let bytes = job.plan().bytes();
-        let rate_bytes_per_s = bytes as f64 / seconds.as_secs_f64().max(1e-9);
-        Receipt {
-            schema: SCHEMA.to_owned(),
-            bytes,
-            seconds: seconds.as_secs_f64(),
-            rate_bytes_per_s,
-            routes: tally.routes(),
-            latency: tally.latency(),
-            cpu_user_s: cpu.user_s,
-            cpu_system_s: cpu.system_s,
-            cpu_s_per_gb: if bytes == 0 {
-                0.0
-            } else {
-                cpu.total_s() / (bytes as f64 / 1e9)
-            },
-            staging_bytes_peak: tally.staging_bytes_peak,
-            pinned_bytes_peak: tally.pinned_bytes,
-            ios: tally.ios,
-            storage_bytes: tally.storage_bytes,
-            sync_s: sync.as_secs_f64(),
-            engine,
-            lanes: tally.lanes,
-            bound_by: self.bound(bytes, rate_bytes_per_s, tally, sync),
-        }
-    }
-
-    /// Where most of the time went.
-    fn bound(&self, bytes: u64, rate: f64, tally: &Tally, sync: Duration) -> Bound {
-        if bytes == 0 {
-            return Bound::Nothing;
-        }
-        if self
-            .settings
-            .rate_max
-            .is_some_and(|limit| rate >= 0.9 * limit.0)
-        {
-            return Bound::Throttle;
-        }
-        // A lane's time is one share of the wall clock; the sync happens after all of them.
-        let lanes = tally.lanes.max(1);
-        [
-            (Bound::Storage, tally.drive / lanes),
-            (Bound::PageCache, tally.page_cache / lanes),
-            (Bound::Copy, tally.copying / lanes),
-            (Bound::Cpu, tally.rest / lanes),
-            (Bound::Sync, sync),
-        ]
-        .into_iter()
-        .max_by_key(|(_, time)| *time)
-        .map_or(Bound::Nothing, |(bound, _)| bound)
     }
 }
 
@@ -277,9 +223,6 @@ fn finish(job: &Job) -> Result<()> {
     if job.direction() != Direction::Out {
         job.files().iter().try_for_each(|f| f.check_unchanged())?;
     }
-    for file in written {
-        file.truncate(file.bytes())?;
-        file.sync()?;
-    }
-    Ok(())
+    written.iter().try_for_each(|f| f.truncate(f.bytes()))?;
+    File::sync_all(written)
 }

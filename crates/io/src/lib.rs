@@ -4,6 +4,7 @@
 //! lanes: drive lanes keep an io_uring full of O_DIRECT, page-cache lanes copy what is resident,
 //! each on its own thread. What comes back is a receipt.
 
+mod books;
 pub mod draft;
 pub mod engine;
 pub mod executor;

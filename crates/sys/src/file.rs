@@ -8,16 +8,22 @@ use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fallocate, fdatasync,
-    fstat, ftruncate, open, seek, statx,
+    fstat, ftruncate, open, seek, statx, syncfs,
 };
-use straightway_core::{Alignment, Error, Kind, Object, Result};
+use straightway_core::{Alignment, Error, Extent, Kind, Object, Result};
 
 use crate::request::By;
+
+/// From this many files on, syncing their whole file system is cheaper than syncing each.
+const SYNC_TOGETHER_MIN: usize = 8;
 
 /// The next file's number.
 static IDS: AtomicU64 = AtomicU64::new(1);
@@ -62,12 +68,17 @@ impl File {
     ///
     /// Room is set aside at once: a disk that is too full says so before any byte is written.
     pub fn create(path: &Path, bytes: u64) -> Result<Self> {
+        let file = Self::create_sparse(path, bytes)?;
+        file.reserve()?;
+        Ok(file)
+    }
+
+    /// Creates a file that must not exist yet and will have holes, to write.
+    pub fn create_sparse(path: &Path, bytes: u64) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let buffered = open(path, flags, Mode::from_raw_mode(0o666))
             .map_err(|e| Error::os("create", path.display(), e.into()))?;
-        let file = Self::with_direct(path, bytes, buffered, OFlags::RDWR);
-        file.reserve()?;
-        Ok(file)
+        Ok(Self::with_direct(path, bytes, buffered, OFlags::RDWR))
     }
 
     fn reserve(&self) -> Result<()> {
@@ -134,6 +145,30 @@ impl File {
         }
     }
 
+    /// The parts of it that are no holes, in order. A file system that does not know says all of it.
+    pub fn data_extents(&self) -> Result<Vec<Extent>> {
+        let mut extents = Vec::new();
+        let mut at = 0;
+        while at < self.bytes {
+            let data = match seek(&self.buffered, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                // Only a hole is left.
+                Err(rustix::io::Errno::NXIO) => break,
+                Err(rustix::io::Errno::INVAL) => return Ok(vec![Extent::new(0, self.bytes)]),
+                Err(errno) => return Err(self.error("find the holes of", errno.into())),
+            };
+            let hole = seek(&self.buffered, SeekFrom::Hole(data))
+                .map_err(|e| self.error("find the holes of", e.into()))?;
+            let end = hole.min(self.bytes);
+            if end <= data {
+                break;
+            }
+            extents.push(Extent::between(data, end));
+            at = end;
+        }
+        Ok(extents)
+    }
+
     /// How long it is now, and an error if that is not what it was when it was opened.
     pub fn check_unchanged(&self) -> Result<()> {
         let stat = fstat(&self.buffered).map_err(|e| self.error("measure", e.into()))?;
@@ -161,6 +196,25 @@ impl File {
     /// Waits until what was written is durable.
     pub fn sync(&self) -> Result<()> {
         fdatasync(&self.buffered).map_err(|e| self.error("sync", e.into()))
+    }
+
+    /// Waits until what was written to all of `files` is durable.
+    ///
+    /// Many small files are synced by their file system at once: one journal commit instead of one
+    /// for each.
+    pub fn sync_all(files: &[Arc<Self>]) -> Result<()> {
+        let [first, ..] = files else { return Ok(()) };
+        if files.len() < SYNC_TOGETHER_MIN {
+            return files.iter().try_for_each(|f| f.sync());
+        }
+        let device = |f: &Self| fstat(&f.buffered).map(|s| s.st_dev).ok();
+        let (together, alone): (Vec<_>, Vec<_>) = files
+            .iter()
+            .partition(|f| device(f).is_some() && device(f) == device(first));
+        if !together.is_empty() {
+            syncfs(&first.buffered).map_err(|e| first.error("sync", e.into()))?;
+        }
+        alone.into_iter().try_for_each(|f| f.sync())
     }
 
     /// An error of the operating system about this file.
