@@ -15,8 +15,8 @@ use std::{
 };
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fallocate, fdatasync,
-    fstat, ftruncate, open, seek, statx, syncfs,
+    Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
+    fallocate, fdatasync, fstat, ftruncate, open, seek, statx, syncfs,
 };
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result};
 
@@ -191,6 +191,13 @@ impl File {
     /// Cuts it to `bytes`: an aligned tail was written past its end.
     pub fn truncate(&self, bytes: u64) -> Result<()> {
         ftruncate(&self.buffered, bytes).map_err(|e| self.error("truncate", e.into()))
+    }
+
+    /// Lets the page cache forget it. What is dirty is written first; what others use may stay.
+    pub fn evict(&self) -> Result<()> {
+        let _ = fdatasync(&self.buffered);
+        fadvise(&self.buffered, 0, None, Advice::DontNeed)
+            .map_err(|e| self.error("evict", e.into()))
     }
 
     /// Waits until what was written is durable.
