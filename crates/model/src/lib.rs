@@ -14,6 +14,7 @@ pub mod fabric;
 pub mod fluid;
 pub mod headroom;
 pub mod ingest;
+pub mod measured;
 #[cfg(test)]
 mod near;
 pub mod path;
