@@ -7,8 +7,8 @@ mod compare;
 mod grid;
 mod headline;
 mod list;
-mod page;
-mod source;
+pub(crate) mod page;
+pub(crate) mod source;
 
 use std::process::ExitCode;
 

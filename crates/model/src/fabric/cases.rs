@@ -35,8 +35,25 @@ pub fn case(name: &str) -> Option<&'static Entry> {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
     use super::*;
     use crate::{check::read, fabric::Scenario};
+
+    #[test]
+    fn every_file_is_a_case() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        let files: BTreeSet<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter_map(|name| {
+                let name = name.strip_prefix("fabric-")?.strip_suffix(".toml")?;
+                Some(name.to_owned())
+            })
+            .collect();
+        let cases: BTreeSet<String> = CASES.iter().map(|case| case.name.to_owned()).collect();
+        assert_eq!(files, cases);
+    }
 
     #[test]
     fn every_case_is_sound_and_says_what_it_is() {

@@ -16,7 +16,7 @@ use straightway_model::{
 use straightway_report::Page;
 
 /// Text as written in a file, its lines joined and its paragraphs kept.
-fn paragraphs(text: &str) -> String {
+pub(crate) fn paragraphs(text: &str) -> String {
     let joined = text
         .split("\n\n")
         .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -54,6 +54,6 @@ pub(super) fn page(scenario: &Scenario, answer: &Answer, in_full: bool) -> Page 
 }
 
 /// Adds what an answer rests on; `in_full`, every formula and constant.
-pub(super) fn with_basis(page: Page, basis: &Basis, in_full: bool) -> Page {
+pub(crate) fn with_basis(page: Page, basis: &Basis, in_full: bool) -> Page {
     basis::fill(page, basis, in_full)
 }

@@ -71,7 +71,7 @@ fn text_of(asked: &str) -> anyhow::Result<String> {
 }
 
 /// A text file, read no further than a scenario may be long: a device has no end.
-pub(super) fn bounded(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn bounded(path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let mut text = String::new();
     let limit = TEXT_BYTES_MAX as u64;

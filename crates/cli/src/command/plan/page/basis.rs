@@ -117,8 +117,10 @@ fn source(source: Source) -> String {
 
 fn confidence(source: Source) -> Confidence {
     match source.confidence {
-        provenance::Confidence::Measured => Confidence::High,
-        provenance::Confidence::Read | provenance::Confidence::Computed => Confidence::Medium,
-        provenance::Confidence::Quoted | provenance::Confidence::Given => Confidence::Low,
+        provenance::Confidence::Measured => Confidence::Measured,
+        provenance::Confidence::Read => Confidence::Read,
+        provenance::Confidence::Computed => Confidence::Computed,
+        provenance::Confidence::Quoted => Confidence::Quoted,
+        provenance::Confidence::Given => Confidence::Given,
     }
 }
