@@ -153,9 +153,9 @@ const LUSTRE: Source = Source::read(
     "Lustre manual (old)",
     "35 k creates and 100 k stats a second for an MDS",
 );
-const STRUCTURE: Source = Source::read(
-    "seed article on storage networking",
-    "architecture blueprints",
+const STRUCTURE: Source = Source::quoted(
+    "vendors' documents",
+    "usual protection: RAID 8+2, 16+2, 146+4, 13+2",
 );
 
 const FORMULAS: [Formula; 2] = [

@@ -372,13 +372,26 @@ fn mistyped(text: &str, tree: &DeTable<'_>, error: &toml::de::Error) -> Refusals
     } else {
         field
     };
-    let allowed = match unknown {
-        Some(_) => message.split(", ").skip(1).collect::<Vec<_>>().join(", "),
-        None => message.to_owned(),
-    };
+    let allowed = wanted(message);
     let mut refusals = Refusals::one(field, value, allowed);
     refusals.0[0].line = Some(line_at(text, span.start));
     refusals
+}
+
+/// What a parser's message says it wanted: "invalid type: string, expected u64" is a whole number.
+pub(crate) fn wanted(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    let after = |word: &str| line.split_once(word).map(|(_, rest)| rest.trim());
+    if line.starts_with("missing field") {
+        return "a value".to_owned();
+    }
+    match after("expected ").or_else(|| after("` is not ")) {
+        Some("u64" | "usize" | "u32") => "a whole number".to_owned(),
+        Some("f64") => "a number".to_owned(),
+        Some("there are no fields") | None => line.to_owned(),
+        Some(rest) if rest.starts_with("struct ") => "a table".to_owned(),
+        Some(rest) => rest.to_owned(),
+    }
 }
 
 /// The table a path's last key lies in, where `path` ends with that key.
@@ -538,7 +551,7 @@ mod tests {
         let refusal = refused(&GOOD.replace("share", "shar"));
         assert_eq!(
             refusal.to_string(),
-            "line 9: cluster.links[1].shar = an unknown key: allowed is expected `rate` or `share`"
+            "line 9: cluster.links[1].shar = an unknown key: allowed is `rate` or `share`"
         );
     }
 

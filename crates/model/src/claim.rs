@@ -143,28 +143,42 @@ impl From<Figure> for Written {
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.beside(self.value))
     }
 }
 
-impl Kind {
-    /// `value` as people read it.
-    pub fn show(self, value: f64) -> String {
-        match self {
-            Self::Rate => Rate(value).to_string(),
-            Self::Seconds => Seconds(value).to_string(),
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a cast of a float saturates, and sizes are positive"
-            )]
-            Self::Bytes => Bytes(value as u64).to_string(),
-            Self::Plain if value.abs() >= 1000.0 => format!("{value:.0}"),
-            Self::Plain => {
-                let text = format!("{value:.4}");
-                text.trim_end_matches('0').trim_end_matches('.').to_owned()
-            }
-        }
+impl Figure {
+    /// `computed` in the unit this figure was published in, so that the two can be compared by eye.
+    fn beside(&self, computed: f64) -> String {
+        let digits = self.text.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let unit = self.text[digits.len()..].trim();
+        // The factor of the unit, from the figure itself; a figure of zero has none to tell.
+        let factor = match digits.trim().parse::<f64>() {
+            Ok(number) if number != 0.0 => self.value / number,
+            _ => 1.0,
+        };
+        format!("{} {unit}", significant(computed / factor))
+            .trim_end()
+            .to_owned()
+    }
+}
+
+/// Four significant digits, and all digits before the point.
+fn significant(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the exponent of a double is below 400"
+    )]
+    let before_point = value.abs().log10().floor() as i32 + 1;
+    let decimals = usize::try_from(4 - before_point).unwrap_or(0);
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
     }
 }
 
@@ -202,7 +216,7 @@ impl Claim {
             Compare::AtLeast => "at least ",
         };
         let published = format!("{word}{figure}");
-        Some(self.correction(published, figure.kind.show(computed), holds))
+        Some(self.correction(published, figure.beside(computed), holds))
     }
 
     fn correction(&self, article_says: String, model_says: String, holds: bool) -> Correction {
@@ -248,6 +262,10 @@ mod tests {
             1.111e12f64.to_bits()
         );
         assert_eq!(figure("0.23").to_string(), "0.23");
+        assert_eq!(figure("\"1.111TB/s\"").beside(1.2e12), "1.2 TB/s");
+        assert_eq!(figure("\"2199s\"").beside(2198.9), "2199 s");
+        assert_eq!(figure("1e6").beside(600_000.0), "600000");
+        assert_eq!(figure("\"266us\"").to_string(), "266 us");
         assert!(toml::from_str::<Claim>("value = \"zzz\"").is_err());
     }
 

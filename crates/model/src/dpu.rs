@@ -132,8 +132,9 @@ impl Checked for Work {
 impl Dpu {
     /// Weighs host against card.
     pub fn answer(&self) -> Answer {
+        // From zero: the sum of nothing would be minus zero.
         let cores_at = |work: &mut dyn Iterator<Item = &Work>| -> f64 {
-            work.map(|work| self.rate.0 / work.per_core.0).sum()
+            work.fold(0.0, |cores, work| cores + self.rate.0 / work.per_core.0)
         };
         let cores_without = cores_at(&mut self.work.iter());
         let cores_with = cores_at(&mut self.work.iter().filter(|work| work.on_card.is_none()));

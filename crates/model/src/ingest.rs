@@ -344,12 +344,15 @@ mod tests {
 
     #[test]
     fn a_file_for_every_small_sample_is_bound_by_metadata() {
-        let mut asked = Ingest::default();
-        asked.training = Training {
+        let training = Training {
             batch: 1024,
             sample: Bytes::kib(110),
             compute: Seconds(0.2),
             ..Training::default()
+        };
+        let mut asked = Ingest {
+            training,
+            ..Ingest::default()
         };
         asked.cluster.gpus = 1024;
         assert_eq!(asked.answer().direct.bound_by, "metadata");

@@ -8,8 +8,13 @@ pub mod architecture;
 pub mod check;
 pub mod checkpoint;
 pub mod claim;
+pub mod dcqcn;
 pub mod dpu;
+pub mod fabric;
+pub mod fluid;
+pub mod headroom;
 pub mod ingest;
+pub mod measured;
 #[cfg(test)]
 mod near;
 pub mod path;
@@ -26,3 +31,4 @@ pub mod seed;
 pub mod setting;
 pub mod sweep;
 pub mod transport;
+pub mod wheel;

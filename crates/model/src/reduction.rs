@@ -208,7 +208,7 @@ impl Reduction {
         let blocks = (data / block).ceil();
         let table = blocks * dedup.entry.0 as f64;
         let in_memory = (dedup.memory.0 as f64 / table).min(1.0);
-        let lookup_s = in_memory * dedup.lookup.0 + (1.0 - in_memory) * dedup.lookup_flash.0;
+        let each_s = in_memory * dedup.lookup.0 + (1.0 - in_memory) * dedup.lookup_flash.0;
         let lookups = self.rate.0 / block;
         Answer {
             blocks,
@@ -216,8 +216,8 @@ impl Reduction {
             table_in_memory: in_memory,
             lookups_per_s_write: lookups,
             lookups_per_s_read: 0.0,
-            lookup_s,
-            lookups_in_flight: lookups * lookup_s,
+            lookup_s: each_s,
+            lookups_in_flight: lookups * each_s,
             hash_cores: self.rate.0 / dedup.hash_rate.0,
             dedup_stored_bytes: data / dedup.ratio + table,
             dedup_ratio_to_break_even: 1.0 / (1.0 - (table / data).min(0.999)),

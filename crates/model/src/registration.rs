@@ -284,12 +284,12 @@ impl Checked for Registration {
         c.bytes("page", self.page, pages.clone());
         c.bytes("huge_page", self.huge_page, pages.clone());
         c.seconds("fixed", self.fixed, TIME_ANY);
-        c.seconds("per_page", self.per_page, TIME_ANY);
+        c.seconds("per_page", self.per_page, TIME_SOME);
         if let Some(rate) = self.copy_rate {
             c.rate("copy_rate", rate, RATE_ANY);
         }
         c.within("gds", |c| {
-            c.seconds("setup", self.gds.setup, TIME_ANY);
+            c.seconds("setup", self.gds.setup, TIME_SOME);
             c.bytes("page", self.gds.page, pages);
         });
         c.nested("translation", &self.translation);
@@ -560,8 +560,6 @@ mod tests {
         assert_eq!(answer.crossover, Some(1));
         near(answer.setup_for_claim_from_s, 532e-6, 1e-9);
         near(answer.setup_for_claim_to_s, 798e-6, 1e-9);
-        // 346n against 50 + 80n, by hand.
-        assert!(266.0 + 80.0 > 50.0 + 80.0);
     }
 
     #[test]

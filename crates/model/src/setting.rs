@@ -105,8 +105,11 @@ where
 }
 
 fn refusal(setting: &Setting, message: &str) -> Refusals {
-    let line = message.lines().next().unwrap_or_default();
-    Refusals::one(setting.path.clone(), setting.value.clone(), line)
+    Refusals::one(
+        setting.path.clone(),
+        setting.value.clone(),
+        check::wanted(message),
+    )
 }
 
 /// A value as TOML has it, or else a string: `8`, `0.5`, `true`, `400Gb/s`.
@@ -199,13 +202,13 @@ mod tests {
             ),
             (
                 "cluster.gpus=zzz",
-                "cluster.gpus = zzz: allowed is invalid type",
+                "cluster.gpus = zzz: allowed is a whole number",
             ),
             (
                 "cluster.gpu=1",
-                "cluster.gpu = 1: allowed is unknown field `gpu`, expected one of",
+                "cluster.gpu = 1: allowed is one of `gpus`,",
             ),
-            ("cluster=1", "cluster = 1: allowed is invalid type"),
+            ("cluster=1", "cluster = 1: allowed is a table"),
             (
                 "cluster.gpus.x=1",
                 "cluster.gpus.x = 1: allowed is no `x` below a plain value",

@@ -216,7 +216,7 @@ const fn yes() -> bool {
     true
 }
 
-/// A million: one core with io_uring or SPDK, within a factor of two of every report.
+/// A million: one core with `io_uring` or SPDK, within a factor of two of every report.
 const fn iops_per_core() -> f64 {
     1e6
 }
@@ -385,7 +385,7 @@ impl Transport {
         } else {
             self.media.rate.0
         };
-        let cpu_s_per_io = self.cpu_s_per_io(fabric, io);
+        let cpu_s_per_io = fabric.cpu_s_per_io(io);
         let latency_s = self.media.latency.0 + fabric.latency.0 + io / wire.min(self.media.rate.0);
         let limits = [
             (self.depth as f64 / latency_s, "depth over latency"),
@@ -408,14 +408,6 @@ impl Transport {
             cores_at_line_rate: wire / io * cpu_s_per_io,
             bound_by,
         }
-    }
-
-    /// CPU of one I/O: starting and completing it, and moving its bytes where no hardware does.
-    fn cpu_s_per_io(&self, fabric: &Fabric, io: f64) -> f64 {
-        let bytes = fabric
-            .gbit_per_core
-            .map_or(0.0, |gbit| io / Rate::gbit(gbit).0);
-        1.0 / fabric.iops_per_core + bytes
     }
 
     fn basis(&self) -> Basis {
@@ -448,6 +440,16 @@ impl Transport {
             ASPLOS,
         );
         basis
+    }
+}
+
+impl Fabric {
+    /// CPU of one I/O: starting and completing it, and moving its bytes where no hardware does.
+    fn cpu_s_per_io(&self, io: f64) -> f64 {
+        let bytes = self
+            .gbit_per_core
+            .map_or(0.0, |gbit| io / Rate::gbit(gbit).0);
+        1.0 / self.iops_per_core + bytes
     }
 }
 

@@ -81,7 +81,7 @@ pub fn interval_for_gain_s(slow_s: f64, fast_s: f64, points: f64) -> Option<f64>
     // W/(W+f) − W/(W+s) = g  ⇔  W² + (s + f − (s − f)/g)·W + s·f = 0
     let linear = slow_s + fast_s - (slow_s - fast_s) / points;
     let root = linear * linear - 4.0 * slow_s * fast_s;
-    let interval = (root >= 0.0).then(|| (-linear + root.sqrt()) / 2.0)?;
+    let interval = (root >= 0.0).then(|| f64::midpoint(-linear, root.sqrt()))?;
     (interval > 0.0).then_some(interval)
 }
 

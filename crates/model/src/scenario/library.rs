@@ -74,6 +74,8 @@ mod tests {
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter_map(|name| name.strip_suffix(".toml").map(str::to_owned))
+            // The simulators keep lists of their own.
+            .filter(|name| !name.starts_with("pcie-") && !name.starts_with("fabric-"))
             .collect();
         let library: BTreeSet<String> = LIBRARY.iter().map(|e| e.name.to_owned()).collect();
         assert_eq!(files, library);

@@ -1,0 +1,97 @@
+//! `straightway doctor`: whether bytes can go straight into GPU memory, and if not, why not.
+
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context;
+use indicatif::ProgressBar;
+use straightway_probe::doctor::{self, Diagnosis, Measured, Request, Style};
+use straightway_sys::root::Root;
+
+/// Columns to wrap at: wide enough for most commands, narrow enough to read.
+const WIDTH: usize = 100;
+
+/// Say whether bytes can go straight into GPU memory and, if not, what is in the way.
+///
+/// Looks at the driver and platform, the fabric, and the file system and drives of PATH, then makes
+/// a real transfer. What is wrong comes first, with the command that mends it. Exits with 0 where
+/// direct is proven, 1 where it is not, 2 on an error.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The file or folder whose bytes are to reach the GPU [default: the current folder].
+    path: Option<PathBuf>,
+
+    /// Examine a captured machine: a folder with its /sys, /proc, /run, /etc and /dev.
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+
+    /// Show the checks that passed or do not apply, too.
+    #[arg(long, short)]
+    verbose: bool,
+
+    /// Write the diagnosis as JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Write the guide to all checks as Markdown, and examine nothing.
+    #[arg(long, exclusive = true)]
+    checks: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    if args.checks {
+        out.write_all(doctor::guide().as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let diagnosis = examine(args)?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &diagnosis)?;
+        out.write_all(b"\n")?;
+    } else {
+        let style = Style {
+            verbose: args.verbose,
+            colour: out.is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+            width: WIDTH,
+        };
+        out.write_all(diagnosis.text(&style).as_bytes())?;
+    }
+    Ok(ExitCode::from(u8::from(!diagnosis.is_direct)))
+}
+
+fn examine(args: &Args) -> anyhow::Result<Diagnosis> {
+    let (root, measured);
+    let path = match (&args.path, &args.root) {
+        (Some(path), _) => path.as_path(),
+        (None, Some(_)) => Path::new("/"),
+        (None, None) => Path::new("."),
+    };
+    // The environment belongs to this machine, so a capture is examined without one.
+    let environment: BTreeMap<String, String>;
+    if let Some(base) = &args.root {
+        let is_folder = base.is_dir();
+        anyhow::ensure!(is_folder, "{} is no folder to examine", base.display());
+        (root, measured) = (Root::at(base), Measured::default());
+        environment = BTreeMap::new();
+    } else {
+        std::fs::metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
+        let spinner = ProgressBar::new_spinner().with_message("reading");
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        (root, measured) = (Root::machine(), Measured::here(path));
+        spinner.finish_and_clear();
+        environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+    }
+    Ok(doctor::diagnose(&Request {
+        root: &root,
+        path,
+        environment: &environment,
+        measured: &measured,
+    }))
+}

@@ -1,0 +1,205 @@
+//! Checks of the drives behind the path, and of where they sit.
+
+use straightway_sys::{
+    drive::{Drive, DriveKind},
+    topology::Distance,
+};
+
+use super::{
+    check::{ADVICE, Check, DIRECT, Layer, Outcome, P2PDMA},
+    driver::list,
+    facts::Facts,
+};
+
+/// What the guides ask for. A drive with a queue of 1024 reports 1023, one entry being its own.
+const NR_REQUESTS_MIN: u32 = 1023;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "device.transport",
+        layer: Layer::Storage,
+        title: "drives",
+        ways: DIRECT,
+        why: "a GPU's memory is reached by NVMe on PCIe and by RDMA; paravirtual, SATA, SCSI and USB \
+              disks, and NVMe over TCP, move bytes through host memory",
+        mend: "put the data on a local NVMe drive; in a virtual machine pass one through",
+        look: look_transport,
+    },
+    Check {
+        id: "device.metadata",
+        layer: Layer::Storage,
+        title: "NVMe metadata",
+        ways: DIRECT,
+        why: "blocks formatted with metadata are refused by GPUDirect Storage",
+        mend: "format with a metadata size of 0 (this erases the drive): sudo nvme format --lbaf=0 \
+               /dev/DRIVE",
+        look: look_metadata,
+    },
+    Check {
+        id: "device.queue",
+        layer: Layer::Storage,
+        title: "request queue",
+        ways: ADVICE,
+        why: "a queue shorter than the drive's own makes submitters wait before the drive is busy",
+        mend: "echo 1023 | sudo tee /sys/block/DRIVE/queue/nr_requests",
+        look: look_queue,
+    },
+    Check {
+        id: "device.link",
+        layer: Layer::Storage,
+        title: "drives' PCIe links",
+        ways: ADVICE,
+        why: "a drive on fewer lanes than it has gives that much less",
+        mend: "reseat the drive or its cable, then look at `sudo lspci -vv` for LnkSta",
+        look: look_link,
+    },
+    Check {
+        id: "device.distance",
+        layer: Layer::Storage,
+        title: "distance to the GPU",
+        ways: ADVICE,
+        why: "bytes between a drive and a GPU on two sockets cross the link between them: 3.9 instead \
+              of 6.5 GB/s a drive on a DGX-2",
+        mend: "use the drives on the GPU's socket, or move them there; `nvidia-smi topo -m`",
+        look: look_distance,
+    },
+];
+
+fn drives<'a>(facts: &'a Facts<'_>) -> &'a [Drive] {
+    facts.backing().map_or(&[], |backing| &backing.drives)
+}
+
+fn look_transport(facts: &Facts<'_>) -> Outcome {
+    let drives = drives(facts);
+    let Some(first) = drives.first() else {
+        return Outcome::skip("no drive behind the path");
+    };
+    let names = list(drives.iter().map(|drive| match &drive.model {
+        Some(model) => format!("{} ({model}, {})", drive.name, drive.kind),
+        None => format!("{} ({})", drive.name, drive.kind),
+    }));
+    if facts.gpus.is_empty() {
+        return Outcome::pass(names);
+    }
+    let far = drives.iter().find(|drive| drive.kind != DriveKind::Nvme);
+    match far.map_or(first.kind, |drive| drive.kind) {
+        DriveKind::Nvme => Outcome::pass(names),
+        DriveKind::NvmeRdma => {
+            Outcome::fail(format!("{names}: nvidia-fs takes it, P2PDMA does not")).closes(P2PDMA)
+        }
+        kind => {
+            let name = far.map_or(&first.name, |drive| &drive.name);
+            Outcome::fail(format!("{name} is a {kind} disk, which cannot reach a GPU"))
+        }
+    }
+}
+
+fn look_metadata(facts: &Facts<'_>) -> Outcome {
+    if facts.gpus.is_empty() {
+        return Outcome::skip("no GPU");
+    }
+    let known: Vec<(&Drive, u32)> = drives(facts)
+        .iter()
+        .filter_map(|drive| Some((drive, drive.metadata_bytes?)))
+        .collect();
+    if known.is_empty() {
+        return Outcome::skip("no NVMe drive that says");
+    }
+    match known.iter().find(|(_, bytes)| *bytes > 0) {
+        None => Outcome::pass("none"),
+        Some((drive, bytes)) => {
+            let name = &drive.name;
+            Outcome::fail(format!(
+                "{name} is formatted with {bytes} bytes of metadata per block"
+            ))
+            .mend(format!(
+                "save the data, then (this erases the drive) sudo nvme format --lbaf=0 /dev/{name}"
+            ))
+        }
+    }
+}
+
+fn look_queue(facts: &Facts<'_>) -> Outcome {
+    let queues: Vec<(&Drive, u32)> = drives(facts)
+        .iter()
+        .filter(|drive| drive.kind == DriveKind::Nvme)
+        .filter_map(|drive| Some((drive, drive.nr_requests?)))
+        .collect();
+    let short: Vec<&(&Drive, u32)> = queues
+        .iter()
+        .filter(|(_, requests)| *requests < NR_REQUESTS_MIN)
+        .collect();
+    if queues.is_empty() {
+        return Outcome::skip("no NVMe drive");
+    }
+    if short.is_empty() {
+        return Outcome::pass(format!("{NR_REQUESTS_MIN} requests or more"));
+    }
+    let mend = short
+        .iter()
+        .map(|(drive, _)| {
+            let queue = format!("/sys/block/{}/queue/nr_requests", drive.name);
+            format!("echo {NR_REQUESTS_MIN} | sudo tee {queue}")
+        })
+        .collect::<Vec<_>>()
+        .join("; ");
+    let seen = short
+        .iter()
+        .map(|(drive, requests)| format!("{} queues {requests}", drive.name));
+    Outcome::warn(list(seen)).mend(mend)
+}
+
+fn look_link(facts: &Facts<'_>) -> Outcome {
+    let links: Vec<_> = drives(facts)
+        .iter()
+        .filter(|drive| drive.kind == DriveKind::Nvme)
+        .filter_map(|drive| Some((drive, facts.topology.device(drive.pci?)?.link?)))
+        .collect();
+    let narrow: Vec<String> = links
+        .iter()
+        .filter(|(_, link)| link.is_narrow())
+        .map(|(drive, link)| {
+            format!(
+                "{} runs on {} of {} lanes",
+                drive.name, link.width, link.width_max
+            )
+        })
+        .collect();
+    if links.is_empty() {
+        Outcome::skip("no NVMe drive, or the bus does not say")
+    } else if narrow.is_empty() {
+        Outcome::pass("all lanes in use")
+    } else {
+        Outcome::warn(list(narrow.into_iter()))
+    }
+}
+
+/// Each drive is judged by the GPU nearest to it: one far from all of them crosses always.
+fn look_distance(facts: &Facts<'_>) -> Outcome {
+    let distances: Vec<(&Drive, Distance)> = drives(facts)
+        .iter()
+        .filter_map(|drive| {
+            let pci = drive.pci?;
+            let gpus = facts.gpus.iter();
+            let nearest = gpus
+                .map(|gpu| facts.topology.distance(gpu.address, pci))
+                .min()?;
+            Some((drive, nearest))
+        })
+        .collect();
+    let Some(farthest) = distances.iter().map(|(_, distance)| *distance).max() else {
+        return Outcome::skip("no GPU, or no local drive");
+    };
+    if farthest < Distance::Across {
+        return Outcome::pass(farthest.to_string());
+    }
+    let far = distances
+        .iter()
+        .filter(|(_, distance)| *distance == Distance::Across)
+        .map(|(drive, _)| drive.name.clone())
+        .collect::<Vec<_>>();
+    Outcome::warn(format!(
+        "{} and every GPU are on two sockets",
+        list(far.into_iter())
+    ))
+}

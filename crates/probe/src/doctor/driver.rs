@@ -1,0 +1,398 @@
+//! Checks of the GPU, its driver and the nvidia-fs module.
+
+use straightway_core::Bytes;
+
+use super::{
+    check::{ADVICE, Check, DIRECT, EVERY, Layer, NVIDIA_FS, Outcome, P2PDMA},
+    facts::{Facts, Gpu, major_minor},
+};
+
+/// The first open driver with P2PDMA, by NVIDIA's guide to it.
+const P2PDMA_DRIVER: (u32, u32) = (565, 47);
+/// The first nvidia-fs that works with the open kernel module alone, by its release notes.
+const OPEN_ONLY_NVIDIA_FS: (u32, u32) = (2, 17);
+/// Names of data-centre GPUs that P2PDMA serves, by NVIDIA's guide; Grace parts carry them inside.
+const P2PDMA_MODELS: [&str; 12] = [
+    "A100", "A800", "A40", "A30", "L4", "L40", "H100", "H200", "H800", "H20", "B100", "B200",
+];
+/// More of the same, newer than the guide's first edition.
+const P2PDMA_MODELS_LATER: [&str; 4] = ["B300", "GB200", "GB300", "GH200"];
+/// Below this a BAR1 cannot show the memory of any GPU that P2PDMA serves.
+const BAR1_BYTES_MIN: u64 = 16 << 30;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "gpu.present",
+        layer: Layer::Machine,
+        title: "NVIDIA GPU",
+        ways: EVERY,
+        why: "there is no GPU memory to move bytes to without one",
+        mend: "run where a GPU is, or pass one in: `docker run --gpus all …`",
+        look: look_present,
+    },
+    Check {
+        id: "driver.loaded",
+        layer: Layer::Machine,
+        title: "NVIDIA driver",
+        ways: EVERY,
+        why: "CUDA and cuFile talk to the GPU through it",
+        mend: "sudo apt install nvidia-open && sudo modprobe nvidia",
+        look: look_loaded,
+    },
+    Check {
+        id: "driver.nodes",
+        layer: Layer::Machine,
+        title: "device nodes",
+        ways: EVERY,
+        why: "without its nodes under /dev a process cannot open the GPU, whatever the driver says",
+        mend: "sudo nvidia-modprobe -c 0 -u; in a container: `docker run --gpus all …`",
+        look: look_nodes,
+    },
+    Check {
+        id: "driver.open",
+        layer: Layer::Machine,
+        title: "open kernel module",
+        ways: DIRECT,
+        why: "P2PDMA and nvidia-fs since 2.17 work with NVIDIA's open kernel module only",
+        mend: "sudo apt install nvidia-open && sudo reboot",
+        look: look_open,
+    },
+    Check {
+        id: "driver.version",
+        layer: Layer::Machine,
+        title: "driver version",
+        ways: P2PDMA,
+        why: "drivers before 565.47 cannot lend GPU memory to the kernel's P2PDMA",
+        mend: "install an open driver of 565.47 or later",
+        look: look_version,
+    },
+    Check {
+        id: "driver.registry",
+        layer: Layer::Machine,
+        title: "static BAR1",
+        ways: P2PDMA,
+        why: "on x86 P2PDMA needs all GPU memory mapped in BAR1, without write combining",
+        mend: "echo 'options nvidia NVreg_RegistryDwords=\"RMForceStaticBar1=1;RmForceDisableIomapWC=1;\"' \
+               | sudo tee /etc/modprobe.d/nvidia-p2pdma.conf && sudo update-initramfs -u && sudo reboot",
+        look: look_registry,
+    },
+    Check {
+        id: "gpu.class",
+        layer: Layer::Machine,
+        title: "GPU class",
+        ways: DIRECT,
+        why: "GPUDirect Storage works on data-centre and professional GPUs, not on GeForce; P2PDMA \
+              from Ampere on",
+        mend: "none on this GPU: bytes go through the pinned ring, which reaches the speed of the bus",
+        look: look_class,
+    },
+    Check {
+        id: "gpu.bar1",
+        layer: Layer::Machine,
+        title: "BAR1 size",
+        ways: P2PDMA,
+        why: "drives and NICs reach GPU memory through BAR1; a small one cannot hold all of it, and \
+              bounds what can be registered at once",
+        mend: "enable `Above 4G Decoding` and `Resizable BAR` in the firmware; in a virtual machine \
+               give the guest a large MMIO window",
+        look: look_bar1,
+    },
+    Check {
+        id: "gpu.link",
+        layer: Layer::Machine,
+        title: "GPU's PCIe link",
+        ways: ADVICE,
+        why: "a link that trained with fewer lanes than it has moves that much less, both ways",
+        mend: "reseat the card or riser, then look at `sudo lspci -vv` for LnkSta",
+        look: look_link,
+    },
+    Check {
+        id: "nvidia_fs.module",
+        layer: Layer::Machine,
+        title: "nvidia-fs module",
+        ways: NVIDIA_FS,
+        why: "without it, and without P2PDMA, cuFile copies through host memory and says nothing",
+        mend: "sudo apt install nvidia-fs && sudo modprobe nvidia-fs",
+        look: look_nvidia_fs,
+    },
+    Check {
+        id: "nvidia_fs.node",
+        layer: Layer::Machine,
+        title: "nvidia-fs node",
+        ways: NVIDIA_FS,
+        why: "cuFile opens /dev/nvidia-fs0; with the module but without the node it falls back",
+        mend: "in a container: `docker run --device /dev/nvidia-fs0 …` for each /dev/nvidia-fs*; on \
+               the host: sudo modprobe -r nvidia-fs && sudo modprobe nvidia-fs",
+        look: look_nvidia_fs_node,
+    },
+    Check {
+        id: "nvidia_fs.version",
+        layer: Layer::Machine,
+        title: "nvidia-fs version",
+        ways: NVIDIA_FS,
+        why: "before 2.17 it does not work with the open kernel module",
+        mend: "sudo apt install --only-upgrade nvidia-fs && sudo modprobe -r nvidia-fs && \
+               sudo modprobe nvidia-fs",
+        look: look_nvidia_fs_version,
+    },
+    Check {
+        id: "nvidia_fs.errors",
+        layer: Layer::Machine,
+        title: "nvidia-fs counters",
+        ways: ADVICE,
+        why: "failed mappings and transfers that cross root ports are counted there and nowhere else",
+        mend: "look at /proc/driver/nvidia-fs/stats and `dmesg | grep nvidia-fs`",
+        look: look_nvidia_fs_errors,
+    },
+];
+
+fn look_present(facts: &Facts<'_>) -> Outcome {
+    if facts.gpus.is_empty() {
+        return Outcome::fail("no NVIDIA GPU on the PCI bus");
+    }
+    let names = facts.gpus.iter().map(|gpu| match &gpu.model {
+        Some(model) => format!("{model} at {}", gpu.address),
+        None => format!("at {}", gpu.address),
+    });
+    Outcome::pass(list(names))
+}
+
+/// The driver, or the reason why what depends on it is not looked at.
+fn look_loaded(facts: &Facts<'_>) -> Outcome {
+    if facts.gpus.is_empty() {
+        return Outcome::skip("no GPU");
+    }
+    match &facts.driver {
+        Some(driver) => Outcome::pass(format!("version {}", driver.version)),
+        None => Outcome::fail("the NVIDIA driver is not loaded"),
+    }
+}
+
+fn look_nodes(facts: &Facts<'_>) -> Outcome {
+    if facts.driver.is_none() {
+        return Outcome::skip("no driver");
+    }
+    let missing: Vec<&str> = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"]
+        .into_iter()
+        .filter(|path| !facts.root.exists(path))
+        .collect();
+    if missing.is_empty() {
+        Outcome::pass("nvidiactl, nvidia-uvm and the GPU's are there")
+    } else {
+        Outcome::fail(format!("{} missing", missing.join(", ")))
+    }
+}
+
+fn look_open(facts: &Facts<'_>) -> Outcome {
+    let Some(driver) = &facts.driver else {
+        return Outcome::skip("no driver");
+    };
+    if driver.is_open {
+        return Outcome::pass("open");
+    }
+    let seen = "the driver is the proprietary kernel module";
+    let old = nvidia_fs_version(facts).and_then(|version| major_minor(&version));
+    if old.is_some_and(|version| version < OPEN_ONLY_NVIDIA_FS) {
+        // An old nvidia-fs still works with it.
+        Outcome::fail(seen).closes(P2PDMA)
+    } else {
+        Outcome::fail(seen)
+    }
+}
+
+fn look_version(facts: &Facts<'_>) -> Outcome {
+    let Some(driver) = &facts.driver else {
+        return Outcome::skip("no driver");
+    };
+    match major_minor(&driver.version) {
+        Some(version) if version < P2PDMA_DRIVER => {
+            Outcome::fail(format!("driver {} is too old for P2PDMA", driver.version))
+        }
+        Some(_) => Outcome::pass(driver.version.clone()),
+        None => Outcome::skip("the driver does not say"),
+    }
+}
+
+fn look_registry(facts: &Facts<'_>) -> Outcome {
+    if facts.driver.is_none() || !facts.kernel.is_x86 {
+        return Outcome::skip("only with the NVIDIA driver on x86");
+    }
+    let Some(params) = facts.root.text("/proc/driver/nvidia/params") else {
+        return Outcome::skip("/proc/driver/nvidia/params cannot be read");
+    };
+    let set = params
+        .lines()
+        .find_map(|line| line.strip_prefix("RegistryDwords:"))
+        .unwrap_or_default();
+    let missing: Vec<&str> = ["RMForceStaticBar1=1", "RmForceDisableIomapWC=1"]
+        .into_iter()
+        .filter(|word| !set.contains(word))
+        .collect();
+    if missing.is_empty() {
+        Outcome::pass("RMForceStaticBar1=1 and RmForceDisableIomapWC=1 are set")
+    } else {
+        Outcome::fail(format!("the driver runs without {}", missing.join(" and ")))
+    }
+}
+
+fn look_class(facts: &Facts<'_>) -> Outcome {
+    let models: Vec<&str> = facts
+        .gpus
+        .iter()
+        .filter_map(|gpu| gpu.model.as_deref())
+        .collect();
+    if models.is_empty() {
+        return Outcome::skip("the model is not known");
+    }
+    let is = |model: &&&str, names: &[&str]| {
+        let mut words = model.split([' ', '-']);
+        words.any(|word| names.contains(&word) || word.starts_with("L40"))
+    };
+    if let Some(model) = models.iter().find(|model| model.contains("GeForce")) {
+        return Outcome::fail(format!("{model} is no data-centre GPU"));
+    }
+    let served = |model: &&&str| is(model, &P2PDMA_MODELS) || is(model, &P2PDMA_MODELS_LATER);
+    match models.iter().find(|model| !served(model)) {
+        Some(model) => {
+            Outcome::fail(format!("{model} is not among those that P2PDMA serves")).closes(P2PDMA)
+        }
+        None => Outcome::pass(list(models.iter().map(ToString::to_string))),
+    }
+}
+
+fn look_bar1(facts: &Facts<'_>) -> Outcome {
+    let sizes: Vec<(&Gpu, u64)> = facts
+        .gpus
+        .iter()
+        .filter_map(|gpu| Some((gpu, gpu.bar1_bytes?)))
+        .collect();
+    let Some((gpu, least)) = sizes.iter().min_by_key(|(_, bytes)| *bytes) else {
+        return Outcome::skip("the bus does not say");
+    };
+    let seen = format!("{} on {}", Bytes(*least), gpu.address);
+    if *least < BAR1_BYTES_MIN {
+        Outcome::fail(format!("BAR1 is only {seen}"))
+    } else if sizes.len() == 1 {
+        Outcome::pass(seen)
+    } else {
+        Outcome::pass(format!("{} or more on each", Bytes(*least)))
+    }
+}
+
+fn look_link(facts: &Facts<'_>) -> Outcome {
+    let links: Vec<_> = facts
+        .gpus
+        .iter()
+        .filter_map(|gpu| {
+            let link = facts.topology.device(gpu.address)?.link?;
+            Some((gpu.address, link))
+        })
+        .collect();
+    let Some((_, first)) = links.first() else {
+        return Outcome::skip("the bus does not say");
+    };
+    match links.iter().find(|(_, link)| link.is_narrow()) {
+        Some((address, link)) => Outcome::warn(format!(
+            "{address} runs on {} of {} lanes",
+            link.width, link.width_max
+        )),
+        None => Outcome::pass(format!(
+            "{} lanes, up to {} GT/s",
+            first.width, first.speed_gt_max
+        )),
+    }
+}
+
+fn look_nvidia_fs(facts: &Facts<'_>) -> Outcome {
+    if facts.driver.is_none() {
+        Outcome::skip("no driver")
+    } else if facts.has_nvidia_fs() {
+        Outcome::pass("loaded")
+    } else {
+        Outcome::fail("the nvidia-fs module is not loaded")
+    }
+}
+
+fn look_nvidia_fs_node(facts: &Facts<'_>) -> Outcome {
+    if facts.driver.is_none() || !facts.has_nvidia_fs() {
+        Outcome::skip("the module is not loaded")
+    } else if facts.root.exists("/dev/nvidia-fs0") {
+        Outcome::pass("/dev/nvidia-fs0 is there")
+    } else {
+        Outcome::fail("nvidia-fs is loaded but /dev/nvidia-fs0 is missing")
+    }
+}
+
+/// `version: 2.24.3` in procfs, or the bare number in sysfs.
+fn nvidia_fs_version(facts: &Facts<'_>) -> Option<String> {
+    let text = [
+        "/proc/driver/nvidia-fs/version",
+        "/sys/module/nvidia_fs/version",
+    ]
+    .iter()
+    .find_map(|path| facts.root.text(path))?;
+    let version = text.lines().next()?.trim_start_matches("version:").trim();
+    Some(version.to_owned())
+}
+
+fn look_nvidia_fs_version(facts: &Facts<'_>) -> Outcome {
+    if !facts.has_nvidia_fs() {
+        return Outcome::skip("the module is not loaded");
+    }
+    let Some(version) = nvidia_fs_version(facts) else {
+        return Outcome::skip("the module does not say");
+    };
+    let is_open = facts.driver.as_ref().is_some_and(|driver| driver.is_open);
+    match major_minor(&version) {
+        Some(numbers) if is_open && numbers < OPEN_ONLY_NVIDIA_FS => Outcome::fail(format!(
+            "nvidia-fs {version} does not work with the open driver"
+        )),
+        _ => Outcome::pass(version),
+    }
+}
+
+/// The counters are lines of `name : key=value key=value`.
+fn look_nvidia_fs_errors(facts: &Facts<'_>) -> Outcome {
+    if !facts.has_nvidia_fs() {
+        return Outcome::skip("the module is not loaded");
+    }
+    let Some(stats) = facts.root.text("/proc/driver/nvidia-fs/stats") else {
+        return Outcome::skip("/proc/driver/nvidia-fs/stats cannot be read");
+    };
+    let mut trouble = Vec::new();
+    for line in stats.lines() {
+        let name = line.split(':').next().unwrap_or_default().trim();
+        for (key, count) in line.split_whitespace().filter_map(counter) {
+            let is_error = key == "err" || key.ends_with("_err") || name == "Error";
+            if is_error && count > 0 {
+                trouble.push(format!("{name} {key}={count}"));
+            }
+            if key == "cross_root_port(%)" && count > 0 {
+                trouble.push(format!("{count} % of transfers cross root ports"));
+            }
+        }
+    }
+    if !trouble.is_empty() {
+        Outcome::warn(list(trouble.into_iter()))
+    } else if stats.contains("IO stats: Disabled") {
+        Outcome::pass("no errors; I/O is not counted (rw_stats_enabled=0)")
+    } else {
+        Outcome::pass("no errors")
+    }
+}
+
+fn counter(word: &str) -> Option<(&str, u64)> {
+    let (key, value) = word.split_once('=')?;
+    Some((key, value.parse().ok()?))
+}
+
+/// The first few of many, and how many more.
+pub(super) fn list(items: impl ExactSizeIterator<Item = String>) -> String {
+    const SHOWN: usize = 3;
+    let more = items.len().saturating_sub(SHOWN);
+    let shown: Vec<String> = items.take(SHOWN).collect();
+    match more {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}

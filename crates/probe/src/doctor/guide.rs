@@ -1,0 +1,64 @@
+//! The guide to all checks, as Markdown: `docs/doctor.md` is this text.
+
+use std::fmt::Write;
+
+use super::check::{Layer, Way, all};
+
+const PREFACE: &str = "\
+# The doctor's checks
+
+`straightway doctor [PATH]` says whether bytes of PATH can go straight into GPU memory and, if not,
+what is in the way and what mends it. Two ways are direct: **nvidia-fs** (NVIDIA's kernel module) and
+**P2PDMA** (the kernel's own). One is enough. **Compat mode** is cuFile copying through host memory:
+it works, and is not direct. A check that fails closes the ways named with it; one that closes none
+costs speed. No check proves that direct works: only the live transfer at the end does.
+
+Exit status: 0 direct is proven, 1 it is not, 2 the examination itself failed. `--json` gives the
+same for programs, `--verbose` the checks that passed, `--root DIR` examines a captured machine: a
+folder with its /sys, /proc, /run, /etc and /dev.
+
+This page is written by `straightway doctor --checks`.
+";
+
+/// The guide.
+pub fn guide() -> String {
+    let mut out = PREFACE.to_owned();
+    for layer in Layer::ALL {
+        let mut title = layer.title().to_owned();
+        title[..1].make_ascii_uppercase();
+        write!(out, "\n## {title}\n").expect(INFALLIBLE);
+        for check in all().filter(|check| check.layer == layer) {
+            write!(
+                out,
+                "\n### `{}`: {}\n\n{}\n\n- Closes: {}\n- Mend: {}\n",
+                check.id,
+                check.title,
+                sentence(check.why),
+                closes(check.ways),
+                sentence(check.mend),
+            )
+            .expect(INFALLIBLE);
+        }
+    }
+    out
+}
+
+const INFALLIBLE: &str = "a string takes all that is written to it";
+
+fn closes(ways: &[Way]) -> String {
+    let titles: Vec<&str> = ways.iter().map(|way| way.title()).collect();
+    if titles.is_empty() {
+        "nothing; it costs speed".to_owned()
+    } else {
+        titles.join(", ")
+    }
+}
+
+fn sentence(text: &str) -> String {
+    let mut sentence = text.to_owned();
+    if text.is_char_boundary(1) && !text.starts_with("sudo") && !text.starts_with("cuFile") {
+        sentence[..1].make_ascii_uppercase();
+    }
+    sentence.push('.');
+    sentence
+}

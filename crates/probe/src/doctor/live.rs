@@ -1,0 +1,338 @@
+//! What real transfers did: values measured elsewhere, judged here.
+//!
+//! The checks of the other layers say what should work. Only a transfer whose bytes were counted
+//! says what does, and its word is final: with direct proven the verdict is direct, whatever else
+//! was found. The read into host memory is made by [`HostRead::measure`]; the transfer to a GPU
+//! comes in as a [`LiveProbe`] from whoever has an engine for it.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::unix::fs::FileExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
+use serde::Serialize;
+use straightway_core::{Bytes, Error, Rate, Result};
+use straightway_sys::root::Root;
+
+use super::{
+    check::{ADVICE, Check, DIRECT, Layer, Outcome},
+    facts::Facts,
+};
+
+/// How much of a file is read: enough for a drive to reach its speed.
+const READ_BYTES: u64 = 64 << 20;
+/// The file written where PATH is a folder.
+const FILE_BYTES: usize = 16 << 20;
+/// One read: the knee on the machines measured for the ring.
+const CHUNK_BYTES: usize = 4 << 20;
+/// What every file system that takes `O_DIRECT` accepts.
+const ALIGN_BYTES: usize = 4096;
+/// No probe takes longer; a hung file server must not hang the doctor for ever between two reads.
+const TIME_MAX: Duration = Duration::from_secs(3);
+
+/// How the bytes of a GPU transfer went, as far as it can be proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attribution {
+    /// By DMA into GPU memory, with nvidia-fs: cuFile's counters say so.
+    ProvenNvidiaFs,
+    /// By DMA into GPU memory, with P2PDMA: cuFile's counters say so.
+    ProvenP2pDma,
+    /// Through host memory, by cuFile.
+    Compat,
+    /// Through our own pinned ring.
+    Staged,
+    /// Through the page cache.
+    Buffered,
+    /// Nobody can tell.
+    Unknown,
+}
+
+impl Attribution {
+    /// Whether the bytes are proven to have gone straight into GPU memory.
+    pub fn is_direct(self) -> bool {
+        matches!(self, Self::ProvenNvidiaFs | Self::ProvenP2pDma)
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::ProvenNvidiaFs => "direct by nvidia-fs, proven by cuFile's counters",
+            Self::ProvenP2pDma => "direct by P2PDMA, proven by cuFile's counters",
+            Self::Compat => "through host memory, by cuFile in compat mode",
+            Self::Staged => "through the pinned ring",
+            Self::Buffered => "through the page cache",
+            Self::Unknown => "by a path that nothing proves",
+        }
+    }
+}
+
+/// A transfer from the path into GPU memory, as it went.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LiveProbe {
+    /// The route taken: `direct`, `staged` or `buffered`.
+    pub route: String,
+    /// Why that one.
+    pub reason: String,
+    /// How much was moved.
+    pub bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// How the bytes went.
+    pub attribution: Attribution,
+    /// Why it failed, where it did.
+    pub error: Option<String>,
+}
+
+/// A read of the path into host memory by `O_DIRECT`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HostRead {
+    /// How much was read.
+    pub bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// The alignment of memory that the kernel asks for, where it says.
+    pub memory_align_bytes: Option<u32>,
+    /// The alignment of offsets that the kernel asks for, where it says.
+    pub offset_align_bytes: Option<u32>,
+    /// What else is true of the file: `compressed`, `encrypted`, `verity`, `dax`.
+    pub attributes: Vec<&'static str>,
+    /// Why it could not be read so, where it could not.
+    pub error: Option<String>,
+}
+
+/// What was measured on the machine itself; empty for a capture.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Measured {
+    /// Whether a ring could be set up, or why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io_uring: Option<std::result::Result<(), String>>,
+    /// The read into host memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostRead>,
+    /// The transfer into GPU memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<LiveProbe>,
+    /// The pause frames that the drivers of network interfaces have counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pauses: Vec<PauseCount>,
+}
+
+/// A counter of pause frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PauseCount {
+    /// The interface, such as `eth2`.
+    pub interface: String,
+    /// The driver's name for the counter, such as `rx_prio3_pause`.
+    pub counter: String,
+    /// How many since boot.
+    pub frames: u64,
+}
+
+impl Measured {
+    /// Measures what needs no GPU.
+    pub fn here(path: &Path) -> Self {
+        let ring = straightway_sys::permission::io_uring();
+        Self {
+            io_uring: Some(ring.map_err(|e| e.to_string())),
+            host: Some(HostRead::measure(path)),
+            gpu: None,
+            pauses: count_pauses(),
+        }
+    }
+}
+
+fn count_pauses() -> Vec<PauseCount> {
+    let mut pauses = Vec::new();
+    for interface in Root::machine().list("/sys/class/net") {
+        let counters = straightway_sys::ethtool::counters(&interface).unwrap_or_default();
+        // Beside frames, drivers count how long a pause lasted and how often one began.
+        let is_frames = |name: &str| {
+            name.contains("pause") && !name.contains("duration") && !name.contains("transition")
+        };
+        for (counter, frames) in counters.into_iter().filter(|(name, _)| is_frames(name)) {
+            let interface = interface.clone();
+            pauses.push(PauseCount {
+                interface,
+                counter,
+                frames,
+            });
+        }
+    }
+    pauses
+}
+
+impl HostRead {
+    /// Reads the file, or one written for the purpose where `path` is a folder.
+    pub fn measure(path: &Path) -> Self {
+        let mut read = Self::default();
+        let outcome = if path.is_dir() {
+            write_sample(path).and_then(|sample| read.fill(sample.path()))
+        } else {
+            read.fill(path)
+        };
+        read.error = outcome.err().map(|e| e.to_string());
+        read
+    }
+
+    /// Bytes per second.
+    pub fn rate(&self) -> Rate {
+        Rate(self.bytes as f64 / self.seconds.max(f64::MIN_POSITIVE))
+    }
+
+    fn fill(&mut self, path: &Path) -> Result<()> {
+        self.describe(path);
+        let failed = |e: io::Error| Error::os("read by O_DIRECT", path.display(), e);
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file =
+            File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?);
+        let mut memory = vec![0; CHUNK_BYTES + ALIGN_BYTES];
+        let skip = memory.as_ptr().align_offset(ALIGN_BYTES);
+        let buffer = &mut memory[skip..skip + CHUNK_BYTES];
+        let start = Instant::now();
+        while self.bytes < READ_BYTES && start.elapsed() < TIME_MAX {
+            match file.read_at(buffer, self.bytes).map_err(failed)? {
+                0 => break,
+                count => self.bytes += count as u64,
+            }
+        }
+        self.seconds = start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Asks the kernel about the file; an old one knows less, and then less is said.
+    fn describe(&mut self, path: &Path) {
+        let flags = StatxFlags::DIOALIGN | StatxFlags::BASIC_STATS;
+        let Ok(stat) = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), flags) else {
+            return;
+        };
+        if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 {
+            self.memory_align_bytes = Some(stat.stx_dio_mem_align);
+            self.offset_align_bytes = Some(stat.stx_dio_offset_align);
+        }
+        self.attributes = [
+            (StatxAttributes::COMPRESSED, "compressed"),
+            (StatxAttributes::ENCRYPTED, "encrypted"),
+            (StatxAttributes::VERITY, "verity"),
+            (StatxAttributes::DAX, "dax"),
+        ]
+        .into_iter()
+        .filter(|(flag, _)| stat.stx_attributes.contains(*flag))
+        .map(|(_, name)| name)
+        .collect();
+    }
+}
+
+/// A file with bytes that no drive can shorten, removed when dropped.
+fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
+    let failed = |e| Error::os("write a sample in", folder.display(), e);
+    let mut sample = tempfile::Builder::new()
+        .prefix(".straightway-doctor-")
+        .tempfile_in(folder)
+        .map_err(failed)?;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let bytes: Vec<u8> = std::iter::repeat_with(|| {
+        // xorshift: any sequence without repeats does.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    })
+    .take(FILE_BYTES / 8)
+    .flatten()
+    .collect();
+    sample.write_all(&bytes).map_err(failed)?;
+    sample.as_file().sync_all().map_err(failed)?;
+    Ok(sample)
+}
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "live.host",
+        layer: Layer::Live,
+        title: "read into host memory",
+        ways: ADVICE,
+        why: "a real O_DIRECT read shows what the drive gives before any GPU is involved",
+        mend: "read the error; a file system without O_DIRECT is read through the page cache",
+        look: look_host,
+    },
+    Check {
+        id: "live.gpu",
+        layer: Layer::Live,
+        title: "transfer into GPU memory",
+        ways: DIRECT,
+        why: "cuFile falls back to host memory without a word; only its own counters during a real \
+              transfer prove which path the bytes took",
+        mend: "mend the failures above, then run the doctor again",
+        look: look_gpu,
+    },
+];
+
+fn look_host(facts: &Facts<'_>) -> Outcome {
+    let Some(read) = &facts.measured.host else {
+        return Outcome::skip("not run: this is a capture, not the machine");
+    };
+    if let Some(error) = &read.error {
+        return Outcome::warn(error.clone());
+    }
+    if read.bytes == 0 {
+        return Outcome::skip("the file is empty");
+    }
+    let (bytes, rate) = (Bytes(read.bytes), read.rate());
+    Outcome::pass(format!("{bytes} by O_DIRECT at {rate}, one read at a time"))
+}
+
+fn look_gpu(facts: &Facts<'_>) -> Outcome {
+    let Some(probe) = &facts.measured.gpu else {
+        return Outcome::skip("not run");
+    };
+    if let Some(error) = &probe.error {
+        return Outcome::fail(error.clone());
+    }
+    let rate = Rate(probe.bytes as f64 / probe.seconds.max(f64::MIN_POSITIVE));
+    let seen = format!(
+        "{} {} at {rate} ({} route: {})",
+        Bytes(probe.bytes),
+        probe.attribution.words(),
+        probe.route,
+        probe.reason
+    );
+    if probe.attribution.is_direct() {
+        Outcome::pass(seen)
+    } else {
+        Outcome::fail(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_to_its_end_and_a_folder_is_left_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("data");
+        std::fs::write(&file, vec![7; 3 * 4096 + 5]).unwrap();
+        let read = HostRead::measure(&file);
+        // tmpfs on an old kernel refuses O_DIRECT; then the error says so.
+        assert!(
+            read.bytes == 3 * 4096 + 5 || read.error.is_some(),
+            "{read:?}"
+        );
+        let read = HostRead::measure(folder.path());
+        assert!(
+            read.bytes == FILE_BYTES as u64 || read.error.is_some(),
+            "{read:?}"
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_missing_path_is_an_error_that_names_it() {
+        let error = HostRead::measure(Path::new("/no/such/file")).error.unwrap();
+        assert!(error.contains("/no/such/file"), "{error}");
+    }
+}

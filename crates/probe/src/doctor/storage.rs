@@ -1,0 +1,369 @@
+//! Checks of the file system that holds the path.
+
+use std::path::Path;
+
+use straightway_sys::{
+    backing::{Backing, LayerKind},
+    mount::Mount,
+};
+
+use super::{
+    check::{ADVICE, Check, DIRECT, EVERY, Layer, NVIDIA_FS, Outcome, P2PDMA},
+    facts::{Facts, first_existing},
+};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "storage.path",
+        layer: Layer::Storage,
+        title: "path",
+        ways: EVERY,
+        why: "everything below is about the file system and the drives behind it",
+        mend: "give a path that exists: straightway doctor PATH",
+        look: look_path,
+    },
+    Check {
+        id: "storage.file_system",
+        layer: Layer::Storage,
+        title: "file system",
+        ways: DIRECT,
+        why: "direct works on ext4 and XFS over NVMe, on NFS over RDMA, and on parallel file systems \
+              with support of their own; memory, overlay and FUSE file systems have no device to \
+              read from",
+        mend: "put the data on ext4 or XFS on an NVMe drive; in a container mount it as a volume \
+               (`-v /data:/data`) instead of reading the image's overlay",
+        look: look_file_system,
+    },
+    Check {
+        id: "storage.journal",
+        layer: Layer::Storage,
+        title: "ext4 data mode",
+        ways: DIRECT,
+        why: "GPUDirect Storage supports ext4 with data=ordered; with data=journal every byte is \
+              copied through the page cache",
+        mend: "sudo umount the file system and mount it with -o data=ordered (also in /etc/fstab)",
+        look: look_journal,
+    },
+    Check {
+        id: "storage.options",
+        layer: Layer::Storage,
+        title: "mount options",
+        ways: ADVICE,
+        why: "sync makes each write wait for the drive",
+        mend: "sudo mount -o remount,async the file system",
+        look: look_options,
+    },
+    Check {
+        id: "storage.nfs",
+        layer: Layer::Storage,
+        title: "NFS over RDMA",
+        ways: DIRECT,
+        why: "over TCP each byte is copied out of socket buffers; only proto=rdma can reach GPU memory",
+        mend: "sudo mount -o proto=rdma,port=20049,vers=4.2 SERVER:/EXPORT /MOUNT",
+        look: look_nfs,
+    },
+    Check {
+        id: "storage.direct",
+        layer: Layer::Storage,
+        title: "O_DIRECT",
+        ways: DIRECT,
+        why: "what cannot be opened with O_DIRECT goes through the page cache",
+        mend: "put the data on a file system that takes O_DIRECT",
+        look: look_direct,
+    },
+    Check {
+        id: "storage.attributes",
+        layer: Layer::Storage,
+        title: "file attributes",
+        ways: EVERY,
+        why: "cuFile refuses compressed and encrypted files: the drive's bytes are not the file's",
+        mend: "copy the file to a folder without compression or encryption",
+        look: look_attributes,
+    },
+    Check {
+        id: "storage.layers",
+        layer: Layer::Storage,
+        title: "block layers",
+        ways: DIRECT,
+        why: "encryption, LVM, parity RAID and loop devices handle each byte or hide the drive; RAID \
+              0 and 1 work with nvidia-fs and not with P2PDMA",
+        mend: "put the file system straight on an NVMe drive or partition, or on RAID 0 with \
+               nvidia-fs",
+        look: look_layers,
+    },
+    Check {
+        id: "storage.raid_rule",
+        layer: Layer::Storage,
+        title: "RAID in udev",
+        ways: NVIDIA_FS,
+        why: "cuFile learns a RAID's level from MD_LEVEL in udev's database and refuses it otherwise",
+        mend: "add `IMPORT{program}=\"/usr/sbin/mdadm --detail --export $devnode\"` for md devices to \
+               /lib/udev/rules.d/63-md-raid-arrays.rules, then sudo udevadm trigger",
+        look: look_raid_rule,
+    },
+    Check {
+        id: "storage.udev",
+        layer: Layer::Storage,
+        title: "udev database",
+        ways: EVERY,
+        why: "cuFile asks udev's database for ID_FS_USAGE of the device; without the entry \
+              cuFileHandleRegister fails with 5027 on every file, compat mode included",
+        mend: "sudo udevadm trigger --action=change --subsystem-match=block; in a container add \
+               -v /run/udev:/run/udev:ro",
+        look: look_udev,
+    },
+];
+
+/// The backing, or the word that there is none.
+fn behind<'a>(facts: &'a Facts<'_>) -> Result<&'a Backing, Outcome> {
+    facts
+        .backing()
+        .ok_or_else(|| Outcome::skip("the path could not be followed"))
+}
+
+fn look_path(facts: &Facts<'_>) -> Outcome {
+    match &facts.backing {
+        Err(e) => Outcome::fail(e.to_string()),
+        Ok(backing) => {
+            let Mount {
+                file_system,
+                source,
+                point,
+                ..
+            } = &backing.mount;
+            Outcome::pass(format!(
+                "{file_system} on {source}, mounted at {}",
+                point.display()
+            ))
+        }
+    }
+}
+
+/// What GPUDirect Storage makes of a file system.
+enum Support {
+    /// Both ways, where the drive allows it.
+    Local,
+    /// nvidia-fs or RDMA from user space, with the vendor's client.
+    Vendor,
+    /// None: what is in the way.
+    None(&'static str),
+}
+
+fn support(file_system: &str) -> Support {
+    match file_system {
+        "ext4" | "xfs" => Support::Local,
+        "nfs" | "nfs4" | "lustre" | "gpfs" | "wekafs" | "beegfs" | "virtiofs" | "scatefs" => {
+            Support::Vendor
+        }
+        "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs" => Support::None("it is memory"),
+        "overlay" | "aufs" => Support::None("it is a stack of folders, as in a container"),
+        "squashfs" | "erofs" => Support::None("it is compressed"),
+        name if name.starts_with("fuse") => Support::None("it is served by a process"),
+        "9p" | "cifs" | "smb3" | "ceph" => Support::None("its client copies through host memory"),
+        _ => Support::None("GPUDirect Storage does not support it"),
+    }
+}
+
+fn look_file_system(facts: &Facts<'_>) -> Outcome {
+    let backing = match behind(facts) {
+        Ok(backing) => backing,
+        Err(outcome) => return outcome,
+    };
+    if facts.gpus.is_empty() {
+        return Outcome::skip(format!("{}; no GPU", backing.mount.file_system));
+    }
+    let name = &backing.mount.file_system;
+    match support(name) {
+        Support::Local => Outcome::pass(name.clone()),
+        Support::Vendor => {
+            Outcome::fail(format!("{name} works with nvidia-fs, not with P2PDMA")).closes(P2PDMA)
+        }
+        Support::None(why) => Outcome::fail(format!("the path is on {name}: {why}")),
+    }
+}
+
+fn look_journal(facts: &Facts<'_>) -> Outcome {
+    let backing = match behind(facts) {
+        Ok(backing) if backing.mount.file_system == "ext4" => backing,
+        Ok(_) => return Outcome::skip("not ext4"),
+        Err(outcome) => return outcome,
+    };
+    // The mount table leaves defaults out; ext4's own file does not.
+    let name = Path::new(&backing.mount.source)
+        .file_name()
+        .unwrap_or_default();
+    let own = facts
+        .root
+        .text(Path::new("/proc/fs/ext4").join(name).join("options"))
+        .unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("data="));
+    match backing.mount.option("data").or(own) {
+        Some("ordered") => Outcome::pass("data=ordered"),
+        None => Outcome::pass("data=ordered, by default"),
+        Some(mode) => Outcome::fail(format!("ext4 is mounted with data={mode}")),
+    }
+}
+
+fn look_options(facts: &Facts<'_>) -> Outcome {
+    let mount = match behind(facts) {
+        Ok(backing) => &backing.mount,
+        Err(outcome) => return outcome,
+    };
+    if mount.option("sync").is_some() {
+        Outcome::warn(format!("{} is mounted with sync", mount.point.display()))
+    } else {
+        Outcome::pass(mount.options.join(","))
+    }
+}
+
+fn look_nfs(facts: &Facts<'_>) -> Outcome {
+    let mount = match behind(facts) {
+        Ok(backing) => &backing.mount,
+        Err(outcome) => return outcome,
+    };
+    if !mount.file_system.starts_with("nfs") {
+        return Outcome::skip("not NFS");
+    }
+    let mend = format!(
+        "sudo umount {point} && sudo mount -o proto=rdma,port=20049,vers=4.2 {} {point}",
+        mount.source,
+        point = mount.point.display()
+    );
+    match mount.option("proto") {
+        Some("rdma") => Outcome::pass("proto=rdma"),
+        Some(other) => Outcome::fail(format!("NFS is mounted over {other}")).mend(mend),
+        None => Outcome::warn("the mount does not say its transport").mend(mend),
+    }
+}
+
+fn look_direct(facts: &Facts<'_>) -> Outcome {
+    let Some(read) = &facts.measured.host else {
+        return Outcome::skip("only to be seen on the machine itself");
+    };
+    match (
+        &read.error,
+        read.memory_align_bytes,
+        read.offset_align_bytes,
+    ) {
+        (_, Some(0), _) | (_, _, Some(0)) => Outcome::fail("the file takes no O_DIRECT"),
+        // Where not even a file could be written, nothing is known of O_DIRECT.
+        (Some(error), None, None) if error.contains("sample") => Outcome::skip(error.clone()),
+        (Some(error), ..) => Outcome::fail(error.clone()),
+        (None, Some(memory), Some(offset)) => Outcome::pass(format!(
+            "aligned to {memory} in memory, {offset} in the file"
+        )),
+        (None, ..) => Outcome::pass("works; this kernel does not say the alignment"),
+    }
+}
+
+fn look_attributes(facts: &Facts<'_>) -> Outcome {
+    let Some(read) = &facts.measured.host else {
+        return Outcome::skip("only to be seen on the machine itself");
+    };
+    let refused: Vec<&str> = ["compressed", "encrypted"]
+        .into_iter()
+        .filter(|name| read.attributes.contains(name))
+        .collect();
+    if refused.is_empty() {
+        Outcome::pass("neither compressed nor encrypted")
+    } else {
+        Outcome::fail(format!("the file is {}", refused.join(" and ")))
+    }
+}
+
+fn look_layers(facts: &Facts<'_>) -> Outcome {
+    let backing = match behind(facts) {
+        Ok(backing) => backing,
+        Err(outcome) => return outcome,
+    };
+    if facts.gpus.is_empty() || backing.drives.is_empty() {
+        return Outcome::skip("no GPU, or no drive");
+    }
+    let mut raid = None;
+    for layer in &backing.layers {
+        let name = &layer.name;
+        match &layer.kind {
+            LayerKind::Partition => {}
+            LayerKind::Raid(level) if matches!(level.as_str(), "raid0" | "raid1") => {
+                raid = Some(format!(
+                    "{name} is {level}: nvidia-fs takes it, P2PDMA does not"
+                ));
+            }
+            LayerKind::Raid(level) => return Outcome::fail(format!("{name} is {level}")),
+            LayerKind::Mapper(made_by) if made_by == "CRYPT" => {
+                return Outcome::fail(format!("{name} is encrypted"));
+            }
+            LayerKind::Mapper(made_by) => {
+                return Outcome::fail(format!("{name} is a device mapping ({made_by})"));
+            }
+            LayerKind::Loop(file) => {
+                return Outcome::fail(format!("{name} is the file {}", file.display()));
+            }
+        }
+    }
+    match raid {
+        Some(seen) => Outcome::fail(seen).closes(P2PDMA),
+        None => Outcome::pass("the file system is straight on the drive"),
+    }
+}
+
+fn look_raid_rule(facts: &Facts<'_>) -> Outcome {
+    let backing = match behind(facts) {
+        Ok(backing) if !facts.gpus.is_empty() => backing,
+        Ok(_) => return Outcome::skip("no GPU"),
+        Err(outcome) => return outcome,
+    };
+    let raid = backing
+        .layers
+        .iter()
+        .find(|layer| matches!(layer.kind, LayerKind::Raid(_)));
+    let Some(raid) = raid else {
+        return Outcome::skip("no RAID");
+    };
+    let number = facts
+        .root
+        .text(format!("/sys/class/block/{}/dev", raid.name));
+    let entry = number.and_then(|number| facts.root.text(format!("/run/udev/data/b{number}")));
+    match entry {
+        None => Outcome::skip("no entry in udev's database"),
+        Some(entry) if entry.contains("E:MD_LEVEL=") => Outcome::pass("MD_LEVEL is known"),
+        Some(_) => Outcome::fail(format!("udev does not know the level of {}", raid.name)),
+    }
+}
+
+/// The puzzle that cost its users days: registering any file fails with 5027, and the log speaks
+/// of `ID_FS_USAGE` at a level that nobody turns on.
+fn look_udev(facts: &Facts<'_>) -> Outcome {
+    let backing = match behind(facts) {
+        Ok(backing) if !facts.gpus.is_empty() => backing,
+        Ok(_) => return Outcome::skip("no GPU"),
+        Err(outcome) => return outcome,
+    };
+    let Some(device) = backing.device else {
+        return Outcome::skip("no block device behind the path");
+    };
+    let entry = format!("/run/udev/data/b{device}");
+    let database = first_existing(facts.root, &["/run/udev/data".into()]);
+    let text = facts.root.text(&entry).unwrap_or_default();
+    if text
+        .lines()
+        .any(|line| line.starts_with("E:ID_FS_USAGE=filesystem"))
+    {
+        return Outcome::pass(format!("{entry} has ID_FS_USAGE"));
+    }
+    let by_hand = format!(
+        "sudo mkdir -p /run/udev/data && printf \
+         'E:ID_FS_USAGE=filesystem\\nE:ID_FS_TYPE={}\\n' | sudo tee {entry}",
+        backing.mount.file_system
+    );
+    let seen = match (database, facts.root.exists(&entry)) {
+        (None, _) => "there is no udev database (/run/udev/data)".to_owned(),
+        (Some(_), false) => format!("udev's database has no entry {entry}"),
+        (Some(_), true) => format!("{entry} has no ID_FS_USAGE"),
+    };
+    Outcome::fail(seen).mend(if facts.is_container.is_some() {
+        format!("docker run -v /run/udev:/run/udev:ro …; where no udev runs at all: {by_hand}")
+    } else {
+        format!("sudo udevadm trigger --action=change; where no udev runs at all: {by_hand}")
+    })
+}

@@ -1,0 +1,243 @@
+//! From a path to what is behind it: mount, file system, and the drives at the bottom.
+//!
+//! The way down is mount → block device → partition, RAID, device mapper or loop → drive → PCI
+//! function → NUMA node. It ends early for file systems without a device: memory, network, overlay.
+//! A path that does not exist yet is answered for its nearest parent, since that is where a write
+//! to it will land.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use straightway_core::{Error, Kind, Result};
+
+use crate::{
+    drive::{Drive, name},
+    mount::{DeviceNumber, Mount, Mounts},
+    root::Root,
+};
+
+/// How many block devices may stand on each other: file on loop on LVM on RAID on partition is five.
+const LAYERS_MAX: usize = 16;
+
+/// What stands between a file system and its drives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// The block device's name, such as `md0` or `nvme0n1p2`.
+    pub name: String,
+    /// What it does.
+    pub kind: LayerKind,
+}
+
+/// What a block device on top of others does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    /// A part of a drive.
+    Partition,
+    /// Linux software RAID, with its level, such as `raid0`.
+    Raid(String),
+    /// Device mapper: LVM, encryption, multipath; with the prefix of its identifier, such as `CRYPT`.
+    Mapper(String),
+    /// A file posing as a drive.
+    Loop(PathBuf),
+}
+
+/// What is behind a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backing {
+    /// The path asked for, absolute, without links as far as it exists.
+    pub path: PathBuf,
+    /// The mount that holds it.
+    pub mount: Mount,
+    /// The block device the file system is on; none for memory, network and overlay.
+    pub device: Option<DeviceNumber>,
+    /// What stands between the file system and the drives, from the top.
+    pub layers: Vec<Layer>,
+    /// The drives, each once; none where no device is behind the file system.
+    pub drives: Vec<Drive>,
+}
+
+impl Backing {
+    /// Looks up what is behind `path`.
+    pub fn of(root: &Root, path: &Path) -> Result<Self> {
+        let path = absolute(root, path)?;
+        let mounts = Mounts::read(root)?;
+        let mut descent = Descent {
+            root,
+            mounts: &mounts,
+            layers: Vec::new(),
+            drives: Vec::new(),
+        };
+        let (mount, folders) = descent.locate(&path).ok_or_else(|| {
+            let message = "no mount holds it";
+            Error::new(
+                Kind::NotFound,
+                "find the device of",
+                path.display(),
+                message,
+            )
+        })?;
+        for folder in &folders {
+            descent.enter(folder, 0);
+        }
+        let (layers, drives) = (descent.layers, descent.drives);
+        let device = folders
+            .first()
+            .and_then(|folder| root.value(folder.join("dev")));
+        Ok(Self {
+            path,
+            mount,
+            device,
+            layers,
+            drives,
+        })
+    }
+
+    /// The NUMA node that all its drives share; none where they differ or do not say.
+    pub fn numa_node(&self) -> Option<u32> {
+        let (first, rest) = self.drives.split_first()?;
+        let same = rest.iter().all(|drive| drive.numa_node == first.numa_node);
+        first.numa_node.filter(|_| same)
+    }
+}
+
+/// A relative path is meant from the current folder, which only the live machine has.
+fn absolute(root: &Root, path: &Path) -> Result<PathBuf> {
+    let failed = |e| Error::os("find the device of", path.display(), e);
+    let path = if root.is_machine() {
+        std::path::absolute(path).map_err(failed)?
+    } else {
+        Path::new("/").join(path)
+    };
+    Ok(root.reach(path))
+}
+
+/// The way down, and what has been met on it.
+struct Descent<'a> {
+    root: &'a Root,
+    mounts: &'a Mounts,
+    layers: Vec<Layer>,
+    drives: Vec<Drive>,
+}
+
+impl Descent<'_> {
+    /// The mount that holds `path`, and the sysfs folders of the block devices it is on.
+    fn locate(&self, path: &Path) -> Option<(Mount, Vec<PathBuf>)> {
+        let mount = self.mounts.holding(path)?.clone();
+        if let Some(device) = self.device_node(path) {
+            let folder = self.folder(device);
+            return Some((mount, folder.into_iter().collect()));
+        }
+        let folders = if mount.device.is_anonymous() {
+            self.by_source(&mount)
+        } else {
+            self.folder(mount.device).into_iter().collect()
+        };
+        Some((mount, folders))
+    }
+
+    /// The number of the block device that `path` itself is, as in `bench /dev/nvme0n1`.
+    fn device_node(&self, path: &Path) -> Option<DeviceNumber> {
+        let metadata = fs::metadata(self.root.outside(path)).ok()?;
+        let rdev = metadata.rdev();
+        metadata
+            .file_type()
+            .is_block_device()
+            .then(|| DeviceNumber {
+                major: rustix::fs::major(rdev),
+                minor: rustix::fs::minor(rdev),
+            })
+    }
+
+    fn folder(&self, device: DeviceNumber) -> Option<PathBuf> {
+        self.root.resolve(format!("/sys/dev/block/{device}"))
+    }
+
+    /// btrfs mounts under anonymous numbers: the source names one of its devices, sysfs the others.
+    fn by_source(&self, mount: &Mount) -> Vec<PathBuf> {
+        let Some(node) = mount.source.strip_prefix("/dev/") else {
+            return Vec::new();
+        };
+        let node = name(&self.root.reach(Path::new("/dev").join(node)));
+        let class = Path::new("/sys/class/block");
+        let pool = self
+            .root
+            .list("/sys/fs/btrfs")
+            .into_iter()
+            .map(|id| self.root.list(format!("/sys/fs/btrfs/{id}/devices")))
+            .find(|names| names.contains(&node));
+        pool.unwrap_or_else(|| vec![node])
+            .iter()
+            .filter_map(|name| self.root.resolve(class.join(name)))
+            .collect()
+    }
+
+    /// Goes down from the block device with this resolved sysfs folder.
+    fn enter(&mut self, folder: &Path, depth: usize) {
+        if depth == LAYERS_MAX {
+            return;
+        }
+        let root = self.root;
+        if root.exists(folder.join("partition")) {
+            self.push_layer(folder, LayerKind::Partition);
+            if let Some(whole) = folder.parent() {
+                self.enter(whole, depth + 1);
+            }
+            return;
+        }
+        if let Some(file) = root.text(folder.join("loop/backing_file")) {
+            let file = PathBuf::from(file);
+            self.push_layer(folder, LayerKind::Loop(file.clone()));
+            let below = self.locate(&root.reach(&file));
+            for folder in below.map(|(_, folders)| folders).unwrap_or_default() {
+                self.enter(&folder, depth + 1);
+            }
+            return;
+        }
+        let slaves = folder.join("slaves");
+        let below: Vec<PathBuf> = root
+            .list(&slaves)
+            .into_iter()
+            .filter_map(|name| root.resolve(slaves.join(name)))
+            .collect();
+        if below.is_empty() {
+            self.push_drive(folder);
+            return;
+        }
+        let kind = match root.text(folder.join("md/level")) {
+            Some(level) => LayerKind::Raid(level),
+            None => LayerKind::Mapper(mapper(root, folder)),
+        };
+        self.push_layer(folder, kind);
+        for folder in below {
+            self.enter(&folder, depth + 1);
+        }
+    }
+
+    /// A layer met by two ways, such as LVM over both halves of a RAID, is one layer.
+    fn push_layer(&mut self, folder: &Path, kind: LayerKind) {
+        let name = name(folder);
+        if !self.layers.iter().any(|layer| layer.name == name) {
+            self.layers.push(Layer { name, kind });
+        }
+    }
+
+    fn push_drive(&mut self, folder: &Path) {
+        let name = name(folder);
+        if !self.drives.iter().any(|drive| drive.name == name) {
+            self.drives.push(Drive::read(self.root, folder));
+        }
+    }
+}
+
+/// `CRYPT-LUKS2-…` and `LVM-…`: the part before the first dash says what made the mapping.
+fn mapper(root: &Root, folder: &Path) -> String {
+    let id = root.text(folder.join("dm/uuid")).unwrap_or_default();
+    let prefix = id.split('-').next().unwrap_or_default();
+    prefix.to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! A physical drive as sysfs describes it: how it is attached, where, and how its queue is set.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use crate::{mount::DeviceNumber, root::Root, topology::PciAddress};
+
+/// How a drive is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriveKind {
+    /// NVMe on PCIe: what peer-to-peer DMA can reach.
+    Nvme,
+    /// NVMe over TCP.
+    NvmeTcp,
+    /// NVMe over RDMA.
+    NvmeRdma,
+    /// NVMe over Fibre Channel, or the loop transport.
+    NvmeFabric,
+    /// A paravirtual disk: the host's drive is out of sight.
+    Virtio,
+    /// SATA.
+    Sata,
+    /// SAS and other SCSI.
+    Scsi,
+    /// USB.
+    Usb,
+    /// Memory posing as a drive: zram, ram disks, `null_blk`.
+    Memory,
+    /// None of these.
+    Other,
+}
+
+impl DriveKind {
+    /// Whether a network lies between the machine and the drive.
+    pub fn is_fabric(self) -> bool {
+        matches!(self, Self::NvmeTcp | Self::NvmeRdma | Self::NvmeFabric)
+    }
+}
+
+impl fmt::Display for DriveKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nvme => "nvme",
+            Self::NvmeTcp => "nvme over tcp",
+            Self::NvmeRdma => "nvme over rdma",
+            Self::NvmeFabric => "nvme over fabrics",
+            Self::Virtio => "virtio",
+            Self::Sata => "sata",
+            Self::Scsi => "scsi",
+            Self::Usb => "usb",
+            Self::Memory => "memory",
+            Self::Other => "other",
+        })
+    }
+}
+
+/// A drive that no other block device of this machine stands behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drive {
+    /// Its name, such as `nvme0n1`.
+    pub name: String,
+    /// Its number.
+    pub device: Option<DeviceNumber>,
+    /// How it is attached.
+    pub kind: DriveKind,
+    /// What its maker calls it.
+    pub model: Option<String>,
+    /// The PCI function that serves it: its own controller, or the one its bus hangs from.
+    pub pci: Option<PciAddress>,
+    /// The NUMA node of that function; none where firmware does not say.
+    pub numa_node: Option<u32>,
+    /// How many controllers lead to it; more than one where NVMe multipath is in use.
+    pub path_count: usize,
+    /// Requests the block layer queues before it blocks.
+    pub nr_requests: Option<u32>,
+    /// Whether it spins.
+    pub rotational: Option<bool>,
+    /// The smallest unit it addresses: what `O_DIRECT` must be aligned to.
+    pub logical_block_bytes: Option<u32>,
+    /// The unit it writes without reading first.
+    pub physical_block_bytes: Option<u32>,
+    /// The most bytes in one request to it.
+    pub request_bytes_max: Option<u64>,
+    /// NVMe metadata per block; anything but 0 rules out GPUDirect Storage.
+    pub metadata_bytes: Option<u32>,
+    /// The size.
+    pub size_bytes: Option<u64>,
+}
+
+impl Drive {
+    /// Reads the drive whose folder, resolved, is `folder`: `/sys/devices/…/block/sda`.
+    pub(crate) fn read(root: &Root, folder: &Path) -> Self {
+        let controllers = controllers(root, folder);
+        // A namespace under multipath hangs from no controller; its first one stands for it.
+        let home = controllers.first().map_or(folder, PathBuf::as_path);
+        let pci = home
+            .iter()
+            .rev()
+            .find_map(|name| name.to_str()?.parse().ok());
+        let queue = folder.join("queue");
+        Self {
+            name: name(folder),
+            device: root.value(folder.join("dev")),
+            kind: kind(root, folder, home),
+            model: [folder.join("device/model"), home.join("model")]
+                .iter()
+                .find_map(|path| root.text(path)),
+            pci,
+            numa_node: pci.and_then(|pci| {
+                let node: i64 = root.value(format!("/sys/bus/pci/devices/{pci}/numa_node"))?;
+                u32::try_from(node).ok()
+            }),
+            path_count: controllers.len().max(1),
+            nr_requests: root.value(queue.join("nr_requests")),
+            rotational: root.value::<u8>(queue.join("rotational")).map(|on| on != 0),
+            logical_block_bytes: root.value(queue.join("logical_block_size")),
+            physical_block_bytes: root.value(queue.join("physical_block_size")),
+            request_bytes_max: root
+                .value::<u64>(queue.join("max_sectors_kb"))
+                .and_then(|kib| kib.checked_mul(1024)),
+            metadata_bytes: root.value(folder.join("metadata_bytes")),
+            // The kernel counts in sectors of 512 bytes, whatever the drive's are.
+            size_bytes: root
+                .value::<u64>(folder.join("size"))
+                .and_then(|sectors| sectors.checked_mul(512)),
+        }
+    }
+}
+
+/// The last name of a path.
+pub(crate) fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// The NVMe controllers that lead to a namespace, resolved.
+fn controllers(root: &Root, folder: &Path) -> Vec<PathBuf> {
+    if !name(folder).starts_with("nvme") {
+        return Vec::new();
+    }
+    let Some(parent) = folder.parent() else {
+        return Vec::new();
+    };
+    if root.exists(parent.join("transport")) {
+        return vec![parent.to_owned()];
+    }
+    // A subsystem's folder has a link to each of its controllers.
+    let links = root.list(parent).into_iter().map(|link| parent.join(link));
+    links
+        .filter(|link| root.exists(link.join("transport")))
+        .filter_map(|link| root.resolve(link))
+        .collect()
+}
+
+fn kind(root: &Root, folder: &Path, home: &Path) -> DriveKind {
+    if name(folder).starts_with("nvme") {
+        return match root.text(home.join("transport")).as_deref() {
+            Some("tcp") => DriveKind::NvmeTcp,
+            Some("rdma") => DriveKind::NvmeRdma,
+            Some("pcie") | None => DriveKind::Nvme,
+            Some(_) => DriveKind::NvmeFabric,
+        };
+    }
+    let has = |prefix: &str| {
+        folder.iter().filter_map(|name| name.to_str()).any(|name| {
+            let number = name.strip_prefix(prefix).unwrap_or_default();
+            !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+        })
+    };
+    if has("virtio") {
+        DriveKind::Virtio
+    } else if has("usb") {
+        DriveKind::Usb
+    } else if has("ata") {
+        DriveKind::Sata
+    } else if has("host") {
+        DriveKind::Scsi
+    } else if folder.starts_with("/sys/devices/virtual") {
+        DriveKind::Memory
+    } else {
+        DriveKind::Other
+    }
+}

@@ -1,0 +1,112 @@
+//! A network interface's own counters, which only its driver keeps.
+//!
+//! Pause frames are not in sysfs: the driver gives them by name, through the `ethtool` ioctl. The
+//! names and their number are its own, so they are asked for first.
+
+use std::{io, mem};
+
+use rustix::fd::{AsRawFd, OwnedFd};
+
+/// The most counters believed; the drivers with most queues have some thousands.
+pub const COUNTERS_MAX: usize = 65_536;
+
+/// The set of strings that names the counters.
+const SET_STATS: u32 = 1;
+const GET_STRINGS: u32 = 0x1b;
+const GET_STATS: u32 = 0x1d;
+const GET_SET_INFO: u32 = 0x37;
+/// A name's length, with the zero at its end.
+const NAME_BYTES: usize = 32;
+
+/// The counters of `interface`, by name.
+pub fn counters(interface: &str) -> io::Result<Vec<(String, u64)>> {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )?;
+    // struct ethtool_sset_info: cmd and reserved, the mask, one length.
+    let mut info = vec![u64::from(GET_SET_INFO), 1 << SET_STATS, 0];
+    ask(&socket, interface, &mut info)?;
+    if info[1] == 0 {
+        return Ok(Vec::new());
+    }
+    let count = usize::try_from(info[2] & 0xffff_ffff).unwrap_or(usize::MAX);
+    if count > COUNTERS_MAX {
+        return Err(io::Error::other(format!("{count} counters are too many")));
+    }
+    let names = names(&socket, interface, count)?;
+    // struct ethtool_stats: cmd and the number, then the values.
+    let mut stats = vec![0; 1 + room(count)];
+    stats[0] = u64::from(GET_STATS) | (count as u64) << 32;
+    ask(&socket, interface, &mut stats)?;
+    Ok(names.into_iter().zip(stats.into_iter().skip(1)).collect())
+}
+
+/// The driver counts anew on each call and writes as many as it then has. Queues may have been added
+/// in between, so there is room for twice as many and a thousand more.
+fn room(count: usize) -> usize {
+    2 * count + 1024
+}
+
+fn names(socket: &OwnedFd, interface: &str, count: usize) -> io::Result<Vec<String>> {
+    // struct ethtool_gstrings: cmd, the set, the number; the names follow after 12 bytes.
+    const HEAD_BYTES: usize = 12;
+    let words = (HEAD_BYTES + NAME_BYTES * room(count)).div_ceil(8);
+    let mut strings = vec![0; words];
+    strings[0] = u64::from(GET_STRINGS) | u64::from(SET_STATS) << 32;
+    strings[1] = count as u64;
+    ask(socket, interface, &mut strings)?;
+    let bytes: Vec<u8> = strings.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let names = bytes[HEAD_BYTES..].chunks_exact(NAME_BYTES).take(count);
+    Ok(names
+        .map(|name| {
+            let end = name.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
+            String::from_utf8_lossy(&name[..end]).into_owned()
+        })
+        .collect())
+}
+
+/// Passes `words`, whose first half word is the command, to the driver and has it filled.
+fn ask(socket: &OwnedFd, interface: &str, words: &mut [u64]) -> io::Result<()> {
+    // SAFETY: an ifreq is a name and a union of plain numbers; all zero is one of its values.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    let name = interface.as_bytes();
+    if name.len() >= request.ifr_name.len() || name.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: the descriptor is open; the request points to `words`, which is alive, aligned for
+    // every field of the three commands, and longer than what the driver writes: one length for
+    // the set's size, and `room` values or names.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error() {
+        assert!(counters("no-such-if0").is_err());
+        assert!(counters("a name longer than any interface has").is_err());
+        assert!(counters("lo\0").is_err());
+    }
+
+    #[test]
+    fn every_interface_of_this_machine_answers_or_refuses() {
+        for name in crate::root::Root::machine().list("/sys/class/net") {
+            for (counter, _) in counters(&name).unwrap_or_default() {
+                assert!(!counter.is_empty() && counter.is_ascii(), "{counter:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A machine's files as one text: a capture small enough to read, mail and keep under review.
+//!
+//! sysfs is thousands of one-line files and links. A manifest says only those that matter, a line
+//! for a device; [`expand`] writes them out as a folder for [`Root::at`](crate::root::Root::at).
+//! Several manifests can be expanded over each other: a healthy machine, then what is broken on it.
+//!
+//! ```text
+//! # A comment.
+//! /proc/version = Linux version 6.8.0        one file and its text
+//! /dev/nvidia0 =                             one that is empty
+//! /sys/block/vda/queue rotational=0 dax=0    several files in a folder
+//! pci /sys/devices/pci0000:00/0000:00:02.0 vendor=0x1af4   the same, with its link in /sys/bus/pci
+//! /sys/dev/block/254:0 -> ../../block/vda    a symbolic link
+//! /dev/shm/                                  an empty folder
+//! /proc/mounts <<                            a file of several lines, each after a bar
+//! | proc /proc proc rw 0 0
+//! /sys/.../config bytes 512 0x104:0d00 0x10a:1d00          zeros, with bytes set at offsets
+//! !/run/udev                                 nothing is there, whatever came before
+//! ```
+
+use std::{
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use straightway_core::{Error, Kind, Result};
+
+/// The largest file that a `bytes` line makes.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Writes the files that `manifest` names into the folder `base`, over what is there.
+pub fn expand(manifest: &str, base: &Path) -> Result<()> {
+    let mut lines = manifest.lines().enumerate().peekable();
+    while let Some((index, line)) = lines.next() {
+        let line = line.trim_end();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let entry = Entry { base, line, index };
+        if let Some(path) = line.strip_suffix(" <<") {
+            let mut text = String::new();
+            while let Some((_, more)) = lines.next_if(|(_, next)| next.starts_with('|')) {
+                let more = &more[1..];
+                text.push_str(more.strip_prefix(' ').unwrap_or(more));
+                text.push('\n');
+            }
+            entry.write(path, text.as_bytes())?;
+        } else {
+            entry.expand()?;
+        }
+    }
+    Ok(())
+}
+
+/// One line of a manifest, being written out.
+struct Entry<'a> {
+    base: &'a Path,
+    line: &'a str,
+    index: usize,
+}
+
+impl Entry<'_> {
+    fn expand(&self) -> Result<()> {
+        let line = self.line;
+        if let Some(path) = line.strip_prefix('!') {
+            return self.remove(path);
+        }
+        if let Some((path, target)) = line.split_once(" -> ") {
+            return self.link(path, Path::new(target.trim()));
+        }
+        if let Some(path) = line.strip_suffix(" =") {
+            return self.write(path, b"");
+        }
+        if let Some((path, text)) = line.split_once(" = ") {
+            return self.write(path, format!("{text}\n").as_bytes());
+        }
+        if let Some((path, bytes)) = line.split_once(" bytes ") {
+            return self.write(path, &self.bytes(bytes)?);
+        }
+        let (is_pci, line) = match line.strip_prefix("pci ") {
+            Some(rest) => (true, rest.trim_start()),
+            None => (false, line),
+        };
+        let mut words = line.split_whitespace();
+        let folder = words.next().ok_or_else(|| self.wrong("no path"))?;
+        self.make(&self.place(folder)?)?;
+        for word in words {
+            let (name, text) = word
+                .split_once('=')
+                .ok_or_else(|| self.wrong("expected name=text"))?;
+            let path = format!("{folder}/{name}");
+            // Blanks separate the words, so a text that has some writes them as underscores.
+            self.write(&path, format!("{}\n", text.replace('_', " ")).as_bytes())?;
+        }
+        if is_pci {
+            let address = folder.rsplit('/').next().unwrap_or_default();
+            let target = Path::new("../../..").join(folder.trim_start_matches("/sys/"));
+            self.link(&format!("/sys/bus/pci/devices/{address}"), &target)?;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, text: &str) -> Result<Vec<u8>> {
+        let mut words = text.split_whitespace();
+        let length = words.next().and_then(|word| word.parse().ok());
+        let length = length
+            .filter(|length| *length <= BYTES_MAX)
+            .ok_or_else(|| self.wrong("expected a length"))?;
+        let mut bytes = vec![0; length];
+        for word in words {
+            let set = word.split_once(':').and_then(|(offset, hex)| {
+                let offset = usize::from_str_radix(offset.strip_prefix("0x")?, 16).ok()?;
+                let values: Option<Vec<u8>> = (0..hex.len())
+                    .step_by(2)
+                    .map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok())
+                    .collect();
+                let values = values?;
+                bytes
+                    .get_mut(offset..offset.checked_add(values.len())?)?
+                    .copy_from_slice(&values);
+                Some(())
+            });
+            set.ok_or_else(|| self.wrong("expected 0xOFFSET:HEX inside the length"))?;
+        }
+        Ok(bytes)
+    }
+
+    fn write(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let place = self.place(path)?;
+        self.make(place.parent().unwrap_or(self.base))?;
+        fs::write(&place, bytes).map_err(|e| self.failed(&e))
+    }
+
+    fn link(&self, path: &str, target: &Path) -> Result<()> {
+        let place = self.place(path)?;
+        self.make(place.parent().unwrap_or(self.base))?;
+        match fs::remove_file(&place) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(self.failed(&e)),
+            _ => symlink(target, &place).map_err(|e| self.failed(&e)),
+        }
+    }
+
+    fn remove(&self, path: &str) -> Result<()> {
+        let place = self.place(path)?;
+        let removed = if place.is_dir() && !place.is_symlink() {
+            fs::remove_dir_all(&place)
+        } else {
+            fs::remove_file(&place)
+        };
+        removed.map_err(|e| self.failed(&e))
+    }
+
+    fn make(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder).map_err(|e| self.failed(&e))
+    }
+
+    /// Where the path goes below the base. It must be absolute and may not climb.
+    fn place(&self, path: &str) -> Result<PathBuf> {
+        let inside = path.trim().strip_prefix('/');
+        let inside = inside.filter(|inside| !inside.split('/').any(|name| name == ".."));
+        Ok(self
+            .base
+            .join(inside.ok_or_else(|| self.wrong("expected an absolute path without .."))?))
+    }
+
+    fn wrong(&self, message: &str) -> Error {
+        let target = format!("manifest line {}", self.index + 1);
+        let message = format!("{message}: {:?}", self.line);
+        Error::new(Kind::Invalid, "read", target, message)
+    }
+
+    fn failed(&self, error: &io::Error) -> Error {
+        self.wrong(&error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::Root;
+
+    #[test]
+    fn each_kind_of_line_becomes_what_it_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = "\
+# a machine
+/proc/version = Linux version 6.8.0
+/sys/block/vda/queue rotational=0 scheduler=[none]_mq-deadline
+pci /sys/devices/pci0000:00/0000:00:02.0 vendor=0x1af4
+/sys/dev/block/254:0 -> ../../block/vda
+/dev/shm/
+/proc/mounts <<
+| proc /proc proc rw 0 0
+|
+| sysfs /sys sysfs rw 0 0
+/sys/config bytes 8 0x2:0d01
+";
+        expand(manifest, folder.path()).unwrap();
+        let root = Root::at(folder.path());
+        assert_eq!(root.text("/proc/version").unwrap(), "Linux version 6.8.0");
+        assert_eq!(
+            root.text("/sys/block/vda/queue/scheduler").unwrap(),
+            "[none] mq-deadline"
+        );
+        assert_eq!(
+            root.hex("/sys/bus/pci/devices/0000:00:02.0/vendor"),
+            Some(0x1af4)
+        );
+        assert_eq!(root.value("/sys/dev/block/254:0/queue/rotational"), Some(0));
+        assert!(root.exists("/dev/shm") && root.list("/dev/shm").is_empty());
+        assert_eq!(root.text("/proc/mounts").unwrap().lines().count(), 3);
+        assert_eq!(
+            root.read("/sys/config").unwrap(),
+            [0, 0, 0x0d, 1, 0, 0, 0, 0]
+        );
+        expand("!/sys/block", folder.path()).unwrap();
+        assert!(!root.exists("/sys/dev/block/254:0"));
+    }
+
+    #[test]
+    fn a_line_that_climbs_out_or_makes_no_sense_is_refused_by_number() {
+        let folder = tempfile::tempdir().unwrap();
+        for line in [
+            "/../etc/passwd = x",
+            "etc/passwd = x",
+            "/sys/block vda",
+            "/a bytes 4 0x3:0000",
+            "/a bytes 99999999999",
+            "!/missing",
+        ] {
+            let error = expand(&format!("# first\n{line}\n"), folder.path()).unwrap_err();
+            assert!(error.to_string().contains("line 2"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! NUMA nodes: their CPUs, and the socket they are part of.
+
+use crate::root::Root;
+
+/// The highest CPU number believed; the kernel's own limit.
+pub const CPUS_MAX: usize = 8192;
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its number.
+    pub id: u32,
+    /// Its CPUs; none for memory without CPUs, such as that of a Grace Hopper GPU.
+    pub cpus: Vec<usize>,
+    /// The socket its CPUs are part of. One socket may have several nodes.
+    pub socket: Option<u32>,
+    /// How many huge pages of 2 MiB are reserved on it.
+    pub huge_pages: Option<u64>,
+}
+
+/// Reads all nodes, by number.
+pub(super) fn read_all(root: &Root) -> Vec<Node> {
+    let base = "/sys/devices/system/node";
+    let mut nodes: Vec<Node> = root
+        .list(base)
+        .iter()
+        .filter_map(|name| name.strip_prefix("node")?.parse().ok())
+        .map(|id| {
+            let folder = format!("{base}/node{id}");
+            let list = root.text(format!("{folder}/cpulist")).unwrap_or_default();
+            let cpus = parse_cpus(&list).unwrap_or_default();
+            let socket = cpus.first().and_then(|cpu| {
+                let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
+                root.value(format!("{topology}/physical_package_id"))
+            });
+            let huge_pages =
+                root.value(format!("{folder}/hugepages/hugepages-2048kB/nr_hugepages"));
+            Node {
+                id,
+                cpus,
+                socket,
+                huge_pages,
+            }
+        })
+        .collect();
+    nodes.sort_unstable_by_key(|node| node.id);
+    nodes
+}
+
+/// The CPUs in a list such as `0-51,104-155`, in order; `None` where it makes no sense.
+pub fn parse_cpus(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for range in text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= CPUS_MAX {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Some(cpus)
+}

@@ -1,0 +1,235 @@
+//! PCI devices, and the bridges above them.
+//!
+//! The folder of a device in sysfs is below that of the bridge it hangs from, so the resolved path
+//! is the way up to the root:
+//! `/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0` is a device behind
+//! a switch (its upstream port 16:00.0, the downstream port 17:01.0) on a root port (15:01.0).
+
+use std::{collections::BTreeMap, fmt, path::Path, str::FromStr};
+
+use straightway_core::{Error, Kind, Result};
+
+use crate::root::Root;
+
+/// The PCI vendor NVIDIA.
+const VENDOR_NVIDIA: u16 = 0x10de;
+
+/// Where a PCI function is, as `0000:19:00.0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress {
+    /// The domain (or segment).
+    pub domain: u32,
+    /// The bus.
+    pub bus: u8,
+    /// The device on the bus, up to 31.
+    pub device: u8,
+    /// The function of the device, up to 7.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (device, function) = (self.device, self.function);
+        write!(
+            f,
+            "{:04x}:{:02x}:{device:02x}.{function}",
+            self.domain, self.bus
+        )
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = Error;
+
+    /// Also takes the long domain that NVIDIA's tools print, as in `00000000:19:00.0`.
+    fn from_str(text: &str) -> Result<Self> {
+        let parse = || {
+            let (domain, rest) = text.split_once(':')?;
+            let (bus, rest) = rest.split_once(':')?;
+            let (device, function) = rest.split_once('.')?;
+            let exact = bus.len() == 2 && device.len() == 2 && function.len() == 1;
+            let address = Self {
+                domain: u32::from_str_radix(domain, 16).ok()?,
+                bus: u8::from_str_radix(bus, 16).ok()?,
+                device: u8::from_str_radix(device, 16).ok()?,
+                function: function.parse().ok()?,
+            };
+            let valid = exact && domain.len() >= 4 && address.device < 32 && address.function < 8;
+            valid.then_some(address)
+        };
+        let message = "expected a PCI address such as 0000:19:00.0";
+        parse().ok_or_else(|| Error::new(Kind::Invalid, "read", format!("{text:?}"), message))
+    }
+}
+
+/// What a PCI device is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PciKind {
+    /// An NVIDIA GPU.
+    Gpu,
+    /// An NVMe controller.
+    Nvme,
+    /// A network or InfiniBand adapter.
+    Nic,
+    /// A root port, or a port of a switch.
+    Bridge,
+    /// Anything else.
+    Other,
+}
+
+/// A PCIe link as trained, and what it could be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Transfers per second and lane now, in GT/s.
+    pub speed_gt: f64,
+    /// Lanes now.
+    pub width: u32,
+    /// The fastest the device can do, in GT/s.
+    pub speed_gt_max: f64,
+    /// The lanes the device has.
+    pub width_max: u32,
+}
+
+impl Eq for Link {}
+
+impl Link {
+    /// Whether it has trained below what the device can do. A GPU at rest slows its link down, so
+    /// only the width is a sign of trouble.
+    pub fn is_narrow(&self) -> bool {
+        self.width < self.width_max
+    }
+}
+
+/// A PCI function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PciDevice {
+    /// Where it is.
+    pub address: PciAddress,
+    /// Who made it.
+    pub vendor: u16,
+    /// Which of the maker's devices.
+    pub device: u16,
+    /// The class code: base class, subclass, interface.
+    pub class: u32,
+    /// What it is to us.
+    pub kind: PciKind,
+    /// The NUMA node; none where firmware does not say.
+    pub numa_node: Option<u32>,
+    /// The host bridge, as `pci0000:15`.
+    pub root: String,
+    /// The bridges above it, root port first.
+    pub bridges: Vec<PciAddress>,
+    /// Its link; none for what is not on PCIe.
+    pub link: Option<Link>,
+    /// The kernel driver bound to it.
+    pub driver: Option<String>,
+    /// What the kernel calls its parts: `nvme0`, `mlx5_0`, `eth0`.
+    pub names: Vec<String>,
+}
+
+impl PciDevice {
+    /// Whether two devices hang from the same host bridge.
+    pub(super) fn same_root(&self, other: &Self) -> bool {
+        self.root == other.root
+    }
+
+    /// How many bridges are above both.
+    pub(super) fn shared_bridge_count(&self, other: &Self) -> usize {
+        let pairs = self.bridges.iter().zip(&other.bridges);
+        pairs.take_while(|(a, b)| a == b).count()
+    }
+}
+
+/// Reads all devices, by address.
+pub(super) fn read_all(root: &Root) -> BTreeMap<PciAddress, PciDevice> {
+    let base = Path::new("/sys/bus/pci/devices");
+    let names = root.list(base).into_iter();
+    names
+        .filter_map(|name| {
+            let address = name.parse().ok()?;
+            let folder = root.resolve(base.join(name))?;
+            Some((address, read_device(root, address, &folder)?))
+        })
+        .collect()
+}
+
+fn read_device(root: &Root, address: PciAddress, folder: &Path) -> Option<PciDevice> {
+    let id = |name: &str| root.hex(folder.join(name));
+    let (vendor, class) = (u16::try_from(id("vendor")?).ok()?, id("class")?);
+    let parents = folder.parent()?;
+    Some(PciDevice {
+        address,
+        vendor,
+        device: id("device")
+            .and_then(|id| u16::try_from(id).ok())
+            .unwrap_or_default(),
+        class,
+        kind: kind(vendor, class),
+        numa_node: root
+            .value::<i64>(folder.join("numa_node"))
+            .and_then(|node| u32::try_from(node).ok()),
+        // The innermost host bridge: behind a volume management device there is one in another.
+        root: parents
+            .iter()
+            .filter_map(|name| name.to_str())
+            .rfind(|name| name.strip_prefix("pci").is_some_and(|id| id.contains(':')))
+            .unwrap_or_default()
+            .to_owned(),
+        bridges: parents
+            .iter()
+            .filter_map(|name| name.to_str()?.parse().ok())
+            .collect(),
+        link: read_link(root, folder),
+        driver: root
+            .resolve(folder.join("driver"))
+            .map(|driver| crate::drive::name(&driver)),
+        names: kernel_names(root, folder),
+    })
+}
+
+fn kind(vendor: u16, class: u32) -> PciKind {
+    match (class >> 8, class >> 16) {
+        (_, 0x03) if vendor == VENDOR_NVIDIA => PciKind::Gpu,
+        (0x0108, _) => PciKind::Nvme,
+        // 0x0207 is InfiniBand's subclass; before it had one, adapters called themselves 0x0c06.
+        (_, 0x02) | (0x0c06, _) => PciKind::Nic,
+        (0x0604, _) => PciKind::Bridge,
+        _ => PciKind::Other,
+    }
+}
+
+fn read_link(root: &Root, folder: &Path) -> Option<Link> {
+    // "32.0 GT/s PCIe"; "Unknown" on what is not PCIe, with a width of 0 or 255.
+    let speed = |name: &str| -> Option<f64> {
+        let text = root.text(folder.join(name))?;
+        text.split_whitespace().next()?.parse().ok()
+    };
+    let width = |name: &str| -> Option<u32> {
+        let width = root.value(folder.join(name))?;
+        (1..=32).contains(&width).then_some(width)
+    };
+    Some(Link {
+        speed_gt: speed("current_link_speed")?,
+        width: width("current_link_width")?,
+        speed_gt_max: speed("max_link_speed")?,
+        width_max: width("max_link_width")?,
+    })
+}
+
+/// The kernel's names for what a device offers, found below it by class; a virtio device has them
+/// one floor down.
+fn kernel_names(root: &Root, folder: &Path) -> Vec<String> {
+    let virtio = root.list(folder).into_iter().filter(|name| {
+        name.strip_prefix("virtio")
+            .is_some_and(|n| n.parse::<u32>().is_ok())
+    });
+    let folders = [folder.to_owned()]
+        .into_iter()
+        .chain(virtio.map(|name| folder.join(name)));
+    folders
+        .flat_map(|folder| {
+            ["nvme", "infiniband", "net", "block"].map(|class| root.list(folder.join(class)))
+        })
+        .flatten()
+        .collect()
+}

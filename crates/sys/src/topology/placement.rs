@@ -1,0 +1,134 @@
+//! How far two devices are apart, and who serves whom.
+
+use std::fmt;
+
+use super::{PciAddress, PciDevice, Topology};
+
+/// How far apart two devices are, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Distance {
+    /// Below one switch: bytes need not go up to the processor.
+    Switch,
+    /// Below one host bridge.
+    Root,
+    /// On one NUMA node.
+    Node,
+    /// On one socket.
+    Socket,
+    /// On two sockets, or on nobody knows which.
+    Across,
+}
+
+impl Distance {
+    /// Every distance, nearest first.
+    pub const ALL: [Self; 5] = [
+        Self::Switch,
+        Self::Root,
+        Self::Node,
+        Self::Socket,
+        Self::Across,
+    ];
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Switch => "same PCIe switch",
+            Self::Root => "same root complex",
+            Self::Node => "same NUMA node",
+            Self::Socket => "same socket",
+            Self::Across => "across sockets",
+        })
+    }
+}
+
+/// One device served by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The one that is served, such as a GPU.
+    pub client: PciAddress,
+    /// The one that serves it, such as a drive or a NIC.
+    pub server: PciAddress,
+    /// How far apart they are.
+    pub distance: Distance,
+}
+
+impl Topology {
+    /// How far `a` and `b` are apart. A device that is not in the tree is far from everything.
+    pub fn distance(&self, a: PciAddress, b: PciAddress) -> Distance {
+        match (self.device(a), self.device(b)) {
+            (Some(a), Some(b)) => self.between(a, b),
+            _ => Distance::Across,
+        }
+    }
+
+    fn between(&self, a: &PciDevice, b: &PciDevice) -> Distance {
+        // A bridge above both is a switch, or a port that leads to functions of one device.
+        if a.address == b.address || a.shared_bridge_count(b) > 0 {
+            return Distance::Switch;
+        }
+        if a.same_root(b) {
+            return Distance::Root;
+        }
+        let (Some(a), Some(b)) = (a.numa_node, b.numa_node) else {
+            return Distance::Across;
+        };
+        let socket = |id| self.node(id).and_then(|node| node.socket);
+        if a == b {
+            Distance::Node
+        } else if socket(a).is_some() && socket(a) == socket(b) {
+            Distance::Socket
+        } else {
+            Distance::Across
+        }
+    }
+
+    /// Those of `candidates` that are nearest to `client`, in their order: all of one distance, so
+    /// that work can be spread over them.
+    pub fn nearest(&self, client: PciAddress, candidates: &[PciAddress]) -> Vec<PciAddress> {
+        let distances = candidates.iter().map(|at| self.distance(client, *at));
+        let Some(least) = distances.min() else {
+            return Vec::new();
+        };
+        let near = |at: &PciAddress| self.distance(client, *at) == least;
+        candidates.iter().copied().filter(near).collect()
+    }
+
+    /// Gives each client a server, evenly, so that none crosses the socket link while a nearer
+    /// server is free. A server takes as many clients as an even share asks for.
+    ///
+    /// Pairs are made nearest first. Distances nest (a switch lies in a root, a root in a node), so
+    /// at the end of each floor either no client or no free server is left on it: no other way of
+    /// pairing has fewer that cross. Among equals the least used server is taken.
+    pub fn assign(&self, clients: &[PciAddress], servers: &[PciAddress]) -> Vec<Placement> {
+        if servers.is_empty() {
+            return Vec::new();
+        }
+        let share = clients.len().div_ceil(servers.len());
+        let mut used = vec![0; servers.len()];
+        let mut chosen: Vec<Option<usize>> = vec![None; clients.len()];
+        for floor in Distance::ALL {
+            for (client, chosen) in clients.iter().zip(&mut chosen) {
+                if chosen.is_none() {
+                    let free = (0..servers.len()).filter(|s| used[*s] < share);
+                    let near = free.filter(|s| self.distance(*client, servers[*s]) == floor);
+                    *chosen = near.min_by_key(|s| used[*s]);
+                    if let Some(server) = *chosen {
+                        used[server] += 1;
+                    }
+                }
+            }
+        }
+        let placed = clients.iter().zip(chosen);
+        placed
+            .filter_map(|(client, server)| {
+                let server = servers[server?];
+                Some(Placement {
+                    client: *client,
+                    server,
+                    distance: self.distance(*client, server),
+                })
+            })
+            .collect()
+    }
+}

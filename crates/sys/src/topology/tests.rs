@@ -1,0 +1,188 @@
+//! Distances and placement on the fixture machines.
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::manifest::expand;
+
+const DGX: &str = include_str!("../../fixtures/dgx-h100.txt");
+const TWO_SOCKETS: &str = include_str!("../../fixtures/two-sockets.txt");
+const VIRTUAL: &str = include_str!("../../fixtures/virtual-machine.txt");
+
+fn topology(manifest: &str) -> Topology {
+    let folder = tempfile::tempdir().unwrap();
+    expand(manifest, folder.path()).unwrap();
+    Topology::read(&Root::at(folder.path()))
+}
+
+fn addresses(topology: &Topology, kind: PciKind) -> Vec<PciAddress> {
+    topology
+        .of_kind(kind)
+        .map(|device| device.address)
+        .collect()
+}
+
+fn at(text: &str) -> PciAddress {
+    text.parse().unwrap()
+}
+
+#[test]
+fn each_gpu_of_a_dgx_gets_the_drive_and_the_adapter_on_its_own_switch() {
+    let dgx = topology(DGX);
+    let gpus = addresses(&dgx, PciKind::Gpu);
+    assert_eq!(gpus.len(), 8);
+    for kind in [PciKind::Nvme, PciKind::Nic] {
+        let placed = dgx.assign(&gpus, &addresses(&dgx, kind));
+        assert_eq!(placed.len(), 8);
+        for place in placed {
+            assert_eq!(place.distance, Distance::Switch, "{place:?}");
+            let (gpu, server) = (dgx.device(place.client), dgx.device(place.server));
+            assert_eq!(gpu.unwrap().bridges[..2], server.unwrap().bridges[..2]);
+        }
+    }
+}
+
+#[test]
+fn distances_on_a_dgx_grow_from_switch_to_socket() {
+    let dgx = topology(DGX);
+    let gpu = at("0000:18:00.0");
+    assert_eq!(dgx.distance(gpu, at("0000:1a:00.0")), Distance::Switch);
+    assert_eq!(dgx.distance(gpu, at("0000:3c:00.0")), Distance::Node);
+    assert_eq!(dgx.distance(gpu, at("0000:9c:00.0")), Distance::Across);
+    assert_eq!(dgx.distance(gpu, at("0000:ff:1f.7")), Distance::Across);
+    assert_eq!(
+        dgx.nearest(gpu, &addresses(&dgx, PciKind::Nic)),
+        [at("0000:19:00.0")]
+    );
+}
+
+#[test]
+fn lanes_of_a_gpu_run_on_the_cpus_of_its_node() {
+    let dgx = topology(DGX);
+    let near = dgx.cpus_near(at("0000:9a:00.0"));
+    assert_eq!((near.len(), near[0], near[111]), (112, 56, 223));
+    assert_eq!(dgx.node(1).unwrap().socket, Some(1));
+}
+
+#[test]
+fn with_drives_on_the_wrong_socket_the_near_one_is_used_first() {
+    let server = topology(TWO_SOCKETS);
+    let (gpus, drives) = (
+        addresses(&server, PciKind::Gpu),
+        addresses(&server, PciKind::Nvme),
+    );
+    let near = at("0000:81:00.0");
+    for gpu in &gpus {
+        assert_eq!(server.nearest(*gpu, &drives), [near]);
+    }
+    // The near drive can serve one of the two while three others are idle: exactly one crosses.
+    let placed = server.assign(&gpus, &drives);
+    let crossing: Vec<_> = placed
+        .iter()
+        .filter(|p| p.distance == Distance::Across)
+        .collect();
+    assert_eq!((placed.len(), crossing.len()), (2, 1));
+    assert!(
+        placed
+            .iter()
+            .any(|p| p.server == near && p.distance == Distance::Node)
+    );
+    // Without the far ones both share it.
+    let shared = server.assign(&gpus, &[near]);
+    assert!(
+        shared
+            .iter()
+            .all(|p| p.server == near && p.distance <= Distance::Socket)
+    );
+}
+
+#[test]
+fn two_nodes_of_one_socket_are_nearer_than_two_sockets() {
+    let server = topology(TWO_SOCKETS);
+    let (gpu, near, far) = (at("0000:91:00.0"), at("0000:81:00.0"), at("0000:41:00.0"));
+    assert_eq!(server.distance(gpu, near), Distance::Socket);
+    assert_eq!(server.distance(gpu, far), Distance::Across);
+    assert!(
+        server
+            .device(at("0000:21:00.0"))
+            .unwrap()
+            .link
+            .unwrap()
+            .is_narrow()
+    );
+}
+
+#[test]
+fn a_virtual_machine_that_says_nothing_of_nodes_is_all_one_node() {
+    let machine = topology(VIRTUAL);
+    let gpus = addresses(&machine, PciKind::Gpu);
+    let disk = machine.named("vda").unwrap();
+    assert_eq!(machine.distance(gpus[0], disk.address), Distance::Root);
+    assert_eq!(machine.cpus_near(gpus[0]).len(), 16);
+    assert_eq!(machine.named("eth0").unwrap().kind, PciKind::Nic);
+}
+
+#[test]
+fn nothing_to_read_is_an_empty_topology() {
+    let empty = topology("/sys/\n");
+    assert_eq!(empty, Topology::default());
+    assert!(empty.assign(&[at("0000:00:00.0")], &[]).is_empty());
+    assert!(empty.nearest(at("0000:00:00.0"), &[]).is_empty());
+    assert!(empty.cpus_near(at("0000:00:00.0")).is_empty());
+}
+
+#[test]
+fn addresses_are_read_as_the_kernel_and_as_nvidia_writes_them() {
+    assert_eq!(at("00000000:19:00.0"), at("0000:19:00.0"));
+    assert_eq!(at("10000:e0:06.1").to_string(), "10000:e0:06.1");
+    for wrong in [
+        "",
+        "0000:19:00",
+        "0000:19:20.0",
+        "0000:19:00.8",
+        "19:00.0",
+        "0000:19:0.0",
+    ] {
+        assert!(wrong.parse::<PciAddress>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn cpu_lists_are_bounded() {
+    assert_eq!(parse_cpus("0-2,8, 10-11\n").unwrap(), [0, 1, 2, 8, 10, 11]);
+    assert_eq!(parse_cpus("").unwrap(), [0; 0]);
+    for wrong in ["2-1", "0-99999999999", "x", "8192", "-1"] {
+        assert_eq!(parse_cpus(wrong), None, "{wrong}");
+    }
+}
+
+proptest! {
+    /// As many cross the socket link as must, and no more: those that find no room on their side.
+    #[test]
+    fn no_more_cross_the_socket_link_than_must(
+        gpus in proptest::sample::subsequence((0..8).collect::<Vec<usize>>(), 1..=8),
+        drives in proptest::sample::subsequence((0..8).collect::<Vec<usize>>(), 1..=8),
+    ) {
+        static MACHINE: LazyLock<Topology> = LazyLock::new(|| topology(DGX));
+        let dgx = &*MACHINE;
+        let pick = |kind, chosen: &[usize]| -> Vec<PciAddress> {
+            let all: Vec<_> = addresses(dgx, kind).into_iter().filter(|a| a.bus > 1).collect();
+            chosen.iter().map(|i| all[*i]).collect()
+        };
+        let placed = dgx.assign(&pick(PciKind::Gpu, &gpus), &pick(PciKind::Nvme, &drives));
+        let share = gpus.len().div_ceil(drives.len());
+        let must: usize = [0..4, 4..8]
+            .map(|side| {
+                let clients = gpus.iter().filter(|i| side.contains(*i)).count();
+                let room = share * drives.iter().filter(|i| side.contains(*i)).count();
+                clients.saturating_sub(room)
+            })
+            .iter()
+            .sum();
+        let crossing = placed.iter().filter(|p| p.distance == Distance::Across).count();
+        prop_assert_eq!(placed.len(), gpus.len());
+        prop_assert_eq!(crossing, must);
+    }
+}
