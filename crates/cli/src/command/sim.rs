@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+mod bar;
 mod ecn;
 mod fabric;
 mod headroom;
@@ -27,7 +28,7 @@ enum What {
 /// Runs the simulation that was asked for.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
-        What::Pcie(args) => pcie::run(args),
+        What::Pcie(args) => pcie::run(&args),
         What::Fabric(args) => fabric::run(&args),
         What::Headroom(args) => headroom::run(&args),
         What::Ecn(args) => ecn::run(&args),

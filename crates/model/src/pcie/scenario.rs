@@ -46,6 +46,7 @@ use straightway_core::{Bytes, Rate, Seconds};
 use super::link::{Generation, LANES, PAYLOADS};
 use crate::{
     check::{Checked, Checker},
+    claim::Claim,
     seed::Seed,
 };
 
@@ -76,6 +77,9 @@ const PAUSES: std::ops::RangeInclusive<Seconds> = Seconds(0.0)..=Seconds(1.0);
 pub struct Scenario {
     /// What this is, in a line.
     pub title: String,
+    /// What it is, in a paragraph or two.
+    #[serde(default)]
+    pub about: String,
     /// Where randomness starts; only latencies with a `jitter` draw from it.
     #[serde(default)]
     pub seed: Seed,
@@ -97,7 +101,7 @@ pub struct Scenario {
     pub stream: Vec<StreamSpec>,
     /// Published figures to set beside the outcome.
     #[serde(default)]
-    pub published: Vec<Published>,
+    pub claims: Vec<Claim>,
 }
 
 /// A published text with claims that can be checked.
@@ -289,40 +293,6 @@ pub struct StreamSpec {
     pub fence: Option<Bytes>,
 }
 
-/// A published figure, and how near the outcome should be.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Published {
-    /// What it is, in words.
-    pub what: String,
-    /// What of the outcome it is compared to.
-    pub measure: Measure,
-    /// The figure, in bytes per second, per second, or seconds, as the measure has it.
-    pub value: f64,
-    /// The largest relative difference that counts as the same.
-    pub tolerance: f64,
-    /// Where it is from.
-    pub source: String,
-}
-
-/// What of the outcome a published figure is compared to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Measure {
-    /// Bytes per second of all streams together.
-    Total,
-    /// Bytes per second of the average stream.
-    StreamMean,
-    /// I/Os per second of all streams together.
-    Iops,
-    /// The median latency of an I/O, in seconds.
-    LatencyMedian,
-    /// The 99.9th percentile of it.
-    LatencyP999,
-    /// How long the average fence takes, in seconds.
-    FenceMean,
-}
-
 fn one() -> u64 {
     1
 }
@@ -397,7 +367,7 @@ impl Checked for Scenario {
         c.nested("channels", &self.channels);
         c.each("node", &self.node, 1..=NODES_MAX);
         c.each("stream", &self.stream, 1..=STREAMS_MAX);
-        c.each("published", &self.published, 0..=64);
+        c.each("claims", &self.claims, 0..=64);
         super::topology::check(self, c);
     }
 }
@@ -615,12 +585,5 @@ impl Checked for StreamSpec {
         if let Some(fence) = self.fence {
             c.bytes("fence", fence, Bytes(64)..=Bytes::gib(4));
         }
-    }
-}
-
-impl Checked for Published {
-    fn check(&self, c: &mut Checker) {
-        c.range("value", self.value, 1e-12..=1e18, "");
-        c.range("tolerance", self.tolerance, 0.0..=1.0, "");
     }
 }
