@@ -1,0 +1,308 @@
+//! A transfer cut into chunks that a lane can run.
+//!
+//! Three rules shape a plan:
+//!
+//! - A drive charges by the I/O, so what must be staged is grouped by where it lies in the *object*:
+//!   neighbours closer than a gap share one aligned read, and each takes its piece out of it.
+//! - The page cache charges by the byte, so what is resident is grouped by where it goes in the
+//!   *region*: one chunk fills one contiguous run of memory.
+//! - What is aligned goes straight. A tensor starts anywhere, so nearly every extent has a ragged
+//!   head and tail: those are staged inside their aligned superset, and the interior is not.
+//!
+//! Planning is pure and linear but for the sort of a request that is not in order.
+
+use crate::{
+    error::{Error, Kind, Result},
+    extent::Extent,
+    policy::Policy,
+    route::{Choice, Place, Reason, Route},
+    survey::{Alignment, Survey},
+    transfer::{Direction, Move, Transfer},
+};
+
+mod draft;
+
+use draft::Draft;
+
+/// Part of a chunk: bytes of the object and where they are on the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which bytes of the object.
+    pub extent: Extent,
+    /// The offset on the other side.
+    pub at: u64,
+}
+
+/// One I/O's worth of a transfer.
+///
+/// A direct chunk has one piece, which is all of its extent. A staged one reads (or writes) its
+/// extent whole and trims the pieces out of it. A buffered one has pieces that follow each other on
+/// the other side; its extent spans them and is not itself read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Which of the transfer's objects.
+    pub object: u32,
+    /// How it travels.
+    pub route: Route,
+    /// Why it travels that way.
+    pub reason: Reason,
+    /// Across: how it is written, and why.
+    pub onward: Option<(Route, Reason)>,
+    /// The I/O.
+    pub extent: Extent,
+    first_piece: u32,
+    pieces: u32,
+}
+
+/// A transfer cut into chunks: every byte exactly once.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    chunks: Vec<Chunk>,
+    pieces: Vec<Piece>,
+    drive_chunks: usize,
+    bytes: u64,
+}
+
+impl Plan {
+    /// Plans `transfer`, given one survey for each of its objects.
+    ///
+    /// Across, `onward` has one survey for each object's twin; otherwise it is empty.
+    pub fn new(
+        transfer: &Transfer,
+        surveys: &[Survey],
+        onward: &[Survey],
+        policy: &Policy,
+    ) -> Result<Self> {
+        assert_eq!(
+            surveys.len(),
+            transfer.objects().len(),
+            "one survey for each object"
+        );
+        policy.check()?;
+        let mut planner = Planner {
+            transfer,
+            surveys,
+            onward,
+            policy,
+            draft: Draft::new(policy),
+        };
+        planner.check_demand()?;
+        let key = |m: &Move| (m.object, m.extent.offset);
+        if transfer.moves().is_sorted_by_key(key) {
+            transfer.moves().iter().try_for_each(|m| planner.lay(*m))?;
+        } else {
+            let mut moves = transfer.moves().to_vec();
+            moves.sort_unstable_by_key(key);
+            moves.into_iter().try_for_each(|m| planner.lay(m))?;
+        }
+        let (chunks, pieces, drive_chunks) = planner.draft.finish();
+        Ok(Self {
+            chunks,
+            pieces,
+            drive_chunks,
+            bytes: transfer.bytes(),
+        })
+    }
+
+    /// The chunks that go to the drive, in the order in which they lie there.
+    pub fn drive(&self) -> &[Chunk] {
+        &self.chunks[..self.drive_chunks]
+    }
+
+    /// The chunks that go through the page cache, in the order of the other side.
+    pub fn cached(&self) -> &[Chunk] {
+        &self.chunks[self.drive_chunks..]
+    }
+
+    /// All chunks.
+    pub fn chunks(&self) -> &[Chunk] {
+        &self.chunks
+    }
+
+    /// The pieces of one of its chunks.
+    pub fn pieces(&self, chunk: &Chunk) -> &[Piece] {
+        let first = chunk.first_piece as usize;
+        &self.pieces[first..first + chunk.pieces as usize]
+    }
+
+    /// How many bytes the transfer moves.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// The work of planning one transfer.
+struct Planner<'a> {
+    transfer: &'a Transfer,
+    surveys: &'a [Survey],
+    onward: &'a [Survey],
+    policy: &'a Policy,
+    draft: Draft,
+}
+
+impl Planner<'_> {
+    /// A demanded route that an object cannot take is an error before anything moves.
+    fn check_demand(&self) -> Result<()> {
+        let Choice::Only(route) = self.policy.choice else {
+            return Ok(());
+        };
+        if route == Route::Buffered {
+            return Ok(());
+        }
+        for (object, survey) in self.transfer.objects().iter().zip(self.surveys) {
+            let gpu = matches!(self.policy.place, Place::Gpu(_)) && route == Route::Direct;
+            let refuse = |why: &str, hint: &str| {
+                let operation = if route == Route::Direct {
+                    "go direct with"
+                } else {
+                    "stage"
+                };
+                Err(Error::new(Kind::Unsupported, operation, &object.name, why).with_hint(hint))
+            };
+            if survey.direct.is_none() {
+                return refuse(
+                    "its file system has no O_DIRECT",
+                    "use --route auto or --route buffered",
+                );
+            }
+            if gpu && !survey.gpu_direct {
+                return refuse(
+                    "GPUDirect Storage is not proven for it",
+                    "`straightway doctor` says what is missing; --route auto stages instead",
+                );
+            }
+        }
+        let twins = self.transfer.objects().iter().zip(self.onward);
+        match twins
+            .into_iter()
+            .find(|(_, survey)| survey.direct.is_none())
+        {
+            None => Ok(()),
+            Some((object, _)) => Err(Error::new(
+                Kind::Unsupported,
+                "go direct with the copy of",
+                &object.name,
+                "the target's file system has no O_DIRECT",
+            )
+            .with_hint("use --route auto or --route buffered")),
+        }
+    }
+
+    /// Cuts one move where residency changes and lays out each run.
+    fn lay(&mut self, m: Move) -> Result<()> {
+        let survey = &self.surveys[m.object as usize];
+        let mut rest = m;
+        while !rest.extent.is_empty() {
+            let (run, resident) = match self.policy.choice {
+                Choice::Auto if self.transfer.direction() != Direction::Out => {
+                    survey.first_run(rest.extent)
+                }
+                _ => (rest.extent, false),
+            };
+            let part = Move {
+                extent: run,
+                ..rest
+            };
+            let route = match (self.policy.choice, survey.direct) {
+                (Choice::Only(Route::Buffered), _) => Err(Reason::Demanded),
+                (_, None) => Err(Reason::NoDirectIo),
+                (Choice::Auto, Some(_)) if resident && !survey.gpu_direct => Err(Reason::Resident),
+                (_, Some(alignment)) => Ok(alignment),
+            };
+            match (self.transfer.direction(), route) {
+                (Direction::Across, route) => self.lay_across(part, route),
+                (_, Ok(alignment)) => self.lay_direct(part, alignment)?,
+                (_, Err(reason)) => self.draft.buffer(part, reason),
+            }
+            rest.extent = Extent::between(run.end(), rest.extent.end());
+            rest.at += run.bytes;
+        }
+        Ok(())
+    }
+
+    /// Sends the aligned interior straight and stages the edges.
+    fn lay_direct(&mut self, m: Move, alignment: Alignment) -> Result<()> {
+        let align_bytes = alignment.object_bytes.max(Alignment::PAGE_BYTES);
+        let interior = m.extent.interior(align_bytes);
+        let whole = interior == m.extent;
+        let worthwhile =
+            !interior.is_empty() && (whole || interior.bytes >= self.policy.direct_bytes_min);
+        let at = m.at + (interior.offset.wrapping_sub(m.extent.offset));
+        let why_not = match self.policy.place {
+            _ if self.policy.choice == Choice::Only(Route::Staged) => Some(Reason::Demanded),
+            Place::Gpu(_) if !self.surveys[m.object as usize].gpu_direct => Some(Reason::NotProven),
+            _ if !worthwhile => Some(Reason::Small),
+            _ if !self.in_step(at, alignment) => Some(Reason::MemoryMisaligned),
+            _ => None,
+        };
+        if why_not == Some(Reason::MemoryMisaligned)
+            && self.policy.choice == Choice::Only(Route::Direct)
+        {
+            let name = &self.transfer.objects()[m.object as usize].name;
+            let message = format!(
+                "its byte {} belongs at a memory address that is no multiple of {}",
+                interior.offset, alignment.memory_bytes
+            );
+            return Err(
+                Error::new(Kind::Unsupported, "go direct with", name, message)
+                    .with_hint("align the region to 4 KiB, or use --route auto"),
+            );
+        }
+        if let Some(reason) = why_not {
+            self.draft
+                .stage(m.object, m.extent, m.at, reason, align_bytes);
+            return Ok(());
+        }
+        let head = Extent::between(m.extent.offset, interior.offset);
+        let tail = Extent::between(interior.end(), m.extent.end());
+        self.draft
+            .stage(m.object, head, m.at, Reason::RaggedEdge, align_bytes);
+        self.draft.direct(m.object, interior, at);
+        self.draft.stage(
+            m.object,
+            tail,
+            at + interior.bytes,
+            Reason::RaggedEdge,
+            align_bytes,
+        );
+        Ok(())
+    }
+
+    /// Whether the address of region offset `at` suits DMA.
+    fn in_step(&self, at: u64, alignment: Alignment) -> bool {
+        let memory_bytes = match self.policy.place {
+            Place::Host => alignment.memory_bytes,
+            // cuFile stages what is not on 4 KiB through a cache of its own, without a word.
+            Place::Gpu(_) => alignment.memory_bytes.max(Alignment::PAGE_BYTES),
+        };
+        (self.policy.region_address + at).is_multiple_of(memory_bytes)
+    }
+
+    /// One slot of the ring at a time: read here, written there.
+    fn lay_across(&mut self, m: Move, route: Result<Alignment, Reason>) {
+        let demanded = self.policy.choice == Choice::Only(Route::Staged);
+        let label = |piece: Extent| match self.onward[m.object as usize].direct {
+            _ if self.policy.choice == Choice::Only(Route::Buffered) => {
+                (Route::Buffered, Reason::Demanded)
+            }
+            None => (Route::Buffered, Reason::NoDirectIo),
+            Some(_) if demanded => (Route::Staged, Reason::Demanded),
+            Some(_) if piece.is_aligned(Alignment::PAGE_BYTES) => (Route::Direct, Reason::Aligned),
+            Some(_) => (Route::Staged, Reason::RaggedEdge),
+        };
+        self.draft.relay(m, |piece| {
+            let read = match route {
+                Err(reason) => (Route::Buffered, reason),
+                Ok(_) if demanded => (Route::Staged, Reason::Demanded),
+                Ok(_) if piece.is_aligned(Alignment::PAGE_BYTES) => {
+                    (Route::Direct, Reason::Aligned)
+                }
+                Ok(_) => (Route::Staged, Reason::RaggedEdge),
+            };
+            (read, label(piece))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

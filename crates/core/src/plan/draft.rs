@@ -1,0 +1,218 @@
+//! A plan in the making: chunks are appended, the last staged one may still grow.
+
+use super::{Chunk, Piece};
+use crate::{
+    extent::Extent,
+    policy::Policy,
+    route::{Reason, Route},
+    survey::Alignment,
+    transfer::Move,
+};
+
+/// Chunks and pieces so far, and what is still open.
+#[derive(Debug)]
+pub(super) struct Draft {
+    chunk_bytes: u64,
+    gap_bytes: u64,
+    chunks: Vec<Chunk>,
+    pieces: Vec<Piece>,
+    /// The last chunk is staged and may take more pieces.
+    open: bool,
+    buffered: Vec<(u32, Reason, Piece)>,
+}
+
+impl Draft {
+    pub(super) fn new(policy: &Policy) -> Self {
+        Self {
+            chunk_bytes: policy.chunk_bytes,
+            gap_bytes: policy.gap_bytes,
+            chunks: Vec::new(),
+            pieces: Vec::new(),
+            open: false,
+            buffered: Vec::new(),
+        }
+    }
+
+    /// Sends an aligned extent straight, cut where it is longer than a chunk.
+    pub(super) fn direct(&mut self, object: u32, extent: Extent, at: u64) {
+        self.open = false;
+        let (mut rest, mut at) = (extent, at);
+        if let (Some(chunk), Some(piece)) = (self.chunks.last_mut(), self.pieces.last_mut()) {
+            let follows = chunk.route == Route::Direct
+                && chunk.object == object
+                && chunk.extent.end() == rest.offset
+                && piece.at + piece.extent.bytes == at;
+            if follows {
+                let take = rest.bytes.min(self.chunk_bytes - chunk.extent.bytes);
+                chunk.extent.bytes += take;
+                piece.extent.bytes += take;
+                at += take;
+                rest = Extent::between(rest.offset + take, rest.end());
+            }
+        }
+        while !rest.is_empty() {
+            let part = Extent::new(rest.offset, rest.bytes.min(self.chunk_bytes));
+            self.push(object, (Route::Direct, Reason::Aligned), part);
+            self.pieces.push(Piece { extent: part, at });
+            at += part.bytes;
+            rest = Extent::between(part.end(), rest.end());
+        }
+    }
+
+    /// Stages an extent inside its aligned superset, together with near neighbours.
+    ///
+    /// A chunk that is full ends on a block, and the next begins there: no block is in two chunks,
+    /// which is what lets chunks be written in any order.
+    pub(super) fn stage(
+        &mut self,
+        object: u32,
+        extent: Extent,
+        at: u64,
+        reason: Reason,
+        align_bytes: u64,
+    ) {
+        let (mut rest, mut at) = (extent, at);
+        while !rest.is_empty() {
+            let block = rest.superset(align_bytes).offset;
+            if !self.reaches(object, block) {
+                self.push(object, (Route::Staged, reason), Extent::new(block, 0));
+                self.open = true;
+            }
+            let chunk = self
+                .chunks
+                .last_mut()
+                .expect("one was pushed where there was none");
+            let limit = chunk.extent.offset + self.chunk_bytes;
+            let part = Extent::between(rest.offset, rest.end().min(limit));
+            let end = part.superset(align_bytes).end().max(chunk.extent.end());
+            chunk.extent = Extent::between(chunk.extent.offset, end);
+            chunk.pieces += u32::from(self.pieces.len() > chunk.first_piece as usize);
+            self.pieces.push(Piece { extent: part, at });
+            at += part.bytes;
+            rest = Extent::between(part.end(), rest.end());
+        }
+    }
+
+    /// Whether the open chunk can take a piece that begins in `block`.
+    fn reaches(&self, object: u32, block: u64) -> bool {
+        self.open
+            && self.chunks.last().is_some_and(|chunk| {
+                chunk.object == object
+                    && block >= chunk.extent.offset
+                    && block <= chunk.extent.end() + self.gap_bytes
+                    && block < chunk.extent.offset + self.chunk_bytes
+            })
+    }
+
+    /// Sends an extent through the page cache; it is cut into chunks at the end.
+    pub(super) fn buffer(&mut self, m: Move, reason: Reason) {
+        self.buffered.push((
+            m.object,
+            reason,
+            Piece {
+                extent: m.extent,
+                at: m.at,
+            },
+        ));
+    }
+
+    /// Cuts a move across into chunks on page boundaries, labelled by `label`.
+    pub(super) fn relay(
+        &mut self,
+        m: Move,
+        label: impl Fn(Extent) -> ((Route, Reason), (Route, Reason)),
+    ) {
+        self.open = false;
+        let start = m.extent.superset(Alignment::PAGE_BYTES).offset;
+        let mut rest = m.extent;
+        while !rest.is_empty() {
+            // Boundaries are counted from the extent's own start, so that a sparse file's runs
+            // are not cut into slivers.
+            let limit = (rest.offset - start) / self.chunk_bytes + 1;
+            let part = Extent::between(
+                rest.offset,
+                rest.end().min(start + limit * self.chunk_bytes),
+            );
+            let (read, write) = label(part);
+            self.push(m.object, read, part.superset(Alignment::PAGE_BYTES));
+            let chunk = self.chunks.last_mut().expect("just pushed");
+            chunk.onward = Some(write);
+            self.pieces.push(Piece {
+                extent: part,
+                at: part.offset - m.extent.offset + m.at,
+            });
+            rest = Extent::between(part.end(), rest.end());
+        }
+    }
+
+    /// The chunks, their pieces, and how many of the chunks go to the drive.
+    pub(super) fn finish(mut self) -> (Vec<Chunk>, Vec<Piece>, usize) {
+        let drive_chunks = self.chunks.len();
+        let mut buffered = std::mem::take(&mut self.buffered);
+        let key = |b: &(u32, Reason, Piece)| b.2.at;
+        if !buffered.is_sorted_by_key(key) {
+            buffered.sort_unstable_by_key(key);
+        }
+        // How much the last buffered chunk can still take; nothing before the first.
+        let mut room = 0;
+        for (object, reason, piece) in buffered {
+            room = self.append_buffered(object, reason, piece, room);
+        }
+        (self.chunks, self.pieces, drive_chunks)
+    }
+
+    /// Adds a piece to the last buffered chunk where it follows on there, else begins another.
+    /// Answers how much room is left.
+    fn append_buffered(&mut self, object: u32, reason: Reason, piece: Piece, room: u64) -> u64 {
+        let follows = self
+            .chunks
+            .last()
+            .is_some_and(|c| (c.object, c.reason) == (object, reason))
+            && self
+                .pieces
+                .last()
+                .is_some_and(|p| p.at + p.extent.bytes == piece.at);
+        let mut room = if follows { room } else { 0 };
+        let mut rest = piece;
+        while !rest.extent.is_empty() {
+            if room == 0 {
+                self.push(
+                    object,
+                    (Route::Buffered, reason),
+                    Extent::new(rest.extent.offset, 0),
+                );
+                room = self.chunk_bytes;
+            }
+            let part = Extent::new(rest.extent.offset, rest.extent.bytes.min(room));
+            let chunk = self
+                .chunks
+                .last_mut()
+                .expect("one was pushed where there was no room");
+            chunk.pieces += u32::from(self.pieces.len() > chunk.first_piece as usize);
+            let start = chunk.extent.offset.min(part.offset);
+            chunk.extent = Extent::between(start, chunk.extent.end().max(part.end()));
+            self.pieces.push(Piece {
+                extent: part,
+                at: rest.at,
+            });
+            room -= part.bytes;
+            rest.at += part.bytes;
+            rest.extent = Extent::between(part.end(), rest.extent.end());
+        }
+        room
+    }
+
+    /// Begins a chunk whose first piece is the next to be pushed.
+    fn push(&mut self, object: u32, (route, reason): (Route, Reason), extent: Extent) {
+        let first_piece = u32::try_from(self.pieces.len()).expect("a plan has under 2^32 pieces");
+        self.chunks.push(Chunk {
+            object,
+            route,
+            reason,
+            onward: None,
+            extent,
+            first_piece,
+            pieces: 1,
+        });
+    }
+}

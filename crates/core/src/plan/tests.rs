@@ -1,0 +1,328 @@
+//! Claims about plans, most of them over every ragged request a generator can think of.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::object::Object;
+
+const MIB: u64 = 1 << 20;
+const ALIGNMENT: Alignment = Alignment {
+    object_bytes: 512,
+    memory_bytes: 512,
+};
+
+fn move_of(object: u32, offset: u64, bytes: u64, at: u64) -> Move {
+    Move {
+        object,
+        extent: Extent::new(offset, bytes),
+        at,
+    }
+}
+
+fn plan_one(moves: Vec<Move>, survey: Survey, policy: &Policy) -> Plan {
+    let transfer = Transfer::new(
+        Direction::In,
+        vec![Object::new("o", 1 << 40)],
+        moves,
+        1 << 40,
+    )
+    .unwrap();
+    Plan::new(&transfer, &[survey], &[], policy).unwrap()
+}
+
+#[test]
+fn a_ragged_extent_becomes_two_staged_edges_and_a_direct_interior() {
+    let policy = Policy::new(Choice::Auto, MIB);
+    // The region starts out of step with the page, so that the interior's address is aligned.
+    let policy = Policy {
+        region_address: 1000,
+        ..policy
+    };
+    let plan = plan_one(
+        vec![move_of(0, 1000, 4 * MIB, 0)],
+        Survey::direct(ALIGNMENT),
+        &policy,
+    );
+    let routes: Vec<_> = plan.chunks().iter().map(|c| (c.route, c.reason)).collect();
+    assert_eq!(routes.first(), Some(&(Route::Staged, Reason::RaggedEdge)));
+    assert_eq!(routes.last(), Some(&(Route::Staged, Reason::RaggedEdge)));
+    assert!(
+        routes[1..routes.len() - 1]
+            .iter()
+            .all(|r| *r == (Route::Direct, Reason::Aligned))
+    );
+}
+
+#[test]
+fn neighbours_in_one_block_share_one_read() {
+    let policy = Policy::new(Choice::Auto, MIB);
+    let moves = (0..100).map(|i| move_of(0, i * 40, 30, i * 30)).collect();
+    let plan = plan_one(moves, Survey::direct(ALIGNMENT), &policy);
+    assert_eq!(plan.chunks().len(), 1);
+    assert_eq!(plan.chunks()[0].extent, Extent::new(0, 4096));
+    assert_eq!(plan.pieces(&plan.chunks()[0]).len(), 100);
+}
+
+#[test]
+fn neighbours_farther_apart_than_the_gap_do_not() {
+    let policy = Policy::new(Choice::Auto, MIB);
+    let moves = vec![move_of(0, 10, 10, 0), move_of(0, 100_000, 10, 10)];
+    assert_eq!(
+        plan_one(moves, Survey::direct(ALIGNMENT), &policy)
+            .chunks()
+            .len(),
+        2
+    );
+}
+
+#[test]
+fn resident_bytes_are_grouped_by_where_they_go() {
+    let policy = Policy::new(Choice::Auto, MIB);
+    let resident = vec![Extent::new(0, 1 << 30)];
+    let survey = Survey {
+        resident,
+        ..Survey::direct(ALIGNMENT)
+    };
+    // Scattered in the object, side by side in the region.
+    let moves = (0..64)
+        .map(|i| move_of(0, (63 - i) * 100_000, 4096, i * 4096))
+        .collect();
+    let plan = plan_one(moves, survey, &policy);
+    assert!(plan.drive().is_empty());
+    assert_eq!(plan.cached().len(), 1);
+    assert_eq!(plan.cached()[0].reason, Reason::Resident);
+}
+
+#[test]
+fn a_demanded_route_that_cannot_be_had_is_an_error() {
+    let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 9000)]).unwrap();
+    let plan = |route, survey: Survey| {
+        Plan::new(
+            &transfer,
+            &[survey],
+            &[],
+            &Policy::new(Choice::Only(route), MIB),
+        )
+    };
+    for route in [Route::Direct, Route::Staged] {
+        assert_eq!(
+            plan(route, Survey::default()).unwrap_err().kind(),
+            Kind::Unsupported
+        );
+        // A ragged end is no reason to refuse: 9000 is no multiple of anything.
+        assert!(plan(route, Survey::direct(ALIGNMENT)).is_ok());
+    }
+    assert!(plan(Route::Buffered, Survey::default()).is_ok());
+}
+
+#[test]
+fn direct_to_a_gpu_is_refused_where_it_is_not_proven() {
+    let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 8192)]).unwrap();
+    let policy = Policy {
+        place: Place::Gpu(0),
+        ..Policy::new(Choice::Only(Route::Direct), MIB)
+    };
+    let error = Plan::new(&transfer, &[Survey::direct(ALIGNMENT)], &[], &policy).unwrap_err();
+    assert!(error.to_string().contains("not proven"), "{error}");
+}
+
+#[test]
+fn chunks_that_are_no_whole_pages_are_refused() {
+    let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 8192)]).unwrap();
+    for chunk_bytes in [0, 1, 4095, 5000, 2 << 30] {
+        let policy = Policy::new(Choice::Auto, chunk_bytes);
+        assert!(Plan::new(&transfer, &[Survey::default()], &[], &policy).is_err());
+    }
+}
+
+/// A request: extents in one to three objects, apart on the side that is written.
+#[derive(Debug, Clone)]
+struct Request {
+    direction: Direction,
+    moves: Vec<Move>,
+    objects: Vec<Object>,
+    region_bytes: u64,
+    surveys: Vec<Survey>,
+    policy: Policy,
+}
+
+fn survey() -> impl Strategy<Value = Survey> {
+    let run = (0_u64..40, 1_u64..20);
+    (
+        any::<bool>(),
+        any::<bool>(),
+        proptest::collection::vec(run, 0..5),
+    )
+        .prop_map(|(direct, gpu_direct, runs)| {
+            let mut at = 0;
+            let resident = runs.into_iter().map(|(skip, pages)| {
+                let extent = Extent::new((at + skip + 1) * 4096, pages * 4096);
+                at = extent.end() / 4096;
+                extent
+            });
+            Survey {
+                resident: resident.collect(),
+                direct: direct.then_some(ALIGNMENT),
+                gpu_direct,
+            }
+        })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let gaps_and_sizes = proptest::collection::vec((0_u64..9000, 0_u64..70_000, 0_u32..3), 0..60);
+    let choice = prop_oneof![
+        Just(Choice::Auto),
+        Just(Choice::Only(Route::Staged)),
+        Just(Choice::Only(Route::Buffered)),
+    ];
+    (
+        gaps_and_sizes,
+        proptest::collection::vec(survey(), 3),
+        (
+            any::<bool>(),
+            any::<bool>(),
+            choice,
+            1_u64..64,
+            0_u64..8192,
+            any::<u64>(),
+        ),
+    )
+        .prop_map(
+            |(list, surveys, (out, gpu, choice, pages, address, shuffle))| {
+                let direction = if out { Direction::Out } else { Direction::In };
+                let mut ends = [0_u64; 3];
+                let mut at = 0;
+                let mut moves = Vec::new();
+                for (gap, bytes, object) in list {
+                    let offset = ends[object as usize] + gap;
+                    moves.push(move_of(object, offset, bytes, at + gap % 7));
+                    ends[object as usize] = offset + bytes;
+                    at += bytes + gap % 7;
+                }
+                let half = if moves.is_empty() {
+                    0
+                } else {
+                    (shuffle as usize) % moves.len()
+                };
+                moves.rotate_left(half);
+                let objects = ends.iter().map(|end| Object::new("o", *end)).collect();
+                let place = if gpu { Place::Gpu(0) } else { Place::Host };
+                let chunk_bytes = pages * 4096;
+                let policy = Policy {
+                    place,
+                    region_address: address,
+                    direct_bytes_min: 16 << 10,
+                    ..Policy::new(choice, chunk_bytes)
+                };
+                // Staging by demand needs O_DIRECT everywhere.
+                let surveys = surveys
+                    .into_iter()
+                    .map(|s| match choice {
+                        Choice::Only(Route::Staged) => Survey {
+                            direct: Some(ALIGNMENT),
+                            ..s
+                        },
+                        _ => s,
+                    })
+                    .collect();
+                Request {
+                    direction,
+                    moves,
+                    objects,
+                    region_bytes: at + 7,
+                    surveys,
+                    policy,
+                }
+            },
+        )
+}
+
+/// What goes where, in one form however it was cut: runs in order, with no seam left between two
+/// that follow each other on both sides. A byte missing, doubled or misplaced changes it.
+fn wanted(moves: &[Move]) -> Vec<Move> {
+    let mut sorted = moves.to_vec();
+    sorted.sort_unstable_by_key(|m| (m.at, m.object, m.extent.offset));
+    let mut runs: Vec<Move> = Vec::new();
+    for m in sorted {
+        match runs.last_mut() {
+            Some(run)
+                if run.object == m.object
+                    && run.extent.end() == m.extent.offset
+                    && run.at + run.extent.bytes == m.at =>
+            {
+                run.extent.bytes += m.extent.bytes;
+            }
+            _ => runs.push(m),
+        }
+    }
+    runs
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_byte_travels_exactly_once_in_bounds_and_aligned_where_it_claims_to_be(r in request()) {
+        let transfer =
+            Transfer::new(r.direction, r.objects.clone(), r.moves.clone(), r.region_bytes).unwrap();
+        let plan = Plan::new(&transfer, &r.surveys, &[], &r.policy).unwrap();
+
+        let mut planned = Vec::new();
+        for chunk in plan.chunks() {
+            for piece in plan.pieces(chunk) {
+                planned.push(Move { object: chunk.object, extent: piece.extent, at: piece.at });
+                prop_assert!(!piece.extent.is_empty());
+                prop_assert_eq!(piece.extent.intersection(chunk.extent), piece.extent);
+            }
+        }
+        prop_assert_eq!(wanted(&planned), wanted(transfer.moves()));
+
+        for chunk in plan.drive() {
+            prop_assert!(chunk.extent.is_aligned(4096));
+            prop_assert!(chunk.extent.bytes <= r.policy.chunk_bytes);
+            prop_assert!(r.surveys[chunk.object as usize].direct.is_some());
+            if chunk.route == Route::Direct {
+                let [piece] = plan.pieces(chunk) else { panic!("a direct chunk has one piece") };
+                prop_assert_eq!(piece.extent, chunk.extent);
+                prop_assert!((r.policy.region_address + piece.at).is_multiple_of(512));
+            }
+        }
+        for chunk in plan.cached() {
+            prop_assert_eq!(chunk.route, Route::Buffered);
+            let pieces = plan.pieces(chunk);
+            prop_assert!(pieces.iter().map(|p| p.extent.bytes).sum::<u64>() <= r.policy.chunk_bytes);
+            prop_assert!(pieces.windows(2).all(|p| p[0].at + p[0].extent.bytes == p[1].at));
+        }
+    }
+
+    #[test]
+    fn no_block_is_written_by_two_chunks(r in request()) {
+        let transfer =
+            Transfer::new(Direction::Out, r.objects.clone(), r.moves, r.region_bytes).unwrap();
+        let plan = Plan::new(&transfer, &r.surveys, &[], &r.policy).unwrap();
+        let drive = plan.drive();
+        for (i, a) in drive.iter().enumerate() {
+            for b in &drive[i + 1..] {
+                prop_assert!(a.object != b.object || a.extent.intersection(b.extent).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_across_reads_and_writes_each_byte_once(
+        (bytes, pages, twin) in (0_u64..900_000, 1_u64..32, survey()), own in survey(),
+    ) {
+        let transfer = Transfer::whole(Direction::Across, vec![Object::new("o", bytes)]).unwrap();
+        let policy = Policy::new(Choice::Auto, pages * 4096);
+        let plan = Plan::new(&transfer, &[own], &[twin], &policy).unwrap();
+        let mut at = 0;
+        for chunk in plan.chunks() {
+            let [piece] = plan.pieces(chunk) else { panic!("one piece") };
+            prop_assert_eq!((piece.extent.offset, piece.at), (at, at));
+            prop_assert!(chunk.extent.is_aligned(4096) && chunk.extent.bytes <= policy.chunk_bytes);
+            prop_assert!(chunk.onward.is_some());
+            at = piece.extent.end();
+        }
+        prop_assert_eq!(at, bytes);
+    }
+}

@@ -1,0 +1,190 @@
+//! What happened: which way every byte went, how long it took, what bound the speed.
+//!
+//! A receipt is a value with a documented JSON form (`docs/receipt.md`); field names are part of
+//! the interface. Its [`Display`](fmt::Display) is the short form for people.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    quantity::{Bytes, Rate, Seconds},
+    route::{Leg, Reason, Route},
+};
+
+/// The name and version of the JSON form.
+pub const SCHEMA: &str = "straightway.receipt/1";
+
+/// What a transfer did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Payload bytes that arrived.
+    pub bytes: u64,
+    /// From the start of the first I/O to the last byte in place, and synced where it was asked.
+    pub seconds: f64,
+    /// `bytes` over `seconds`.
+    pub rate_bytes_per_s: f64,
+    /// Bytes by leg, route and reason. For each leg they add up to `bytes`.
+    pub routes: Vec<RouteBytes>,
+    /// Latency by stage.
+    pub latency: Latency,
+    /// User CPU seconds of the process while the transfer ran.
+    pub cpu_user_s: f64,
+    /// System CPU seconds of the process while the transfer ran.
+    pub cpu_system_s: f64,
+    /// Both, for each 10^9 bytes.
+    pub cpu_s_per_gb: f64,
+    /// The most ring memory in use at once.
+    pub staging_bytes_peak: u64,
+    /// The most memory pinned or registered at once.
+    pub pinned_bytes_peak: u64,
+    /// I/Os that storage completed.
+    pub ios: u64,
+    /// Bytes that storage moved: more than `bytes` where supersets were read.
+    pub storage_bytes: u64,
+    /// The part of `seconds` that went into syncing what was written.
+    pub sync_s: f64,
+    /// What ran it: the engine and the number of lanes.
+    pub engine: String,
+    /// How many lanes took part.
+    pub lanes: u32,
+    /// What bound the speed.
+    pub bound_by: Bound,
+}
+
+/// Bytes that took one route for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteBytes {
+    /// Out of an object or into one.
+    pub leg: Leg,
+    /// How they travelled.
+    pub route: Route,
+    /// Why that way.
+    pub reason: Reason,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// Latency of one I/O by stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// From being taken up by a lane to being handed to storage.
+    pub queueing: Percentiles,
+    /// From being handed to storage to its completion.
+    pub storage: Percentiles,
+    /// From the completion to the bytes being in place.
+    pub copy: Percentiles,
+}
+
+/// A latency distribution in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// How many were measured.
+    pub count: u64,
+    /// Half were at most this long.
+    pub p50_us: f64,
+    /// 99 in 100.
+    pub p99_us: f64,
+    /// 999 in 1000.
+    pub p99_9_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// What bound the speed of a transfer: where its lanes spent most of their time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Waiting for the drive.
+    Storage,
+    /// Copying out of, or into, the page cache.
+    PageCache,
+    /// Copying between the ring and the region.
+    Copy,
+    /// Preparing and submitting I/Os.
+    Cpu,
+    /// Waiting for the sync at the end.
+    Sync,
+    /// A limit that was asked for.
+    Throttle,
+    /// There was nothing to move.
+    Nothing,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Storage => "storage",
+            Self::PageCache => "page cache",
+            Self::Copy => "copy",
+            Self::Cpu => "cpu",
+            Self::Sync => "sync",
+            Self::Throttle => "throttle",
+            Self::Nothing => "nothing",
+        })
+    }
+}
+
+impl Receipt {
+    /// Bytes that took `route` on `leg`, whatever the reason.
+    pub fn bytes_by(&self, leg: Leg, route: Route) -> u64 {
+        let takes = |r: &&RouteBytes| r.leg == leg && r.route == route;
+        self.routes.iter().filter(takes).map(|r| r.bytes).sum()
+    }
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} in {} at {}, bound by {}",
+            Bytes(self.bytes),
+            Seconds(self.seconds),
+            Rate(self.rate_bytes_per_s),
+            self.bound_by
+        )?;
+        for r in &self.routes {
+            let share = 100.0 * r.bytes as f64 / (self.bytes.max(1)) as f64;
+            let (leg, route) = (r.leg, r.route);
+            writeln!(
+                f,
+                "  {leg:<6}{route:<9}{:>10} {share:>5.1} %  {}",
+                Bytes(r.bytes),
+                r.reason
+            )?;
+        }
+        for (name, p) in [
+            ("queueing", self.latency.queueing),
+            ("storage", self.latency.storage),
+            ("copy", self.latency.copy),
+        ] {
+            if p.count > 0 {
+                let us = |v: f64| Seconds(v * 1e-6).to_string();
+                let (p50, p99, p999, max) =
+                    (us(p.p50_us), us(p.p99_us), us(p.p99_9_us), us(p.max_us));
+                writeln!(
+                    f,
+                    "  {name:<9}p50 {p50:<9}p99 {p99:<9}p99.9 {p999:<9}max {max}"
+                )?;
+            }
+        }
+        write!(
+            f,
+            "  {} by {} lane{} of {}; cpu {} user + {} system, {:.3} s per GB; ring {}",
+            if self.ios == 1 {
+                "1 I/O".to_owned()
+            } else {
+                format!("{} I/Os", self.ios)
+            },
+            self.lanes,
+            if self.lanes == 1 { "" } else { "s" },
+            self.engine,
+            Seconds(self.cpu_user_s),
+            Seconds(self.cpu_system_s),
+            self.cpu_s_per_gb,
+            Bytes(self.staging_bytes_peak),
+        )
+    }
+}

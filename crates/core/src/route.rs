@@ -1,0 +1,117 @@
+//! How bytes travel, and why that way.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a region's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Host memory.
+    Host,
+    /// The memory of the GPU with this number.
+    Gpu(u32),
+}
+
+/// How a chunk travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Route {
+    /// By DMA straight into or out of the region: O_DIRECT for host memory, cuFile for a GPU.
+    Direct,
+    /// By DMA into a small ring, and on from there by a copy.
+    Staged,
+    /// Through the page cache.
+    Buffered,
+}
+
+/// Which route the user wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// The straightest that the machine allows, extent by extent.
+    #[default]
+    Auto,
+    /// This one; what cannot take it is an error.
+    Only(Route),
+}
+
+/// Which half of the way: out of an object, or into one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Leg {
+    /// Out of an object.
+    Read,
+    /// Into an object.
+    Write,
+}
+
+/// Why a chunk took its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// Aligned in the object and in memory: nothing stands in the way.
+    Aligned,
+    /// A head or tail that is not aligned; it travels inside an aligned superset.
+    RaggedEdge,
+    /// Too small for its aligned interior to be worth an I/O of its own.
+    Small,
+    /// The region's address is out of step with the offset in the object.
+    MemoryMisaligned,
+    /// The bytes were in the page cache already.
+    Resident,
+    /// The file system has no O_DIRECT.
+    NoDirectIo,
+    /// The user asked for this route.
+    Demanded,
+    /// GPUDirect Storage is not proven for this object and GPU.
+    NotProven,
+    /// cuFile moved the bytes itself, by way of host memory.
+    CompatMode,
+    /// cuFile moved the bytes and did not say how.
+    Unknown,
+    /// Proven by cuFile's counters: peer-to-peer DMA.
+    ProvenP2pdma,
+    /// Proven by cuFile's counters: the nvidia-fs driver.
+    ProvenNvidiaFs,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Direct => "direct",
+            Self::Staged => "staged",
+            Self::Buffered => "buffered",
+        })
+    }
+}
+
+impl fmt::Display for Leg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Aligned => "aligned",
+            Self::RaggedEdge => "ragged edge, inside an aligned superset",
+            Self::Small => "small, inside an aligned superset",
+            Self::MemoryMisaligned => "memory out of step with the file",
+            Self::Resident => "in the page cache already",
+            Self::NoDirectIo => "the file system has no O_DIRECT",
+            Self::Demanded => "asked for",
+            Self::NotProven => "GPUDirect Storage is not proven here",
+            Self::CompatMode => "cuFile's compatibility mode",
+            Self::Unknown => "cuFile did not say how",
+            Self::ProvenP2pdma => "proven by cuFile's counters, P2PDMA",
+            Self::ProvenNvidiaFs => "proven by cuFile's counters, nvidia-fs",
+        })
+    }
+}

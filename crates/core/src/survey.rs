@@ -1,0 +1,100 @@
+//! What was found out about an object before planning.
+//!
+//! The planner is pure, so whatever takes a system call to learn (does the file system have
+//! O_DIRECT, which pages are in the cache) is learnt first and handed over as a value.
+
+use crate::extent::{Extent, up};
+
+/// What direct I/O asks of offsets and of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// Offsets and lengths in the object are multiples of this.
+    pub object_bytes: u64,
+    /// Addresses in memory are multiples of this.
+    pub memory_bytes: u64,
+}
+
+impl Alignment {
+    /// A page, and the block of nearly every file system.
+    ///
+    /// Never plan with less than this, even where the drive would take 512: two chunks would then
+    /// share a page, and a write through the page cache could bring back the other's old bytes.
+    pub const PAGE_BYTES: u64 = 4096;
+}
+
+/// What the planner needs to know of one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// What O_DIRECT asks for; `None` where the file system refuses it.
+    pub direct: Option<Alignment>,
+    /// Whether DMA between this object and the region's GPU is proven.
+    pub gpu_direct: bool,
+    /// Which extents are in the page cache: sorted, apart, whole pages.
+    pub resident: Vec<Extent>,
+}
+
+impl Survey {
+    /// An object that takes O_DIRECT, with nothing in the page cache.
+    pub fn direct(alignment: Alignment) -> Self {
+        Self {
+            direct: Some(alignment),
+            ..Self::default()
+        }
+    }
+
+    /// The first run of `extent` whose bytes are either all in the page cache or all not there.
+    pub(crate) fn first_run(&self, extent: Extent) -> (Extent, bool) {
+        let next = self
+            .resident
+            .partition_point(|run| run.end() <= extent.offset);
+        match self.resident.get(next) {
+            Some(run) if run.offset <= extent.offset => (
+                Extent::between(extent.offset, run.end().min(extent.end())),
+                true,
+            ),
+            Some(run) if run.offset < extent.end() => {
+                (Extent::between(extent.offset, run.offset), false)
+            }
+            _ => (extent, false),
+        }
+    }
+}
+
+/// Rounds a length up to whole pages.
+pub fn whole_pages(bytes: u64) -> u64 {
+    up(bytes, Alignment::PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_end_where_residency_changes() {
+        let resident = vec![Extent::new(4096, 4096), Extent::new(16384, 8192)];
+        let survey = Survey {
+            resident,
+            ..Survey::default()
+        };
+        assert_eq!(
+            survey.first_run(Extent::new(0, 9999)),
+            (Extent::new(0, 4096), false)
+        );
+        assert_eq!(
+            survey.first_run(Extent::new(5000, 9999)),
+            (Extent::between(5000, 8192), true)
+        );
+        assert_eq!(
+            survey.first_run(Extent::new(8192, 100)),
+            (Extent::new(8192, 100), false)
+        );
+        assert_eq!(
+            survey.first_run(Extent::new(20000, 99999)).0,
+            Extent::between(20000, 24576)
+        );
+        assert_eq!(
+            survey.first_run(Extent::new(30000, 9)),
+            (Extent::new(30000, 9), false)
+        );
+    }
+}
