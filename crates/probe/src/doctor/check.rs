@@ -222,9 +222,11 @@ impl Check {
 /// Every check, in the order of the guide.
 pub fn all() -> impl Iterator<Item = &'static Check> {
     let tables = [
+        // The kernel comes first: what it lacks is harder to add than a module or a setting, and the
+        // verdict names the first reason it finds.
+        super::kernel::CHECKS,
         super::driver::CHECKS,
         super::library::CHECKS,
-        super::kernel::CHECKS,
         super::platform::CHECKS,
         super::fabric::CHECKS,
         super::storage::CHECKS,

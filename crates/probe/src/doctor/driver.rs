@@ -1,5 +1,7 @@
 //! Checks of the GPU, its driver and the nvidia-fs module.
 
+use std::collections::BTreeMap;
+
 use straightway_core::Bytes;
 
 use super::{
@@ -11,12 +13,11 @@ use super::{
 const P2PDMA_DRIVER: (u32, u32) = (565, 47);
 /// The first nvidia-fs that works with the open kernel module alone, by its release notes.
 const OPEN_ONLY_NVIDIA_FS: (u32, u32) = (2, 17);
-/// Names of data-centre GPUs that P2PDMA serves, by NVIDIA's guide; Grace parts carry them inside.
-const P2PDMA_MODELS: [&str; 12] = [
-    "A100", "A800", "A40", "A30", "L4", "L40", "H100", "H200", "H800", "H20", "B100", "B200",
+/// The GPUs that P2PDMA serves, by NVIDIA's guide, and their variants for export and with Grace.
+const P2PDMA_MODELS: [&str; 17] = [
+    "A100", "A800", "A40", "L4", "L40", "L40S", "H100", "H800", "H200", "H20", "GH200", "B100",
+    "B200", "GB200", "B300", "GB300", "GB10",
 ];
-/// More of the same, newer than the guide's first edition.
-const P2PDMA_MODELS_LATER: [&str; 4] = ["B300", "GB200", "GB300", "GH200"];
 /// Below this a BAR1 cannot show the memory of any GPU that P2PDMA serves.
 const BAR1_BYTES_MIN: u64 = 16 << 30;
 
@@ -150,11 +151,12 @@ fn look_present(facts: &Facts<'_>) -> Outcome {
     if facts.gpus.is_empty() {
         return Outcome::fail("no NVIDIA GPU on the PCI bus");
     }
-    let names = facts.gpus.iter().map(|gpu| match &gpu.model {
-        Some(model) => format!("{model} at {}", gpu.address),
-        None => format!("at {}", gpu.address),
-    });
-    Outcome::pass(list(names))
+    if let [gpu] = &facts.gpus[..] {
+        let model = gpu.model.as_deref().unwrap_or("one");
+        return Outcome::pass(format!("{model} at {}", gpu.address));
+    }
+    let models = facts.gpus.iter().map(|gpu| gpu.model.as_deref());
+    Outcome::pass(tally(models.map(|model| model.unwrap_or("unknown"))))
 }
 
 /// The driver, or the reason why what depends on it is not looked at.
@@ -172,10 +174,18 @@ fn look_nodes(facts: &Facts<'_>) -> Outcome {
     if facts.driver.is_none() {
         return Outcome::skip("no driver");
     }
-    let missing: Vec<&str> = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"]
+    let mut missing: Vec<&str> = ["/dev/nvidiactl", "/dev/nvidia-uvm"]
         .into_iter()
         .filter(|path| !facts.root.exists(path))
         .collect();
+    // A container may be given any one of the GPUs.
+    let is_gpu = |name: &String| {
+        name.strip_prefix("nvidia")
+            .is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    if !facts.root.list("/dev").iter().any(is_gpu) {
+        missing.push("/dev/nvidia0");
+    }
     if missing.is_empty() {
         Outcome::pass("nvidiactl, nvidia-uvm and the GPU's are there")
     } else {
@@ -244,19 +254,18 @@ fn look_class(facts: &Facts<'_>) -> Outcome {
     if models.is_empty() {
         return Outcome::skip("the model is not known");
     }
-    let is = |model: &&&str, names: &[&str]| {
-        let mut words = model.split([' ', '-']);
-        words.any(|word| names.contains(&word) || word.starts_with("L40"))
-    };
     if let Some(model) = models.iter().find(|model| model.contains("GeForce")) {
         return Outcome::fail(format!("{model} is no data-centre GPU"));
     }
-    let served = |model: &&&str| is(model, &P2PDMA_MODELS) || is(model, &P2PDMA_MODELS_LATER);
-    match models.iter().find(|model| !served(model)) {
+    let is_served = |model: &&&str| {
+        let mut words = model.split([' ', '-']);
+        words.any(|word| P2PDMA_MODELS.contains(&word))
+    };
+    match models.iter().find(|model| !is_served(model)) {
         Some(model) => {
             Outcome::fail(format!("{model} is not among those that P2PDMA serves")).closes(P2PDMA)
         }
-        None => Outcome::pass(list(models.iter().map(ToString::to_string))),
+        None => Outcome::pass(tally(models.into_iter())),
     }
 }
 
@@ -395,4 +404,14 @@ pub(super) fn list(items: impl ExactSizeIterator<Item = String>) -> String {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
+}
+
+/// Equal names counted: `8 × H100`.
+fn tally<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in names {
+        *counts.entry(name).or_default() += 1;
+    }
+    let counted = counts.into_iter();
+    list(counted.map(|(name, count)| format!("{count} × {name}")))
 }

@@ -63,6 +63,18 @@ impl<'a> Facts<'a> {
         self.backing.as_ref().ok()
     }
 
+    /// Whether the path is on a file system that is memory: `O_DIRECT` may be accepted there, and
+    /// means nothing.
+    pub(super) fn is_memory(&self) -> bool {
+        let file_system = self
+            .backing()
+            .map(|backing| backing.mount.file_system.as_str());
+        matches!(
+            file_system,
+            Some("tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs")
+        )
+    }
+
     /// Whether a kernel module is loaded or built in.
     pub(super) fn has_module(&self, name: &str) -> bool {
         self.root.exists(Path::new("/sys/module").join(name))

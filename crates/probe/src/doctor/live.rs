@@ -253,7 +253,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "live.host",
         layer: Layer::Live,
-        title: "read into host memory",
+        title: "host read",
         ways: ADVICE,
         why: "a real O_DIRECT read shows what the drive gives before any GPU is involved",
         mend: "read the error; a file system without O_DIRECT is read through the page cache",
@@ -262,7 +262,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "live.gpu",
         layer: Layer::Live,
-        title: "transfer into GPU memory",
+        title: "GPU transfer",
         ways: DIRECT,
         why: "cuFile falls back to host memory without a word; only its own counters during a real \
               transfer prove which path the bytes took",
@@ -282,7 +282,11 @@ fn look_host(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("the file is empty");
     }
     let (bytes, rate) = (Bytes(read.bytes), read.rate());
-    Outcome::pass(format!("{bytes} by O_DIRECT at {rate}, one read at a time"))
+    if facts.is_memory() {
+        Outcome::pass(format!("{bytes} from memory at {rate}, by one thread"))
+    } else {
+        Outcome::pass(format!("{bytes} by O_DIRECT at {rate}, one read at a time"))
+    }
 }
 
 fn look_gpu(facts: &Facts<'_>) -> Outcome {

@@ -41,7 +41,7 @@ pub(super) const CHECKS: &[Check] = &[
         ways: DIRECT,
         why: "GPUDirect Storage supports ext4 with data=ordered; with data=journal every byte is \
               copied through the page cache",
-        mend: "sudo umount the file system and mount it with -o data=ordered (also in /etc/fstab)",
+        mend: "sudo umount /MOUNT && sudo mount -o data=ordered /dev/DRIVE /MOUNT",
         look: look_journal,
     },
     Check {
@@ -50,7 +50,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "mount options",
         ways: ADVICE,
         why: "sync makes each write wait for the drive",
-        mend: "sudo mount -o remount,async the file system",
+        mend: "sudo mount -o remount,async /MOUNT",
         look: look_options,
     },
     Check {
@@ -200,7 +200,13 @@ fn look_journal(facts: &Facts<'_>) -> Outcome {
     match backing.mount.option("data").or(own) {
         Some("ordered") => Outcome::pass("data=ordered"),
         None => Outcome::pass("data=ordered, by default"),
-        Some(mode) => Outcome::fail(format!("ext4 is mounted with data={mode}")),
+        Some(mode) => {
+            let Mount { source, point, .. } = &backing.mount;
+            let point = point.display();
+            Outcome::fail(format!("ext4 is mounted with data={mode}")).mend(format!(
+                "sudo umount {point} && sudo mount -o data=ordered {source} {point}"
+            ))
+        }
     }
 }
 
@@ -210,7 +216,9 @@ fn look_options(facts: &Facts<'_>) -> Outcome {
         Err(outcome) => return outcome,
     };
     if mount.option("sync").is_some() {
-        Outcome::warn(format!("{} is mounted with sync", mount.point.display()))
+        let point = mount.point.display();
+        Outcome::warn(format!("{point} is mounted with sync"))
+            .mend(format!("sudo mount -o remount,async {point}"))
     } else {
         Outcome::pass(mount.options.join(","))
     }
