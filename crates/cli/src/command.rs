@@ -1,3 +1,8 @@
 //! The commands, one file each: its arguments as data, and `run`.
 
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod copy;
 pub(crate) mod doctor;
+mod tuning;
+mod watch;

@@ -20,9 +20,9 @@ use crate::{
     transfer::{Direction, Move, Transfer},
 };
 
-mod draft;
+mod layout;
 
-use draft::Draft;
+use layout::Layout;
 
 /// Part of a chunk: bytes of the object and where they are on the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Plan {
             surveys,
             onward,
             policy,
-            draft: Draft::new(policy),
+            layout: Layout::new(policy),
         };
         planner.check_demand()?;
         let key = |m: &Move| (m.object, m.extent.offset);
@@ -95,7 +95,7 @@ impl Plan {
             moves.sort_unstable_by_key(key);
             moves.into_iter().try_for_each(|m| planner.lay(m))?;
         }
-        let (chunks, pieces, drive_chunks) = planner.draft.finish();
+        let (chunks, pieces, drive_chunks) = planner.layout.finish();
         Ok(Self {
             chunks,
             pieces,
@@ -137,7 +137,7 @@ struct Planner<'a> {
     surveys: &'a [Survey],
     onward: &'a [Survey],
     policy: &'a Policy,
-    draft: Draft,
+    layout: Layout,
 }
 
 impl Planner<'_> {
@@ -212,7 +212,7 @@ impl Planner<'_> {
             match (self.transfer.direction(), route) {
                 (Direction::Across, route) => self.lay_across(part, route),
                 (_, Ok(alignment)) => self.lay_direct(part, alignment)?,
-                (_, Err(reason)) => self.draft.buffer(part, reason),
+                (_, Err(reason)) => self.layout.buffer(part, reason),
             }
             rest.extent = Extent::between(run.end(), rest.extent.end());
             rest.at += run.bytes;
@@ -249,16 +249,16 @@ impl Planner<'_> {
             );
         }
         if let Some(reason) = why_not {
-            self.draft
+            self.layout
                 .stage(m.object, m.extent, m.at, reason, align_bytes);
             return Ok(());
         }
         let head = Extent::between(m.extent.offset, interior.offset);
         let tail = Extent::between(interior.end(), m.extent.end());
-        self.draft
+        self.layout
             .stage(m.object, head, m.at, Reason::RaggedEdge, align_bytes);
-        self.draft.direct(m.object, interior, at);
-        self.draft.stage(
+        self.layout.direct(m.object, interior, at);
+        self.layout.stage(
             m.object,
             tail,
             at + interior.bytes,
@@ -290,7 +290,7 @@ impl Planner<'_> {
             Some(_) if piece.is_aligned(Alignment::PAGE_BYTES) => (Route::Direct, Reason::Aligned),
             Some(_) => (Route::Staged, Reason::RaggedEdge),
         };
-        self.draft.relay(m, |piece| {
+        self.layout.relay(m, |piece| {
             let read = match route {
                 Err(reason) => (Route::Buffered, reason),
                 Ok(_) if demanded => (Route::Staged, Reason::Demanded),

@@ -1,1 +1,22 @@
 //! Engines, lanes and the executor: what runs a plan.
+//!
+//! A [`Job`] is a planned transfer with its files and its region. The [`Executor`] gives it to
+//! lanes: drive lanes keep an io_uring full of O_DIRECT, page-cache lanes copy what is resident,
+//! each on its own thread. What comes back is a receipt.
+
+mod books;
+pub mod draft;
+pub mod engine;
+pub mod executor;
+mod flight;
+pub mod job;
+mod lane;
+pub mod settings;
+mod tally;
+pub mod wrapper;
+
+pub use draft::Draft;
+pub use executor::Executor;
+pub use job::{Job, Progress};
+pub use settings::Settings;
+pub use straightway_sys::{File, Region};

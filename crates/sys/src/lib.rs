@@ -1,10 +1,33 @@
-//! The only room with unsafe code: `io_uring`, aligned memory, page-cache residency, topology.
+//! The only room with unsafe code: io_uring, aligned memory, page-cache residency, topology, the
+//! CUDA driver and cuFile.
+//!
+//! What leaves this room is safe to use: buffers are owned by the I/O that uses them ([`Io`]),
+//! memory cannot be freed under a transfer ([`Window`] holds its [`Region`]), and what the machine
+//! lacks is an error of kind `Unsupported`, never a panic.
 
 pub mod backing;
+pub mod blocking;
+pub mod cuda;
+pub mod cufile;
 pub mod drive;
 pub mod ethtool;
+pub mod file;
 pub mod manifest;
+pub mod memory;
 pub mod mount;
 pub mod permission;
+pub mod region;
+pub mod request;
+pub mod residency;
 pub mod root;
+pub mod slot;
 pub mod topology;
+pub mod uring;
+pub mod usage;
+
+pub use file::File;
+pub use region::{Region, Window};
+pub use request::{Buf, By, Done, Io, Op};
+pub use slot::Slot;
+pub use uring::Uring;
+pub use usage::CpuTime;

@@ -11,7 +11,7 @@ use crate::{
 
 /// Chunks and pieces so far, and what is still open.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct Layout {
     chunk_bytes: u64,
     gap_bytes: u64,
     chunks: Vec<Chunk>,
@@ -21,7 +21,7 @@ pub(super) struct Draft {
     buffered: Vec<(u32, Reason, Piece)>,
 }
 
-impl Draft {
+impl Layout {
     pub(super) fn new(policy: &Policy) -> Self {
         Self {
             chunk_bytes: policy.chunk_bytes,

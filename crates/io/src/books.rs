@@ -1,0 +1,117 @@
+//! The books of one or more jobs, from which a receipt is made.
+
+use std::time::{Duration, Instant};
+
+use straightway_core::{
+    Rate, Receipt,
+    receipt::{Bound, SCHEMA},
+};
+use straightway_sys::CpuTime;
+
+use crate::tally::Tally;
+
+/// What has been counted since the books were opened.
+#[derive(Debug)]
+pub(crate) struct Books {
+    start: Instant,
+    cpu: CpuTime,
+    tally: Tally,
+    engines: Vec<&'static str>,
+    lanes: u32,
+    bytes: u64,
+    sync: Duration,
+}
+
+impl Books {
+    pub(crate) fn new() -> Self {
+        Self {
+            cpu: CpuTime::of_process(),
+            start: Instant::now(),
+            tally: Tally::new(),
+            engines: Vec::new(),
+            lanes: 0,
+            bytes: 0,
+            sync: Duration::ZERO,
+        }
+    }
+
+    /// Notes which engine took part.
+    pub(crate) fn name(&mut self, engine: &'static str) {
+        if !self.engines.contains(&engine) {
+            self.engines.push(engine);
+        }
+    }
+
+    /// Adds a job: its bytes, what its lanes counted, and how long its sync took.
+    pub(crate) fn add(&mut self, bytes: u64, lanes: Option<&Tally>, sync: Duration) {
+        self.bytes += bytes;
+        self.sync += sync;
+        if let Some(lanes) = lanes {
+            // Jobs follow each other on the same lanes and rings: their peaks do not add up.
+            self.lanes = self.lanes.max(lanes.lanes);
+            let staging = self.tally.staging_bytes_peak.max(lanes.staging_bytes_peak);
+            let pinned = self.tally.pinned_bytes.max(lanes.pinned_bytes);
+            self.tally.add(lanes);
+            self.tally.staging_bytes_peak = staging;
+            self.tally.pinned_bytes = pinned;
+        }
+    }
+
+    /// Closes the books.
+    pub(crate) fn close(self, rate_max: Option<Rate>) -> Receipt {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let cpu = CpuTime::of_process() - self.cpu;
+        let rate_bytes_per_s = self.bytes as f64 / seconds.max(1e-9);
+        let engine = if self.engines.is_empty() {
+            "none".to_owned()
+        } else {
+            self.engines.join(" + ")
+        };
+        let gigabytes = self.bytes as f64 / 1e9;
+        Receipt {
+            schema: SCHEMA.to_owned(),
+            bytes: self.bytes,
+            seconds,
+            rate_bytes_per_s,
+            routes: self.tally.routes(),
+            latency: self.tally.latency(),
+            cpu_user_s: cpu.user_s,
+            cpu_system_s: cpu.system_s,
+            cpu_s_per_gb: if self.bytes == 0 {
+                0.0
+            } else {
+                cpu.total_s() / gigabytes
+            },
+            staging_bytes_peak: self.tally.staging_bytes_peak,
+            pinned_bytes_peak: self.tally.pinned_bytes,
+            ios: self.tally.ios,
+            storage_bytes: self.tally.storage_bytes,
+            sync_s: self.sync.as_secs_f64(),
+            engine,
+            lanes: self.lanes,
+            bound_by: self.bound(rate_bytes_per_s, rate_max),
+        }
+    }
+
+    /// Where most of the time went.
+    fn bound(&self, rate: f64, rate_max: Option<Rate>) -> Bound {
+        if self.bytes == 0 {
+            return Bound::Nothing;
+        }
+        if rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
+            return Bound::Throttle;
+        }
+        // A lane's time is one share of the wall clock; the sync happens after all of them.
+        let lanes = self.lanes.max(1);
+        [
+            (Bound::Storage, self.tally.drive / lanes),
+            (Bound::PageCache, self.tally.page_cache / lanes),
+            (Bound::Copy, self.tally.copying / lanes),
+            (Bound::Cpu, self.tally.rest / lanes),
+            (Bound::Sync, self.sync),
+        ]
+        .into_iter()
+        .max_by_key(|(_, time)| *time)
+        .map_or(Bound::Nothing, |(bound, _)| bound)
+    }
+}

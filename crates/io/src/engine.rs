@@ -1,0 +1,60 @@
+//! Engines: what runs an I/O.
+//!
+//! An engine has two verbs. [`submit`](Engine::submit) takes an I/O on, or gives it back when the
+//! queue is full; [`poll`](Engine::poll) gives back what is done. An I/O owns its buffer all the
+//! while, so an engine cannot outlive or mislay it. What an engine can do is data
+//! ([`Capabilities`]); what cuts across all engines (faults, limits, traces) is a wrapper.
+
+pub mod cached;
+pub mod memory;
+pub mod pool;
+pub mod ring;
+
+use std::{fmt, time::Duration};
+
+use straightway_core::Result;
+use straightway_sys::{Done, Io};
+
+/// Runs I/Os.
+pub trait Engine: fmt::Debug + Send {
+    /// Takes `io` on. A full queue gives it back.
+    fn submit(&mut self, io: Io) -> Result<(), Io>;
+
+    /// Appends what is done to `done`, waiting up to `timeout` for the first. Answers how many.
+    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize>;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Called between transfers, with nothing in flight: lets go of what only the last one needed.
+    fn rest(&mut self) {}
+}
+
+const _: [&dyn Engine; 0] = [];
+
+/// What an engine can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Its name, as receipts have it.
+    pub name: &'static str,
+    /// How many I/Os it takes at once.
+    pub depth: usize,
+}
+
+impl Engine for Box<dyn Engine> {
+    fn submit(&mut self, io: Io) -> Result<(), Io> {
+        (**self).submit(io)
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
+        (**self).poll(done, timeout)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn rest(&mut self) {
+        (**self).rest();
+    }
+}

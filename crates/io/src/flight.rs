@@ -1,0 +1,218 @@
+//! A chunk on its way through a lane.
+
+use std::{sync::Arc, time::Instant};
+
+use straightway_core::{Alignment, Chunk, Direction, Error, Kind, Leg, Piece, Route, extent::down};
+use straightway_sys::{Buf, By, File, Io, Op, Window};
+
+use crate::job::Job;
+
+/// Times that an I/O may come back with nothing moved before it counts as failed.
+const STALLS_MAX: u8 = 16;
+
+/// A chunk on its way: which of its I/Os is running, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    pub(crate) chunk: Chunk,
+    /// Which of a buffered chunk's pieces.
+    piece: u32,
+    /// Reading or writing; a copy across does one and then the other.
+    pub(crate) leg: Leg,
+    /// How often the running I/O came back without having moved anything.
+    stalls: u8,
+    /// When its running I/O was made.
+    pub(crate) taken: Instant,
+    /// When its running I/O was handed to storage.
+    pub(crate) submitted: Instant,
+}
+
+/// What to do with an I/O that came back.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// All its bytes are moved.
+    Whole(Io),
+    /// The rest of it is still to be done.
+    Again(Io),
+    /// It failed.
+    Failed(Io, Error),
+}
+
+impl Flight {
+    pub(crate) fn new(chunk: Chunk, direction: Direction, now: Instant) -> Self {
+        let leg = if direction == Direction::Out {
+            Leg::Write
+        } else {
+            Leg::Read
+        };
+        Self {
+            chunk,
+            piece: 0,
+            leg,
+            stalls: 0,
+            taken: now,
+            submitted: now,
+        }
+    }
+
+    /// The piece that a buffered I/O is about; of other chunks, the first.
+    pub(crate) fn piece(&self, job: &Job) -> Piece {
+        job.plan().pieces(&self.chunk)[self.piece as usize]
+    }
+
+    /// How the running leg travels.
+    pub(crate) fn route(&self) -> Route {
+        match (self.leg, self.chunk.onward) {
+            (Leg::Write, Some((route, _))) => route,
+            _ => self.chunk.route,
+        }
+    }
+
+    /// Turns to the chunk's next piece, if it has one.
+    pub(crate) fn next_piece(&mut self, job: &Job, now: Instant) -> bool {
+        self.piece += 1;
+        self.restart(now);
+        (self.piece as usize) < job.plan().pieces(&self.chunk).len()
+    }
+
+    /// Turns a copy across from reading to writing.
+    pub(crate) fn turn_round(&mut self, now: Instant) {
+        self.leg = Leg::Write;
+        self.restart(now);
+    }
+
+    fn restart(&mut self, now: Instant) {
+        self.stalls = 0;
+        self.taken = now;
+    }
+
+    /// The I/O of the running leg with a slot. The slot holds the chunk's extent from its start on,
+    /// whichever part of it moves.
+    pub(crate) fn slot_io(&self, job: &Job, buf: Buf, tag: u32) -> Io {
+        let extent = match self.route() {
+            Route::Buffered => self.piece(job).extent,
+            Route::Direct | Route::Staged => self.chunk.extent,
+        };
+        let start = usize_of(extent.offset - self.chunk.extent.offset);
+        Io {
+            start,
+            ..self.io(job, extent.offset, buf, usize_of(extent.bytes), tag)
+        }
+    }
+
+    /// The I/O of the running piece with the region itself.
+    pub(crate) fn window_io(&self, job: &Job, tag: u32) -> Io {
+        let piece = self.piece(job);
+        let bytes = usize_of(piece.extent.bytes);
+        let window = Window::new(job.region(), piece.at, bytes);
+        self.io(job, piece.extent.offset, Buf::Window(window), bytes, tag)
+    }
+
+    fn io(&self, job: &Job, offset: u64, buf: Buf, bytes: usize, tag: u32) -> Io {
+        let by = match self.route() {
+            Route::Buffered => By::PageCache,
+            Route::Direct | Route::Staged => By::Direct,
+        };
+        let op = match self.leg {
+            Leg::Read => Op::Read,
+            Leg::Write => Op::Write,
+        };
+        Io {
+            op,
+            file: Arc::clone(self.file(job)),
+            by,
+            offset,
+            buf,
+            start: 0,
+            bytes,
+            tag,
+        }
+    }
+
+    /// The file of the running leg.
+    fn file<'a>(&self, job: &'a Job) -> &'a Arc<File> {
+        let files = match (self.leg, job.direction()) {
+            (Leg::Write, Direction::Across) => job.twins(),
+            _ => job.files(),
+        };
+        &files[self.chunk.object as usize]
+    }
+
+    /// Judges an I/O that came back.
+    pub(crate) fn judge(
+        &mut self,
+        job: &Job,
+        mut io: Io,
+        result: std::io::Result<usize>,
+    ) -> Verdict {
+        let moved = match &result {
+            Ok(moved) => *moved,
+            Err(error) if is_passing(error) => 0,
+            Err(_) => return self.failed(job, io, result),
+        };
+        let reached = io.offset + moved as u64;
+        if moved == io.bytes || (io.op == Op::Read && reached >= self.needed_end(job)) {
+            return Verdict::Whole(io);
+        }
+        // Direct I/O goes on from a whole block; moving part of it twice does no harm.
+        let block = match (io.by, io.file.alignment()) {
+            (By::Direct, Some(alignment)) => alignment.object_bytes,
+            (By::Direct, None) => Alignment::PAGE_BYTES,
+            (By::PageCache, _) => 1,
+        };
+        let step = down(reached, block).saturating_sub(io.offset);
+        if step == 0 {
+            self.stalls += 1;
+            let at_end = io.op == Op::Read && result.is_ok();
+            if at_end || self.stalls > STALLS_MAX {
+                return self.failed(job, io, result);
+            }
+        }
+        let step = usize_of(step);
+        io.offset += step as u64;
+        io.start += step;
+        io.bytes -= step;
+        Verdict::Again(io)
+    }
+
+    fn failed(&self, job: &Job, io: Io, result: std::io::Result<usize>) -> Verdict {
+        let file = self.file(job);
+        let error = match (result, io.op) {
+            (Err(source), Op::Read) => file.error("read", source),
+            (Err(source), Op::Write) => file.error("write", source),
+            (Ok(moved), Op::Read) => file.check_unchanged().err().unwrap_or_else(|| {
+                let end = io.offset + moved as u64;
+                let message = format!("nothing came after byte {end} of {}", file.bytes());
+                Error::new(Kind::Corrupt, "read", file.path().display(), message)
+            }),
+            (Ok(_), Op::Write) => file.error("write", std::io::ErrorKind::WriteZero.into()),
+        };
+        Verdict::Failed(io, error)
+    }
+
+    /// Where the last byte that anyone wants of this chunk ends. A superset may reach past the
+    /// file's end, and then comes up short without harm.
+    fn needed_end(&self, job: &Job) -> u64 {
+        if self.route() == Route::Buffered {
+            return self.piece(job).extent.end();
+        }
+        let ends = job
+            .plan()
+            .pieces(&self.chunk)
+            .iter()
+            .map(|p| p.extent.end());
+        ends.max().expect("a chunk has a piece")
+    }
+}
+
+/// Whether an error may go away by itself at once.
+fn is_passing(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock
+    )
+}
+
+/// A length inside memory.
+pub(crate) fn usize_of(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a chunk fits into memory")
+}

@@ -1,0 +1,284 @@
+//! A planned transfer with everything that it needs to run: the files, the region, and how far it
+//! has come.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+};
+
+use straightway_core::{
+    Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Plan, Policy, Result, Survey,
+    Transfer,
+};
+use straightway_sys::{File, Region, residency};
+
+use crate::settings::Settings;
+
+/// How far a job has come, and the switch that stops it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    moved_bytes: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Bytes in place so far.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Asks the job to stop. What is in flight is waited for; nothing more is begun.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the job was asked to stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Which chunks a lane takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Track {
+    /// Those that go to the drive.
+    Drive,
+    /// Those that go through the page cache.
+    Cached,
+}
+
+/// A planned transfer, ready to run.
+#[derive(Debug)]
+pub struct Job {
+    direction: Direction,
+    plan: Plan,
+    files: Vec<Arc<File>>,
+    twins: Vec<Arc<File>>,
+    region: Option<Arc<Region>>,
+    progress: Arc<Progress>,
+    next_drive: AtomicUsize,
+    next_cached: AtomicUsize,
+    failed: AtomicBool,
+    error: Mutex<Option<Error>>,
+}
+
+impl Job {
+    /// Reads extents of `files` into `region`.
+    pub fn read(
+        files: Vec<Arc<File>>,
+        moves: Vec<Move>,
+        region: &Arc<Region>,
+        choice: Choice,
+        settings: &Settings,
+    ) -> Result<Self> {
+        Self::with_region(Direction::In, files, moves, region, choice, settings)
+    }
+
+    /// Writes parts of `region` to extents of `files`, which are new: what no move names is zero.
+    pub fn write(
+        region: &Arc<Region>,
+        files: Vec<Arc<File>>,
+        moves: Vec<Move>,
+        choice: Choice,
+        settings: &Settings,
+    ) -> Result<Self> {
+        Self::with_region(Direction::Out, files, moves, region, choice, settings)
+    }
+
+    /// Copies extents of each file to the same place in its twin, which is new.
+    pub fn relay(
+        files: Vec<Arc<File>>,
+        twins: Vec<Arc<File>>,
+        extents: Vec<(u32, Extent)>,
+        choice: Choice,
+        settings: &Settings,
+    ) -> Result<Self> {
+        assert_eq!(files.len(), twins.len(), "each file has one twin");
+        let in_place = |(object, extent): (u32, Extent)| Move {
+            object,
+            extent,
+            at: extent.offset,
+        };
+        let moves = extents.into_iter().map(in_place).collect();
+        let transfer = Transfer::new(Direction::Across, objects(&files), moves, 0)?;
+        let surveys = survey(&files, &transfer, choice);
+        let onward: Vec<_> = twins.iter().map(|f| bare_survey(f)).collect();
+        let policy = Policy::new(choice, settings.chunk_bytes);
+        let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
+        Ok(Self::new(Direction::Across, plan, files, twins, None))
+    }
+
+    fn with_region(
+        direction: Direction,
+        files: Vec<Arc<File>>,
+        moves: Vec<Move>,
+        region: &Arc<Region>,
+        choice: Choice,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let transfer = Transfer::new(direction, objects(&files), moves, region.bytes())?;
+        let surveys = match direction {
+            Direction::Out => files.iter().map(|f| bare_survey(f)).collect(),
+            Direction::In | Direction::Across => survey(&files, &transfer, choice),
+        };
+        let policy = Policy {
+            place: region.place(),
+            region_address: region.address(),
+            ..Policy::new(choice, settings.chunk_bytes)
+        };
+        let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
+        Ok(Self::new(
+            direction,
+            plan,
+            files,
+            Vec::new(),
+            Some(Arc::clone(region)),
+        ))
+    }
+
+    fn new(
+        direction: Direction,
+        plan: Plan,
+        files: Vec<Arc<File>>,
+        twins: Vec<Arc<File>>,
+        region: Option<Arc<Region>>,
+    ) -> Self {
+        Self {
+            direction,
+            plan,
+            files,
+            twins,
+            region,
+            progress: Arc::default(),
+            next_drive: AtomicUsize::new(0),
+            next_cached: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            error: Mutex::new(None),
+        }
+    }
+
+    /// Shares how far it has come with `progress`, which may serve several jobs in turn.
+    #[must_use]
+    pub fn with_progress(mut self, progress: &Arc<Progress>) -> Self {
+        self.progress = Arc::clone(progress);
+        self
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Its plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Which way its bytes go.
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// The files that are read or, from a region, written.
+    pub(crate) fn files(&self) -> &[Arc<File>] {
+        &self.files
+    }
+
+    /// The files that a copy across writes.
+    pub(crate) fn twins(&self) -> &[Arc<File>] {
+        &self.twins
+    }
+
+    /// The region of a job that has one.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        self.region
+            .as_ref()
+            .expect("only a copy across has no region")
+    }
+
+    /// The next chunk of a track that no lane has taken yet.
+    pub(crate) fn take(&self, track: Track) -> Option<Chunk> {
+        if self.is_stopped() {
+            return None;
+        }
+        let (next, chunks) = match track {
+            Track::Drive => (&self.next_drive, self.plan.drive()),
+            Track::Cached => (&self.next_cached, self.plan.cached()),
+        };
+        chunks.get(next.fetch_add(1, Ordering::Relaxed)).copied()
+    }
+
+    /// Whether it failed or was asked to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) || self.progress.is_cancelled()
+    }
+
+    /// Stops the job with an error. The first one counts.
+    pub(crate) fn fail(&self, error: Error) {
+        self.error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(error);
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// What stopped it, if anything did.
+    pub(crate) fn outcome(&self) -> Result<()> {
+        if let Some(error) = self
+            .error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            return Err(error);
+        }
+        if self.progress.is_cancelled() {
+            let name = self
+                .files
+                .first()
+                .map_or_else(String::new, |f| f.object().name);
+            return Err(Error::new(
+                Kind::Cancelled,
+                "finish with",
+                name,
+                "it was interrupted",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn objects(files: &[Arc<File>]) -> Vec<Object> {
+    files.iter().map(|f| f.object()).collect()
+}
+
+/// What is known of a file that nobody has read yet.
+fn bare_survey(file: &File) -> Survey {
+    Survey {
+        direct: file.alignment(),
+        ..Survey::default()
+    }
+}
+
+/// Finds out which bytes are in the page cache, where that can matter.
+fn survey(files: &[Arc<File>], transfer: &Transfer, choice: Choice) -> Vec<Survey> {
+    let mut hulls: Vec<Option<Extent>> = vec![None; files.len()];
+    for m in transfer.moves() {
+        let hull = &mut hulls[m.object as usize];
+        let known = hull.unwrap_or(m.extent);
+        let start = known.offset.min(m.extent.offset);
+        *hull = Some(Extent::between(start, known.end().max(m.extent.end())));
+    }
+    let one = |(file, hull): (&Arc<File>, Option<Extent>)| {
+        let mut survey = bare_survey(file);
+        if let (Choice::Auto, Some(_), Some(hull)) = (choice, survey.direct, hull) {
+            survey.resident = residency::resident(file, hull);
+        }
+        survey
+    };
+    files.iter().zip(hulls).map(one).collect()
+}

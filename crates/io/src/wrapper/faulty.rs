@@ -1,0 +1,131 @@
+//! An engine that fails on purpose: I/O errors, short transfers, late and reordered completions.
+//!
+//! Which I/Os suffer follows from a seed alone, so a run that failed can be run again.
+
+use std::{io, time::Duration};
+
+use straightway_core::Result;
+use straightway_sys::{Done, Io};
+
+use crate::engine::{Capabilities, Engine};
+
+/// How often to do what. A chance is out of 1000 I/Os.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// What the run follows from.
+    pub seed: u64,
+    /// I/Os that fail with `error_code`.
+    pub error_per_mille: u32,
+    /// The operating system's error number of those: `EIO`, `ENOSPC`.
+    pub error_code: i32,
+    /// I/Os that move only part of their bytes.
+    pub short_per_mille: u32,
+    /// Completions that come a few polls late, and so out of order.
+    pub late_per_mille: u32,
+}
+
+/// Wraps an engine and makes it fail.
+#[derive(Debug)]
+pub struct Faulty<E> {
+    engine: E,
+    faults: Faults,
+    state: u64,
+    /// Completions held back.
+    held: Vec<Done>,
+    /// The lengths of I/Os that were shortened, by tag.
+    shortened: Vec<(u32, usize)>,
+}
+
+impl<E: Engine> Faulty<E> {
+    /// Makes `engine` fail as `faults` say.
+    pub fn new(engine: E, faults: Faults) -> Self {
+        let state = faults.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        Self {
+            engine,
+            faults,
+            state,
+            held: Vec::new(),
+            shortened: Vec::new(),
+        }
+    }
+
+    /// Whether the next I/O is one of `per_mille` in 1000.
+    fn strikes(&mut self, per_mille: u32) -> bool {
+        self.draw(1000) < per_mille as usize
+    }
+
+    /// A number below `bound`, by xorshift.
+    fn draw(&mut self, bound: usize) -> usize {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        usize::try_from(self.state >> 33).expect("it has 31 bits") % bound
+    }
+}
+
+impl<E: Engine> Engine for Faulty<E> {
+    fn submit(&mut self, mut io: Io) -> Result<(), Io> {
+        if self.strikes(self.faults.error_per_mille) {
+            let result = Err(io::Error::from_raw_os_error(self.faults.error_code));
+            self.held.push(Done { io, result });
+            return Ok(());
+        }
+        let whole = io.bytes;
+        let tag = io.tag;
+        // Direct I/O comes up short by whole blocks.
+        let blocks = whole / 512;
+        let short = blocks > 1 && self.strikes(self.faults.short_per_mille);
+        if short {
+            io.bytes = (1 + self.draw(blocks - 1)) * 512;
+        }
+        match self.engine.submit(io) {
+            Ok(()) => {
+                if short {
+                    self.shortened.push((tag, whole));
+                }
+                Ok(())
+            }
+            Err(io) => Err(Io { bytes: whole, ..io }),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
+        let before = done.len();
+        let mut fresh = std::mem::take(&mut self.held);
+        let timeout = if fresh.is_empty() {
+            timeout
+        } else {
+            Duration::ZERO
+        };
+        let ready = fresh.len();
+        self.engine.poll(&mut fresh, timeout)?;
+        for (i, mut completion) in fresh.into_iter().enumerate() {
+            let tag = completion.io.tag;
+            if let Some(at) = self.shortened.iter().position(|(t, _)| *t == tag) {
+                completion.io.bytes = self.shortened.swap_remove(at).1;
+            }
+            // What was held back once has been late enough.
+            if i >= ready && self.strikes(self.faults.late_per_mille) {
+                self.held.push(completion);
+            } else {
+                done.push(completion);
+            }
+        }
+        if self.faults.late_per_mille > 0 {
+            let fresh = &mut done[before..];
+            for i in (1..fresh.len()).rev() {
+                let other = self.draw(i + 1);
+                fresh.swap(i, other);
+            }
+        }
+        Ok(done.len() - before)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    fn rest(&mut self) {
+        self.engine.rest();
+    }
+}

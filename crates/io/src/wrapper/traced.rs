@@ -1,0 +1,126 @@
+//! An engine that keeps a list of what it did.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use straightway_core::Result;
+use straightway_sys::{By, Done, Io, Op};
+
+use crate::engine::{Capabilities, Engine};
+
+/// What is kept at most. A trace is for looking at, and nobody looks at more.
+pub const EVENTS_MAX: usize = 1 << 20;
+
+/// One I/O that was done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The file's path.
+    pub path: String,
+    /// Read or write.
+    pub op: Op,
+    /// By which descriptor.
+    pub by: By,
+    /// Where in the file.
+    pub offset: u64,
+    /// How many bytes were asked for.
+    pub bytes: usize,
+    /// From the trace's start to its submission.
+    pub submitted: Duration,
+    /// From there to its completion.
+    pub took: Duration,
+    /// How many bytes were moved, or the error.
+    pub moved: Result<usize, String>,
+}
+
+/// A list of events that several engines add to.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    start: Instant,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            events: Arc::default(),
+        }
+    }
+}
+
+impl Trace {
+    /// What was kept so far, and leaves none.
+    pub fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Wraps an engine and traces it.
+#[derive(Debug)]
+pub struct Traced<E> {
+    engine: E,
+    trace: Trace,
+    /// When each I/O in flight was submitted, by tag.
+    submitted: Vec<(u32, Instant)>,
+}
+
+impl<E: Engine> Traced<E> {
+    /// Adds what `engine` does to `trace`.
+    pub fn new(engine: E, trace: Trace) -> Self {
+        Self {
+            engine,
+            trace,
+            submitted: Vec::new(),
+        }
+    }
+
+    fn event(&mut self, done: &Done) -> Event {
+        let now = Instant::now();
+        let io = &done.io;
+        let at = self.submitted.iter().position(|(tag, _)| *tag == io.tag);
+        let submitted = at.map_or(now, |at| self.submitted.swap_remove(at).1);
+        Event {
+            path: io.file.path().display().to_string(),
+            op: io.op,
+            by: io.by,
+            offset: io.offset,
+            bytes: io.bytes,
+            submitted: submitted.saturating_duration_since(self.trace.start),
+            took: now.saturating_duration_since(submitted),
+            moved: done.result.as_ref().copied().map_err(ToString::to_string),
+        }
+    }
+}
+
+impl<E: Engine> Engine for Traced<E> {
+    fn submit(&mut self, io: Io) -> Result<(), Io> {
+        let tag = io.tag;
+        self.engine.submit(io)?;
+        self.submitted.push((tag, Instant::now()));
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
+        let before = done.len();
+        let count = self.engine.poll(done, timeout)?;
+        let events: Vec<_> = done[before..].iter().map(|d| self.event(d)).collect();
+        let mut kept = self
+            .trace
+            .events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let room = EVENTS_MAX.saturating_sub(kept.len());
+        kept.extend(events.into_iter().take(room));
+        Ok(count)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    fn rest(&mut self) {
+        self.engine.rest();
+    }
+}

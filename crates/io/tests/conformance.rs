@@ -1,0 +1,311 @@
+//! One suite that every engine passes, plain and wrapped.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use straightway_core::Rate;
+use straightway_io::{
+    engine::{Engine, cached::Cached, memory::Memory, pool::Pool, ring::Ring},
+    wrapper::{
+        faulty::{Faults, Faulty},
+        throttled::Throttled,
+        traced::{Trace, Traced},
+    },
+};
+use straightway_sys::{Buf, By, Done, File, Io, Op, Region, Slot, Window};
+
+const BYTES: usize = 8192;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn io(op: Op, file: &Arc<File>, by: By, offset: u64, slot: Slot, tag: u32) -> Io {
+    let bytes = slot.bytes();
+    Io {
+        op,
+        file: Arc::clone(file),
+        by,
+        offset,
+        buf: Buf::Slot(slot),
+        start: 0,
+        bytes,
+        tag,
+    }
+}
+
+/// Runs all I/Os to the end, however small the queue, and gives them back by tag.
+fn run_all(engine: &mut dyn Engine, ios: Vec<Io>) -> Vec<Done> {
+    let count = ios.len();
+    let mut ios: std::collections::VecDeque<_> = ios.into();
+    let mut done = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while done.len() < count {
+        while let Some(io) = ios.pop_front() {
+            if let Err(io) = engine.submit(io) {
+                ios.push_front(io);
+                break;
+            }
+        }
+        engine.poll(&mut done, SECOND).unwrap();
+        assert!(Instant::now() < deadline, "{engine:?} lost an I/O");
+    }
+    done.sort_by_key(|d| d.io.tag);
+    done
+}
+
+fn pattern(tag: u32) -> u8 {
+    (tag * 7 + 1) as u8
+}
+
+/// Writes 64 blocks in reverse order, reads them back, and expects each to be what it was.
+fn what_is_written_is_read(engine: &mut dyn Engine, file: &Arc<File>, by: By) {
+    let blocks: Vec<_> = Slot::ring(64, BYTES).unwrap();
+    let writes = (0..64).rev().zip(blocks).map(|(tag, mut slot)| {
+        slot.as_mut_slice().fill(pattern(tag));
+        io(
+            Op::Write,
+            file,
+            by,
+            u64::from(tag) * BYTES as u64,
+            slot,
+            tag,
+        )
+    });
+    let written = run_all(engine, writes.collect());
+    let tags: HashSet<_> = written.iter().map(|d| d.io.tag).collect();
+    assert_eq!(tags.len(), 64, "every I/O comes back once");
+    let reads = written.into_iter().map(|done| {
+        assert_eq!(done.result.unwrap(), BYTES);
+        let Buf::Slot(mut slot) = done.io.buf else {
+            panic!("it went out with a slot")
+        };
+        slot.as_mut_slice().fill(0xEE);
+        io(Op::Read, file, by, done.io.offset, slot, done.io.tag)
+    });
+    for done in run_all(engine, reads.collect()) {
+        assert_eq!(done.result.unwrap(), BYTES);
+        let Buf::Slot(slot) = &done.io.buf else {
+            panic!("it went out with a slot")
+        };
+        assert!(
+            slot.as_slice().iter().all(|b| *b == pattern(done.io.tag)),
+            "tag {}",
+            done.io.tag
+        );
+    }
+}
+
+/// Reads across the end of the file and past it.
+fn the_end_is_a_short_read(engine: &mut dyn Engine, file: &Arc<File>) {
+    let end = 64 * BYTES as u64;
+    let mut slots = Slot::ring(2, BYTES).unwrap();
+    let past = io(
+        Op::Read,
+        file,
+        By::PageCache,
+        end + 4096,
+        slots.pop().unwrap(),
+        0,
+    );
+    let across = io(
+        Op::Read,
+        file,
+        By::PageCache,
+        end - 100,
+        slots.pop().unwrap(),
+        1,
+    );
+    let done = run_all(engine, vec![past, across]);
+    assert_eq!(*done[0].result.as_ref().unwrap(), 0);
+    assert_eq!(*done[1].result.as_ref().unwrap(), 100);
+}
+
+/// A full queue gives the I/O back whole.
+fn a_full_queue_gives_the_io_back(engine: &mut dyn Engine, file: &Arc<File>) {
+    let depth = engine.capabilities().depth;
+    let mut refused = None;
+    let mut taken = 0;
+    for (tag, slot) in (0..).zip(Slot::ring(depth + 1, 4096).unwrap()) {
+        match engine.submit(io(Op::Read, file, By::PageCache, 0, slot, tag)) {
+            Ok(()) => taken += 1,
+            Err(io) => refused = Some(io),
+        }
+    }
+    assert_eq!(taken, depth);
+    let refused = refused.expect("one more than fits");
+    assert_eq!((refused.tag as usize, refused.bytes), (depth, 4096));
+    let mut done = Vec::new();
+    while done.len() < depth {
+        engine.poll(&mut done, SECOND).unwrap();
+    }
+    run_all(engine, vec![refused]);
+}
+
+/// Reads straight into a region.
+fn a_window_is_filled_in_place(engine: &mut dyn Engine, file: &Arc<File>) {
+    let mut region = Arc::new(Region::host(3 * BYTES as u64).unwrap());
+    let window = Window::new(&region, BYTES as u64, BYTES);
+    let io = Io {
+        op: Op::Read,
+        file: Arc::clone(file),
+        by: By::PageCache,
+        offset: 5 * BYTES as u64,
+        buf: Buf::Window(window),
+        start: 0,
+        bytes: BYTES,
+        tag: 0,
+    };
+    drop(run_all(engine, vec![io]));
+    let bytes = Arc::get_mut(&mut region)
+        .expect("the I/O let go of it")
+        .as_slice();
+    assert!(
+        bytes[..BYTES]
+            .iter()
+            .chain(&bytes[2 * BYTES..])
+            .all(|b| *b == 0)
+    );
+    assert!(bytes[BYTES..2 * BYTES].iter().all(|b| *b == pattern(5)));
+}
+
+fn conforms(mut engine: impl Engine) {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let file = file_in(folder.path());
+    let by = if file.alignment().is_some() {
+        By::Direct
+    } else {
+        By::PageCache
+    };
+    what_is_written_is_read(&mut engine, &file, by);
+    what_is_written_is_read(&mut engine, &file, By::PageCache);
+    the_end_is_a_short_read(&mut engine, &file);
+    a_full_queue_gives_the_io_back(&mut engine, &file);
+    a_window_is_filled_in_place(&mut engine, &file);
+    engine.rest();
+    what_is_written_is_read(&mut engine, &file, By::PageCache);
+    let mut none = Vec::new();
+    assert_eq!(
+        engine.poll(&mut none, Duration::ZERO).unwrap(),
+        0,
+        "nothing is left"
+    );
+}
+
+fn file_in(folder: &Path) -> Arc<File> {
+    Arc::new(File::create(&folder.join("file"), 64 * BYTES as u64).unwrap())
+}
+
+/// io_uring, or a printed reason why not.
+fn ring(depth: u32) -> Option<Ring> {
+    Ring::new(depth)
+        .inspect_err(|error| eprintln!("skipped: {error}"))
+        .ok()
+}
+
+#[test]
+fn the_ring_conforms_at_any_depth() {
+    for depth in [1, 2, 32] {
+        ring(depth).into_iter().for_each(conforms);
+    }
+}
+
+#[test]
+fn the_pool_conforms_at_any_depth() {
+    for depth in [1, 2, 16] {
+        conforms(Pool::new(depth).unwrap());
+    }
+}
+
+#[test]
+fn the_cached_engine_conforms() {
+    conforms(Cached::default());
+}
+
+#[test]
+fn memory_conforms() {
+    conforms(Memory::new(8));
+}
+
+#[test]
+fn wrappers_that_change_nothing_conform() {
+    conforms(Faulty::new(Memory::new(4), Faults::default()));
+    conforms(Traced::new(Memory::new(4), Trace::default()));
+}
+
+#[test]
+fn late_and_reordered_completions_still_conform() {
+    let faults = Faults {
+        seed: 5,
+        late_per_mille: 400,
+        ..Faults::default()
+    };
+    conforms(Faulty::new(Memory::new(16), faults));
+    conforms(Faulty::new(Pool::new(4).unwrap(), faults));
+}
+
+#[test]
+fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = file_in(folder.path());
+    let faults = Faults {
+        seed: 9,
+        error_per_mille: 250,
+        error_code: 5,
+        short_per_mille: 250,
+        late_per_mille: 0,
+    };
+    let mut engine = Faulty::new(Memory::new(64), faults);
+    let writes = (0..64).zip(Slot::ring(64, BYTES).unwrap());
+    let writes = writes.map(|(tag, slot)| io(Op::Write, &file, By::PageCache, 0, slot, tag));
+    let done = run_all(&mut engine, writes.collect());
+    let failed = done.iter().filter(|d| d.result.is_err()).count();
+    let short = done
+        .iter()
+        .filter(|d| d.result.as_ref().is_ok_and(|n| *n < BYTES))
+        .count();
+    assert!(
+        (4..30).contains(&failed) && (4..30).contains(&short),
+        "{failed} {short}"
+    );
+    assert!(
+        done.iter().all(|d| d.io.bytes == BYTES),
+        "the I/O comes back as it went"
+    );
+}
+
+#[test]
+fn a_throttled_engine_keeps_to_its_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = file_in(folder.path());
+    // 64 blocks of 8 KiB at 2 MiB/s take a quarter of a second.
+    let mut engine = Throttled::new(Memory::new(64), Rate(2.0 * 1024.0 * 1024.0));
+    let start = Instant::now();
+    what_is_written_is_read(&mut engine, &file, By::PageCache);
+    let took = start.elapsed().as_secs_f64();
+    assert!((0.40..1.5).contains(&took), "two passes took {took} s");
+}
+
+#[test]
+fn a_trace_has_every_io() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = file_in(folder.path());
+    let trace = Trace::default();
+    let mut engine = Traced::new(Memory::new(8), trace.clone());
+    what_is_written_is_read(&mut engine, &file, By::PageCache);
+    let events = trace.take();
+    assert_eq!(events.len(), 128);
+    assert!(
+        events
+            .iter()
+            .all(|e| e.bytes == BYTES && e.moved == Ok(BYTES))
+    );
+    assert!(trace.take().is_empty());
+}

@@ -1,0 +1,371 @@
+//! Whole transfers on real files: every route, ragged extents, failures in mid-flight.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+use std::{fs, path::Path, sync::Arc};
+
+use proptest::prelude::*;
+use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Route};
+use straightway_io::{Draft, Executor, File, Job, Region, Settings, wrapper::faulty::Faults};
+
+/// A folder on the file system of the checkout: the one for temporary files may lack O_DIRECT.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
+}
+
+fn bytes_of(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 4096) as u8).collect()
+}
+
+fn write_file(path: &Path, len: usize) -> Arc<File> {
+    fs::write(path, bytes_of(len)).unwrap();
+    let file = File::open(path).unwrap();
+    file.sync().unwrap();
+    Arc::new(file)
+}
+
+fn small() -> Settings {
+    Settings {
+        chunk_bytes: 16 << 10,
+        depth: 4,
+        staging_bytes: 128 << 10,
+        ..Settings::default()
+    }
+}
+
+fn read_whole(
+    executor: &Executor,
+    file: &Arc<File>,
+    choice: Choice,
+) -> straightway_core::Result<(Vec<u8>, Receipt)> {
+    let mut region = Arc::new(Region::host(file.bytes())?);
+    let moves = vec![Move {
+        object: 0,
+        extent: Extent::new(0, file.bytes()),
+        at: 0,
+    }];
+    let job = Job::read(
+        vec![Arc::clone(file)],
+        moves,
+        &region,
+        choice,
+        executor.settings(),
+    )?;
+    let receipt = executor.run(job)?;
+    let bytes = Arc::get_mut(&mut region)
+        .expect("the transfer is over")
+        .as_slice()
+        .to_vec();
+    Ok((bytes, receipt))
+}
+
+#[test]
+fn every_size_and_every_route_arrives_whole() {
+    let folder = folder();
+    let executor = Executor::new(small()).unwrap();
+    for len in [0, 1, 4095, 4096, 4097, 65_536, 300_001] {
+        let file = write_file(&folder.path().join(format!("f{len}")), len);
+        for choice in [
+            Choice::Auto,
+            Choice::Only(Route::Buffered),
+            Choice::Only(Route::Direct),
+            Choice::Only(Route::Staged),
+        ] {
+            if file.alignment().is_none() && choice != Choice::Auto {
+                eprintln!("skipped: no O_DIRECT here");
+                continue;
+            }
+            let (bytes, receipt) = read_whole(&executor, &file, choice).unwrap();
+            assert!(bytes == bytes_of(len), "{len} by {choice:?}");
+            let routed: u64 = receipt.routes.iter().map(|r| r.bytes).sum();
+            assert_eq!((receipt.bytes, routed), (len as u64, len as u64));
+        }
+    }
+}
+
+#[test]
+fn the_receipt_says_resident_for_what_was_just_written() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("f"), 1 << 20);
+    let executor = Executor::new(small()).unwrap();
+    let (_, receipt) = read_whole(&executor, &file, Choice::Auto).unwrap();
+    if file.alignment().is_some() {
+        assert_eq!(receipt.routes[0].reason, Reason::Resident, "{receipt}");
+    } else {
+        assert_eq!(receipt.routes[0].reason, Reason::NoDirectIo, "{receipt}");
+    }
+}
+
+#[test]
+fn staging_memory_stays_within_its_bound() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("f"), 8 << 20);
+    if file.alignment().is_none() {
+        eprintln!("skipped: no O_DIRECT here");
+        return;
+    }
+    let executor = Executor::new(small()).unwrap();
+    let (_, receipt) = read_whole(&executor, &file, Choice::Only(Route::Staged)).unwrap();
+    assert!(receipt.staging_bytes_peak > 0);
+    assert!(
+        receipt.staging_bytes_peak <= 128 << 10,
+        "{}",
+        receipt.staging_bytes_peak
+    );
+    assert_eq!(receipt.bytes_by(Leg::Read, Route::Staged), 8 << 20);
+}
+
+/// Copies `source` to `target` through the ring.
+fn copy(
+    executor: &Executor,
+    source: &Arc<File>,
+    target: &Path,
+    choice: Choice,
+) -> straightway_core::Result<Receipt> {
+    let draft = Draft::new(target, source.bytes())?;
+    let extents = vec![(0, Extent::new(0, source.bytes()))];
+    let (files, twins) = (vec![Arc::clone(source)], vec![Arc::clone(draft.file())]);
+    let job = Job::relay(files, twins, extents, choice, executor.settings())?;
+    let receipt = executor.run(job)?;
+    draft.commit()?;
+    Ok(receipt)
+}
+
+#[test]
+fn a_copy_is_the_same_bytes_by_every_route() {
+    let folder = folder();
+    let executor = Executor::new(small()).unwrap();
+    for len in [0, 1, 4095, 4096, 4097, 300_001] {
+        let source = write_file(&folder.path().join("source"), len);
+        for choice in [
+            Choice::Auto,
+            Choice::Only(Route::Buffered),
+            Choice::Only(Route::Direct),
+        ] {
+            if source.alignment().is_none() && choice != Choice::Auto {
+                continue;
+            }
+            let target = folder.path().join("target");
+            let receipt = copy(&executor, &source, &target, choice).unwrap();
+            assert!(
+                fs::read(&target).unwrap() == bytes_of(len),
+                "{len} by {choice:?}"
+            );
+            for leg in [Leg::Read, Leg::Write] {
+                let routed: u64 = receipt
+                    .routes
+                    .iter()
+                    .filter(|r| r.leg == leg)
+                    .map(|r| r.bytes)
+                    .sum();
+                assert_eq!(routed, len as u64, "{receipt}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_io_error_in_mid_copy_leaves_nothing_behind_and_the_executor_usable() {
+    let folder = folder();
+    let source = write_file(&folder.path().join("source"), 4 << 20);
+    let target = folder.path().join("target");
+    for seed in 0..20 {
+        let faults = Faults {
+            seed,
+            error_per_mille: 30,
+            error_code: 5,
+            ..Faults::default()
+        };
+        let executor = Executor::new(Settings {
+            faults: Some(faults),
+            ..small()
+        })
+        .unwrap();
+        let mut failures = 0;
+        for _ in 0..5 {
+            match copy(&executor, &source, &target, Choice::Auto) {
+                Ok(_) => assert!(fs::read(&target).unwrap() == bytes_of(4 << 20)),
+                Err(error) => {
+                    failures += 1;
+                    assert_eq!(error.os_code(), Some(5), "{error}");
+                    let names = ["source", "target"];
+                    assert!(
+                        names.iter().any(|n| error.to_string().contains(n)),
+                        "{error}"
+                    );
+                }
+            }
+            let names: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+            assert!(names.len() <= 2, "{names:?}");
+        }
+        assert!(failures > 0, "512 I/Os at 3 % have failures in them");
+    }
+}
+
+#[test]
+fn short_late_and_reordered_ios_arrive_whole_all_the_same() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("f"), 1_000_003);
+    for seed in 0..10 {
+        let faults = Faults {
+            seed,
+            short_per_mille: 300,
+            late_per_mille: 300,
+            ..Faults::default()
+        };
+        let executor = Executor::new(Settings {
+            faults: Some(faults),
+            ..small()
+        })
+        .unwrap();
+        for choice in [
+            Choice::Auto,
+            Choice::Only(Route::Buffered),
+            Choice::Only(Route::Direct),
+        ] {
+            if file.alignment().is_none() && choice == Choice::Only(Route::Direct) {
+                continue;
+            }
+            let (bytes, _) = read_whole(&executor, &file, choice).unwrap();
+            assert!(bytes == bytes_of(1_000_003), "seed {seed}, {choice:?}");
+            let target = folder.path().join("target");
+            copy(&executor, &file, &target, choice).unwrap();
+            assert!(
+                fs::read(&target).unwrap() == bytes_of(1_000_003),
+                "seed {seed}, {choice:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_that_shrank_or_grew_is_an_error_that_says_so() {
+    let folder = folder();
+    let executor = Executor::new(small()).unwrap();
+    for (len, word) in [
+        (100_000, "shrank from 200000 to 100000"),
+        (300_000, "grew from 200000 to 300000"),
+    ] {
+        for choice in [Choice::Auto, Choice::Only(Route::Direct)] {
+            let path = folder.path().join("f");
+            let file = write_file(&path, 200_000);
+            if file.alignment().is_none() && choice != Choice::Auto {
+                continue;
+            }
+            fs::OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .unwrap()
+                .set_len(len)
+                .unwrap();
+            let error = read_whole(&executor, &file, choice).unwrap_err();
+            assert_eq!(error.kind(), Kind::Corrupt);
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_job_ends_early_and_says_so() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("f"), 4 << 20);
+    let executor = Executor::new(small()).unwrap();
+    let region = Arc::new(Region::host(file.bytes()).unwrap());
+    let moves = vec![Move {
+        object: 0,
+        extent: Extent::new(0, file.bytes()),
+        at: 0,
+    }];
+    let job = Job::read(
+        vec![file],
+        moves,
+        &region,
+        Choice::Auto,
+        executor.settings(),
+    )
+    .unwrap();
+    job.progress().cancel();
+    assert_eq!(executor.run(job).unwrap_err().kind(), Kind::Cancelled);
+}
+
+#[test]
+fn a_sparse_region_is_written_with_zeroes_between() {
+    let folder = folder();
+    let executor = Executor::new(small()).unwrap();
+    let mut region = Region::host(100_000).unwrap();
+    region.as_mut_slice().copy_from_slice(&bytes_of(100_000));
+    let region = Arc::new(region);
+    let path = folder.path().join("f");
+    let draft = Draft::new(&path, 500_000).unwrap();
+    let extents = [
+        (17, 1000, 5),
+        (5000, 70_000, 2000),
+        (400_001, 99_999 - 80_000, 80_001),
+    ];
+    let moves = extents.map(|(offset, bytes, at)| Move {
+        object: 0,
+        extent: Extent::new(offset, bytes),
+        at,
+    });
+    let files = vec![Arc::clone(draft.file())];
+    let job = Job::write(
+        &region,
+        files,
+        moves.to_vec(),
+        Choice::Auto,
+        executor.settings(),
+    );
+    executor.run(job.unwrap()).unwrap();
+    draft.commit().unwrap();
+    let mut expected = vec![0; 500_000];
+    for (offset, bytes, at) in extents {
+        let (offset, bytes, at) = (offset as usize, bytes as usize, at as usize);
+        expected[offset..offset + bytes].copy_from_slice(&bytes_of(100_000)[at..at + bytes]);
+    }
+    assert!(fs::read(&path).unwrap() == expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn ragged_extents_land_where_they_belong(
+        list in proptest::collection::vec((0_u64..200_000, 1_u64..60_000), 1..40),
+        choice in prop_oneof![
+            Just(Choice::Auto), Just(Choice::Only(Route::Staged)), Just(Choice::Only(Route::Buffered))
+        ],
+        pool in any::<bool>(),
+    ) {
+        let folder = folder();
+        let file = write_file(&folder.path().join("f"), 260_000);
+        prop_assume!(file.alignment().is_some());
+        let engine = if pool {
+            straightway_io::settings::DriveEngine::Pool
+        } else {
+            straightway_io::settings::DriveEngine::Auto
+        };
+        let executor = Executor::new(Settings { engine, ..small() }).unwrap();
+        let mut at = 3;
+        let moves: Vec<_> = list.iter().map(|(offset, bytes)| {
+            let m = Move { object: 0, extent: Extent::new(*offset, *bytes), at };
+            at += bytes + 5;
+            m
+        }).collect();
+        let mut region = Arc::new(Region::host(at).unwrap());
+        let job =
+            Job::read(vec![file], moves.clone(), &region, choice, executor.settings()).unwrap();
+        executor.run(job).unwrap();
+        let whole = bytes_of(260_000);
+        let mut expected = vec![0; at as usize];
+        for m in moves {
+            let (from, to) = (m.extent.offset as usize, m.at as usize);
+            let bytes = m.extent.bytes as usize;
+            expected[to..to + bytes].copy_from_slice(&whole[from..from + bytes]);
+        }
+        prop_assert!(Arc::get_mut(&mut region).unwrap().as_slice() == expected);
+    }
+}

@@ -1,0 +1,76 @@
+//! Copying files and folders, some dozens at a time, through the ring.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+
+use straightway_core::{Choice, Error, Extent, Receipt, Result};
+use straightway_io::{Draft, Executor, File, Job, Progress};
+
+use crate::errand::{Errand, Pair};
+
+/// Files copied by one job. Each holds four descriptors open, and 1024 is a common limit.
+const FILES_PER_JOB: usize = 64;
+
+/// Copies what an errand says.
+#[derive(Debug)]
+pub struct Copier<'a> {
+    /// What runs the jobs.
+    pub executor: &'a Executor,
+    /// Which route the bytes are to take.
+    pub choice: Choice,
+    /// How far it has come, over all files.
+    pub progress: Arc<Progress>,
+}
+
+impl Copier<'_> {
+    /// Copies everything. Each file appears under its name when it is whole and durable.
+    pub fn run(&self, errand: &Errand) -> Result<Receipt> {
+        for folder in &errand.folders {
+            fs::create_dir_all(folder).map_err(|e| Error::os("create", folder.display(), e))?;
+        }
+        let batches = errand
+            .pairs
+            .chunks(FILES_PER_JOB)
+            .map(|pairs| self.batch(pairs));
+        let receipt = self.executor.run_all(batches)?;
+        for link in &errand.links {
+            // A link that is there already is made anew, as a file would be.
+            let _ = fs::remove_file(&link.target);
+            std::os::unix::fs::symlink(&link.points_to, &link.target)
+                .map_err(|e| Error::os("create", link.target.display(), e))?;
+        }
+        Ok(receipt)
+    }
+
+    /// A job for some files, and what makes them appear when it is done.
+    fn batch(&self, pairs: &[Pair]) -> Result<(Job, impl FnOnce() -> Result<()> + use<>)> {
+        let mut files = Vec::new();
+        let mut drafts = Vec::new();
+        let mut extents = Vec::new();
+        for (number, pair) in (0..).zip(pairs) {
+            let file = File::open(&pair.source)?;
+            let data = file.data_extents()?;
+            let sparse = data != [Extent::new(0, file.bytes())];
+            let draft = if sparse {
+                Draft::sparse(&pair.target, file.bytes())?
+            } else {
+                Draft::new(&pair.target, file.bytes())?
+            };
+            extents.extend(data.into_iter().map(|extent| (number, extent)));
+            keep_permissions(&pair.source, &draft)?;
+            files.push(Arc::new(file));
+            drafts.push(draft);
+        }
+        let twins = drafts.iter().map(|d| Arc::clone(d.file())).collect();
+        let job = Job::relay(files, twins, extents, self.choice, self.executor.settings())?;
+        let job = job.with_progress(&self.progress);
+        Ok((job, || drafts.into_iter().try_for_each(Draft::commit)))
+    }
+}
+
+/// Gives the copy the permissions of the original.
+fn keep_permissions(source: &Path, draft: &Draft) -> Result<()> {
+    let meta = fs::metadata(source).map_err(|e| Error::os("open", source.display(), e))?;
+    let mode = meta.permissions().mode() & 0o7777;
+    let failed = |e| Error::os("set the permissions of", draft.file().path().display(), e);
+    fs::set_permissions(draft.file().path(), fs::Permissions::from_mode(mode)).map_err(failed)
+}

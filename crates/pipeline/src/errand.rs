@@ -1,0 +1,171 @@
+//! What a copy is to do: sources and a target as people name them, made into pairs of files.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use straightway_core::{Error, Kind, Result};
+
+/// Folders nested deeper than this are taken for a loop.
+const DEPTH_MAX: usize = 256;
+
+/// A file and where its copy goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The file.
+    pub source: PathBuf,
+    /// Its copy.
+    pub target: PathBuf,
+    /// How long the file is.
+    pub bytes: u64,
+}
+
+/// A symbolic link inside a folder, and where its copy goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// What it points to, as it says.
+    pub points_to: PathBuf,
+    /// Its copy.
+    pub target: PathBuf,
+}
+
+/// Everything that a copy has to make, folders before what is in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errand {
+    /// Folders to make.
+    pub folders: Vec<PathBuf>,
+    /// Files to copy.
+    pub pairs: Vec<Pair>,
+    /// Links to make again.
+    pub links: Vec<Link>,
+}
+
+impl Errand {
+    /// Works out what copying `sources` to `target` means.
+    ///
+    /// One file goes to `target` itself, unless that is a folder; several files, or a folder, go
+    /// into it. Links given by name are followed; links inside folders are kept as links.
+    pub fn new(sources: &[PathBuf], target: &Path) -> Result<Self> {
+        let into = target.is_dir();
+        let mut errand = Self::default();
+        if sources.len() > 1 && !into {
+            let message = "several sources need a folder that exists";
+            return Err(
+                Error::new(Kind::Invalid, "copy into", target.display(), message)
+                    .with_hint(format!("mkdir -p {}", target.display())),
+            );
+        }
+        for source in sources {
+            let meta = fs::metadata(source).map_err(|e| Error::os("open", source.display(), e))?;
+            let target = match source.file_name() {
+                Some(name) if into => target.join(name),
+                _ => target.to_owned(),
+            };
+            if meta.is_dir() {
+                check_outside(source, &target)?;
+                errand.add_folder(source, &target, 0)?;
+            } else {
+                errand.add_file(source, &target, &meta)?;
+            }
+        }
+        errand.check_targets_differ()?;
+        Ok(errand)
+    }
+
+    /// How many bytes the files hold.
+    pub fn bytes(&self) -> u64 {
+        self.pairs.iter().map(|p| p.bytes).sum()
+    }
+
+    fn add_file(&mut self, source: &Path, target: &Path, meta: &fs::Metadata) -> Result<()> {
+        let kind = meta.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            let message = "it is neither a file nor a folder";
+            return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
+        }
+        if let Ok(there) = fs::metadata(target) {
+            if (there.dev(), there.ino()) == (meta.dev(), meta.ino()) {
+                let message = format!("{} is the same file", target.display());
+                return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
+            }
+        } else if let Some(folder) = target.parent().filter(|f| !f.as_os_str().is_empty())
+            && self.folders.is_empty()
+        {
+            fs::metadata(folder).map_err(|e| Error::os("create", target.display(), e))?;
+        }
+        let (source, target) = (source.to_owned(), target.to_owned());
+        self.pairs.push(Pair {
+            source,
+            target,
+            bytes: meta.len(),
+        });
+        Ok(())
+    }
+
+    fn add_folder(&mut self, source: &Path, target: &Path, depth: usize) -> Result<()> {
+        if depth > DEPTH_MAX {
+            let message = format!("folders are nested deeper than {DEPTH_MAX}");
+            return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
+        }
+        self.folders.push(target.to_owned());
+        let failed = |e| Error::os("list", source.display(), e);
+        let mut entries: Vec<_> = fs::read_dir(source)
+            .map_err(failed)?
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
+        // In a fixed order, so that two runs do the same.
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let (from, to) = (entry.path(), target.join(entry.file_name()));
+            let meta =
+                fs::symlink_metadata(&from).map_err(|e| Error::os("open", from.display(), e))?;
+            if meta.is_symlink() {
+                let points_to =
+                    fs::read_link(&from).map_err(|e| Error::os("read", from.display(), e))?;
+                self.links.push(Link {
+                    points_to,
+                    target: to,
+                });
+            } else if meta.is_dir() {
+                self.add_folder(&from, &to, depth + 1)?;
+            } else {
+                self.add_file(&from, &to, &meta)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_targets_differ(&self) -> Result<()> {
+        let mut targets: Vec<_> = self.pairs.iter().map(|p| &p.target).collect();
+        targets.sort_unstable();
+        match targets.windows(2).find(|pair| pair[0] == pair[1]) {
+            None => Ok(()),
+            Some(pair) => Err(Error::new(
+                Kind::Invalid,
+                "copy into",
+                pair[0].display(),
+                "two sources would go there",
+            )),
+        }
+    }
+}
+
+/// A folder cannot be copied into itself.
+fn check_outside(source: &Path, target: &Path) -> Result<()> {
+    let source_real =
+        fs::canonicalize(source).map_err(|e| Error::os("open", source.display(), e))?;
+    let mut folder = Some(target);
+    while let Some(part) = folder {
+        if let Ok(real) = fs::canonicalize(part) {
+            if real.starts_with(&source_real) {
+                let message = format!("{} is inside it", target.display());
+                return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
+            }
+            break;
+        }
+        folder = part.parent();
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Where words go on a chart so that they hide neither the curves nor each other.
+
+/// A box of pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Area {
+    pub(super) left: f64,
+    pub(super) top: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
+impl Area {
+    fn holds(&self, (x, y): (f64, f64)) -> bool {
+        (self.left..=self.left + self.width).contains(&x)
+            && (self.top..=self.top + self.height).contains(&y)
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.left < other.left + other.width
+            && other.left < self.left + self.width
+            && self.top < other.top + other.height
+            && other.top < self.top + self.height
+    }
+
+    fn inside(&self, other: &Self) -> bool {
+        self.left >= other.left
+            && self.top >= other.top
+            && self.left + self.width <= other.left + other.width
+            && self.top + self.height <= other.top + other.height
+    }
+}
+
+/// Heights near those wanted, at least `gap` apart and between `top` and `bottom` if they fit.
+pub(super) fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
+    let mut heights = wanted.to_vec();
+    let mut floor = top;
+    for &index in &order {
+        heights[index] = heights[index].max(floor);
+        floor = heights[index] + gap;
+    }
+    let mut ceiling = bottom;
+    for &index in order.iter().rev() {
+        heights[index] = heights[index].min(ceiling);
+        ceiling = heights[index] - gap;
+    }
+    heights
+}
+
+/// The best place for a box of `width` by `height` near `anchor`: inside `plot`, off the other
+/// boxes, and over as few of the `curve` points as can be.
+pub(super) fn settle(
+    anchor: (f64, f64),
+    (width, height): (f64, f64),
+    plot: &Area,
+    taken: &[Area],
+    curve: &[(f64, f64)],
+) -> Area {
+    const OFF: f64 = 9.0;
+    let (x, y) = anchor;
+    let (left, centre, right) = (x - OFF - width, x - width / 2.0, x + OFF);
+    let (above, middle, below) = (y - OFF - height, y - height / 2.0, y + OFF);
+    // In the order of what reads best where nothing is in the way.
+    let corners = [
+        (left, above),
+        (right, below),
+        (centre, above),
+        (centre, below),
+        (right, above),
+        (left, below),
+        (right, middle),
+        (left, middle),
+        (left, above - height),
+        (right, below + height),
+    ];
+    let spots = corners.map(|(left, top)| Area {
+        left,
+        top,
+        width,
+        height,
+    });
+    let cost = |spot: &Area| {
+        let outside = usize::from(!spot.inside(plot)) * 10_000;
+        let clashes = taken.iter().filter(|other| spot.meets(other)).count() * 1000;
+        outside + clashes + curve.iter().filter(|&&point| spot.holds(point)).count()
+    };
+    spots.into_iter().min_by_key(cost).unwrap_or(spots[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn labels_that_fit_are_apart_and_inside(
+            wanted in prop::collection::vec(0.0f64..100.0, 0..10),
+        ) {
+            let mut heights = spread(&wanted, 10.0, 0.0, 100.0);
+            heights.sort_by(f64::total_cmp);
+            prop_assert!(heights.iter().all(|h| (-1e-9..=100.0 + 1e-9).contains(h)));
+            prop_assert!(heights.windows(2).all(|pair| pair[1] - pair[0] >= 10.0 - 1e-9));
+        }
+    }
+
+    #[test]
+    fn a_word_keeps_off_the_curve_and_off_other_words() {
+        let plot = Area {
+            left: 0.0,
+            top: 0.0,
+            width: 200.0,
+            height: 200.0,
+        };
+        let curve: Vec<_> = (0..100)
+            .map(|i| (f64::from(i), 200.0 - f64::from(i)))
+            .collect();
+        let first = settle((100.0, 100.0), (40.0, 12.0), &plot, &[], &curve);
+        assert!(first.inside(&plot) && !curve.iter().any(|&point| first.holds(point)));
+        let second = settle((100.0, 100.0), (40.0, 12.0), &plot, &[first], &curve);
+        assert!(!first.meets(&second));
+    }
+}

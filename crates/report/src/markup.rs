@@ -1,0 +1,44 @@
+//! Text inside HTML and SVG.
+//!
+//! Every string that did not come out of this crate's own source passes through [`escape`], in
+//! element text and in attribute values alike; the attack tests of `page.rs` put a script into
+//! every field there is.
+
+/// `text` so that it stands for itself in element text and in quoted attributes.
+pub(crate) fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            // XML knows no way at all to write these, so a stray one would void the whole file.
+            c if c.is_control() && !matches!(c, '\n' | '\t') => safe.push('\u{fffd}'),
+            '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// A coordinate with one decimal: a tenth of a pixel is finer than anyone sees.
+pub(crate) fn px(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_escapes_from_text_or_attribute() {
+        assert_eq!(
+            escape("<a b=\"c\" d='e'>&"),
+            "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;"
+        );
+        assert_eq!(escape("a\u{0}b\u{1b}c"), "a\u{fffd}b\u{fffd}c");
+    }
+}

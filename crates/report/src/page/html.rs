@@ -1,0 +1,141 @@
+//! A page as one HTML file.
+
+use std::fmt::Write;
+
+use super::{Block, Confidence, Page, Tone};
+use crate::{markup::escape, picture::STYLE, unit::MISSING};
+
+const CSS: &str = include_str!("page.css");
+
+impl Page {
+    /// The page as one HTML file that needs nothing else: no script, no font, no network.
+    pub fn to_html(&self) -> String {
+        let title = escape(&self.title);
+        // The policy holds even where a browser would be talked into more: nothing is fetched or run.
+        let mut html = format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" \
+             content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <title>{title}</title>\n<style>\n{CSS}{STYLE}</style>\n</head>\n<body>\n<main>\n\
+             <h1>{title}</h1>\n"
+        );
+        self.summary(&mut html);
+        for section in &self.sections {
+            html += "<section>\n";
+            if !section.title.is_empty() {
+                let _ = writeln!(html, "<h2>{}</h2>", escape(&section.title));
+            }
+            section
+                .blocks
+                .iter()
+                .for_each(|block| html += &block_html(block));
+            html += "</section>\n";
+        }
+        self.assumptions_html(&mut html);
+        html += "</main>\n";
+        self.footer(&mut html);
+        html += "</body>\n</html>\n";
+        html
+    }
+
+    /// The verdict and the key figures.
+    fn summary(&self, html: &mut String) {
+        if let Some(verdict) = &self.verdict {
+            let class = match verdict.tone {
+                Tone::Good => "good",
+                Tone::Neutral => "neutral",
+                Tone::Caution => "caution",
+                Tone::Bad => "bad",
+            };
+            let text = escape(&verdict.text);
+            let _ = writeln!(html, "<p class=\"verdict {class}\">{text}</p>");
+        }
+        if self.figures.is_empty() {
+            return;
+        }
+        *html += "<dl class=\"figures\">\n";
+        for figure in &self.figures {
+            let (label, value) = (escape(&figure.label), escape(&figure.value.show()));
+            let _ = write!(
+                html,
+                "<div><dt>{label}</dt><dd class=\"value\">{value}</dd>"
+            );
+            if !figure.note.is_empty() {
+                let _ = write!(html, "<dd class=\"note\">{}</dd>", escape(&figure.note));
+            }
+            *html += "</div>\n";
+        }
+        *html += "</dl>\n";
+    }
+
+    fn assumptions_html(&self, html: &mut String) {
+        if self.assumptions.is_empty() {
+            return;
+        }
+        *html += "<section>\n<h2>Assumptions and sources</h2>\n\
+             <figure class=\"table assumptions\"><div class=\"scroll\"><table><thead><tr>\
+             <th scope=\"col\">what</th><th scope=\"col\" class=\"number\">value</th>\
+             <th scope=\"col\">source</th><th scope=\"col\">confidence</th></tr></thead><tbody>\n";
+        for assumption in &self.assumptions {
+            let formula = match assumption.formula.as_str() {
+                "" => String::new(),
+                formula => format!("<span class=\"formula\">{}</span>", escape(formula)),
+            };
+            let source = if assumption.source.is_empty() {
+                MISSING
+            } else {
+                &assumption.source
+            };
+            let tone = match assumption.confidence {
+                Confidence::Measured | Confidence::Read => "good",
+                Confidence::Computed | Confidence::Given => "neutral",
+                Confidence::Quoted => "caution",
+                Confidence::Guessed => "bad",
+            };
+            let _ = writeln!(
+                html,
+                "<tr><td>{}{formula}</td><td class=\"number\">{}</td><td>{}</td>\
+                 <td><span class=\"badge {tone}\">{}</span></td></tr>",
+                escape(&assumption.what),
+                escape(&assumption.value.show()),
+                escape(source),
+                assumption.confidence.word()
+            );
+        }
+        *html += "</tbody></table></div></figure>\n</section>\n";
+    }
+
+    fn footer(&self, html: &mut String) {
+        if self.facts.is_empty() {
+            return;
+        }
+        *html += "<footer><dl>\n";
+        for fact in &self.facts {
+            let (name, value) = (escape(&fact.name), escape(&fact.value));
+            let _ = writeln!(html, "<dt>{name}</dt><dd>{value}</dd>");
+        }
+        *html += "</dl></footer>\n";
+    }
+}
+
+fn block_html(block: &Block) -> String {
+    match block {
+        Block::Prose(prose) => {
+            let paragraphs = prose
+                .split("\n\n")
+                .map(str::trim)
+                .filter(|text| !text.is_empty());
+            paragraphs.fold(String::new(), |html, text| {
+                html + "<p>" + &escape(text) + "</p>\n"
+            })
+        }
+        Block::Table(table) => table.to_html(),
+        Block::Chart(chart) => picture(&chart.to_svg_inline()),
+        Block::Surface(surface) => picture(&surface.to_svg_inline()),
+    }
+}
+
+fn picture(svg: &str) -> String {
+    format!("<figure class=\"chart\">{svg}</figure>\n")
+}

@@ -1,0 +1,91 @@
+//! A table as CSV, quoted as RFC 4180 has it.
+//!
+//! Numbers are plain and in base units; the heading of a column ends in its unit. A missing value
+//! is an empty field. Text that a spreadsheet would run as a formula is defused with a leading
+//! apostrophe, for these files are passed on and opened in spreadsheets.
+
+use super::{Cell, Field, Table, cell, json_number, unit_name};
+
+impl Table {
+    /// The table as CSV: a line of headings and a line per row, each ended by CR LF.
+    pub fn to_csv(&self) -> String {
+        let fields = self.fields();
+        let mut csv = line(fields.iter().map(|field| field.key.clone()));
+        for row in &self.rows {
+            csv += &line(fields.iter().map(|field| value(field, row)));
+        }
+        csv
+    }
+}
+
+fn line(values: impl Iterator<Item = String>) -> String {
+    let quoted: Vec<_> = values.map(|value| quote(&value)).collect();
+    quoted.join(",") + "\r\n"
+}
+
+fn value(field: &Field, row: &[Cell]) -> String {
+    match cell(row, field.column) {
+        cell if field.is_unit => cell.unit().map(unit_name).unwrap_or_default(),
+        Cell::Number { value, .. } if value.is_finite() => json_number(*value).to_string(),
+        Cell::Text(text) if text.starts_with(['=', '+', '-', '@', '\t', '\r']) => {
+            format!("'{text}")
+        }
+        Cell::Text(text) => text.clone(),
+        Cell::Number { .. } | Cell::Missing => String::new(),
+    }
+}
+
+fn quote(value: &str) -> String {
+    if value.contains(['"', ',', '\r', '\n']) || value.trim() != value {
+        format!("\"{}\"", value.replace('"', "\"\""))
+    } else {
+        value.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Column, Table, table::tests::sample};
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_are_plain_and_text_is_quoted() {
+        insta::assert_snapshot!(sample().to_csv().replace('\r', "␍"));
+    }
+
+    #[test]
+    fn text_that_a_spreadsheet_would_run_is_defused() {
+        let mut table = Table::new("", [Column::text("name")]);
+        table.push(["=1+1".into()]);
+        assert_eq!(table.to_csv(), "name\r\n'=1+1\r\n");
+    }
+
+    /// Reads what RFC 4180 says a record is.
+    fn parse(csv: &str) -> Vec<Vec<String>> {
+        let (mut records, mut record, mut field) = (Vec::new(), Vec::new(), String::new());
+        let (mut quoted, mut chars) = (false, csv.chars().peekable());
+        while let Some(c) = chars.next() {
+            match c {
+                '"' if quoted && chars.peek() == Some(&'"') => field.extend(chars.next()),
+                '"' => quoted = !quoted,
+                ',' if !quoted => record.push(std::mem::take(&mut field)),
+                '\r' if !quoted && chars.peek() == Some(&'\n') => {
+                    chars.next();
+                    record.push(std::mem::take(&mut field));
+                    records.push(std::mem::take(&mut record));
+                }
+                c => field.push(c),
+            }
+        }
+        records
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_comes_back_from_csv(texts in prop::collection::vec("[^=+@\\-\t\r]\\PC{0,8}[\",\r\n]?.?", 3)) {
+            let mut table = Table::new("", ["a", "b", "c"].map(Column::text));
+            table.push(texts.iter().map(|text| text.as_str().into()));
+            prop_assert_eq!(parse(&table.to_csv()), [vec!["a".to_owned(), "b".into(), "c".into()], texts]);
+        }
+    }
+}

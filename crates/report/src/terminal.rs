@@ -1,0 +1,161 @@
+//! The terminal that text is laid out for.
+//!
+//! Its width and whether it takes colour are given by the caller, who alone may ask the
+//! environment. What is written to it is cleaned first: a series name from somebody's scenario
+//! must not be able to move the cursor.
+
+use unicode_width::UnicodeWidthStr;
+
+/// What the text will be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminal {
+    /// Characters per line; 0 where it is not known.
+    pub columns: usize,
+    /// Whether colours may be used (a terminal, and no `NO_COLOR`).
+    pub colour: bool,
+}
+
+/// What an unknown terminal is taken to be.
+const COLUMNS_UNKNOWN: usize = 80;
+/// Below this, nothing but clutter fits; text runs over the edge instead.
+const COLUMNS_MIN: usize = 24;
+/// Above this, a plot is only stretched.
+const COLUMNS_MAX: usize = 240;
+
+/// Series colours out of the 256 that nearly every terminal has; legible on black and on white.
+const SERIES: [u8; 8] = [33, 208, 35, 161, 98, 37, 170, 142];
+/// Series marks, so that a plot without colour, or a reader without it, can still tell them apart.
+const MARKERS: [char; 8] = ['●', '▲', '■', '◆', '○', '△', '□', '◇'];
+
+impl Terminal {
+    /// A terminal of `columns` without colour.
+    pub fn plain(columns: usize) -> Self {
+        Self {
+            columns,
+            colour: false,
+        }
+    }
+
+    /// The width to lay out for.
+    pub(crate) fn width(self) -> usize {
+        match self.columns {
+            0 => COLUMNS_UNKNOWN,
+            columns => columns.clamp(COLUMNS_MIN, COLUMNS_MAX),
+        }
+    }
+
+    /// `text` in bold.
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    /// `text` in a lighter hand.
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    /// `text` in the colour of the series at `index`.
+    pub(crate) fn series(self, index: usize, text: &str) -> String {
+        self.paint(&format!("38;5;{}", SERIES[index % SERIES.len()]), text)
+    }
+
+    /// `text` on a background of `rgb`, in black or white, whichever is legible.
+    pub(crate) fn on(self, (r, g, b): (u8, u8, u8), dark_text: bool, text: &str) -> String {
+        let ink = if dark_text { "30" } else { "97" };
+        self.paint(&format!("{ink};48;2;{r};{g};{b}"), text)
+    }
+
+    fn paint(self, codes: &str, text: &str) -> String {
+        if self.colour {
+            format!("\x1b[{codes}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// The mark of the series at `index`.
+pub(crate) fn marker(index: usize) -> char {
+    MARKERS[index % MARKERS.len()]
+}
+
+/// `text` without anything that a terminal would obey.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+/// How many cells `text` takes.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// `text` cut to `columns` cells, with an ellipsis where something was cut.
+pub(crate) fn fit(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut cut = String::new();
+    for c in text.chars() {
+        cut.push(c);
+        if width(&cut) + 1 > columns {
+            cut.pop();
+            break;
+        }
+    }
+    if columns > 0 {
+        cut.push('…');
+    }
+    cut
+}
+
+/// `text` broken between words into lines of at most `columns` cells, where its words allow it.
+pub(crate) fn wrap(text: &str, columns: usize) -> String {
+    let paragraph = |text: &str| {
+        let mut lines = vec![String::new()];
+        for word in text.split_whitespace() {
+            let line = lines.last_mut().expect("starts with one line");
+            if line.is_empty() {
+                line.push_str(word);
+            } else if width(line) + 1 + width(word) <= columns {
+                line.push(' ');
+                line.push_str(word);
+            } else {
+                lines.push(word.to_owned());
+            }
+        }
+        lines.join("\n")
+    };
+    text.lines()
+        .map(|line| paragraph(&clean(line)))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_taken_out() {
+        assert_eq!(clean("a\x1b[2Jb\r\nc"), "a [2Jb  c");
+    }
+
+    #[test]
+    fn text_is_cut_and_wrapped_by_the_cells_it_takes() {
+        assert_eq!(fit("throughput", 6), "throu…");
+        assert_eq!(fit("吞吐量", 4), "吞…");
+        assert_eq!(fit("x", 0), "");
+        assert_eq!(
+            wrap("the straight way is short", 12),
+            "the straight\nway is short"
+        );
+    }
+
+    #[test]
+    fn an_unknown_width_is_eighty_and_a_tiny_one_is_raised() {
+        assert_eq!(Terminal::plain(0).width(), 80);
+        assert_eq!(Terminal::plain(1).width(), COLUMNS_MIN);
+    }
+}

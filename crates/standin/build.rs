@@ -1,0 +1,7 @@
+//! Keeps the shared object in memory once it is loaded: its scheduler is a thread that never ends,
+//! and a program may load and unload a library just to see whether it is there.
+
+fn main() {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,224 @@
+//! The entry points of libcuda.
+//!
+//! Each notes that it was called and fails if the plan says so. A call that *releases* something
+//! releases it even then, as the driver does: what it returns may be the error of earlier work.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr;
+
+use crate::world::{INVALID_CONTEXT, INVALID_VALUE, SUCCESS, pop_context, push_context, world};
+
+const DEVICE_UNAVAILABLE: u32 = 46;
+const INVALID_DEVICE: u32 = 101;
+
+/// Devices' contexts are told apart by their address; nothing is there.
+const CONTEXT_BASE: usize = 0xC0DE_0000;
+
+const COMPUTE_MODE: c_uint = 20;
+const HOST_NUMA_ID: c_uint = 134;
+
+/// Stores an answer where the caller wants it.
+///
+/// # Safety
+/// `place` is null or valid for a `T`.
+unsafe fn answer<T>(place: *mut T, value: T) -> u32 {
+    if place.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: not null, so the caller vouches for it.
+    unsafe { place.write(value) };
+    SUCCESS
+}
+
+/// Starts a call: the world, or the code to fail with.
+macro_rules! begin {
+    ($name:literal) => {{
+        let mut world = world();
+        if let Some(code) = world.call($name) {
+            return code;
+        }
+        world
+    }};
+}
+
+/// Starts a call that fails for good once a copy has failed.
+macro_rules! begin_work {
+    ($name:literal) => {{
+        let world = begin!($name);
+        if let Some(code) = world.fatal {
+            return code;
+        }
+        world
+    }};
+}
+
+// After the macros, which they use.
+mod memory;
+mod work;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(_flags: c_uint) -> u32 {
+    let world = begin!("cuInit");
+    if world.plan.devices == 0 {
+        100
+    } else {
+        SUCCESS
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> u32 {
+    let world = begin!("cuDriverGetVersion");
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(version, world.plan.version) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetErrorName(code: u32, name: *mut *const c_char) -> u32 {
+    let text = match code {
+        1 => c"CUDA_ERROR_INVALID_VALUE",
+        2 => c"CUDA_ERROR_OUT_OF_MEMORY",
+        46 => c"CUDA_ERROR_DEVICE_UNAVAILABLE",
+        100 => c"CUDA_ERROR_NO_DEVICE",
+        700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        999 => c"CUDA_ERROR_UNKNOWN",
+        _ => return INVALID_VALUE,
+    };
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(name, text.as_ptr()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
+    let world = begin!("cuDeviceGetCount");
+    let devices = c_int::try_from(world.plan.devices).unwrap_or(c_int::MAX);
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(count, devices) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
+    let world = begin!("cuDeviceGet");
+    if !usize::try_from(ordinal).is_ok_and(|n| n < world.plan.devices) {
+        return INVALID_DEVICE;
+    }
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(device, ordinal) }
+}
+
+/// Writes a C string of at most `room` bytes, the NUL included.
+///
+/// # Safety
+/// `place` has `room` bytes.
+unsafe fn answer_text(place: *mut c_char, room: c_int, text: &str) -> u32 {
+    let Some(room) = usize::try_from(room).ok().filter(|&n| n > 0) else {
+        return INVALID_VALUE;
+    };
+    let len = text.len().min(room - 1);
+    // SAFETY: `len` and the NUL fit the room the caller vouches for.
+    unsafe {
+        ptr::copy_nonoverlapping(text.as_ptr(), place.cast(), len);
+        place.add(len).write(0);
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, room: c_int, device: c_int) -> u32 {
+    let _world = begin!("cuDeviceGetName");
+    // SAFETY: the caller gives `room` bytes.
+    unsafe { answer_text(name, room, &format!("Stand-in GPU {device}")) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, device: c_int) -> u32 {
+    let _world = begin!("cuDeviceGetPCIBusId");
+    // SAFETY: the caller gives `room` bytes.
+    unsafe { answer_text(id, room, &format!("0000:{:02X}:00.0", 0x1B + device)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> u32 {
+    let _world = begin!("cuDeviceGetUuid_v2");
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(uuid, uuid_of(usize::try_from(device).unwrap_or(0))) }
+}
+
+/// The identity of a device, here and in cuFile's counters.
+pub(crate) fn uuid_of(device: usize) -> [u8; 16] {
+    let mut uuid = [0x5A; 16];
+    uuid[15] = u8::try_from(device).unwrap_or(u8::MAX);
+    uuid
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> u32 {
+    let world = begin!("cuDeviceTotalMem_v2");
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(bytes, world.plan.memory_bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_uint,
+    device: c_int,
+) -> u32 {
+    let world = begin!("cuDeviceGetAttribute");
+    let known = match attribute {
+        COMPUTE_MODE => world.plan.compute_mode,
+        HOST_NUMA_ID => device % 2,
+        _ => return INVALID_VALUE,
+    };
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(value, known) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> u32 {
+    let mut world = begin_work!("cuDevicePrimaryCtxRetain");
+    // 2 is prohibited, 3 exclusive to one process.
+    if world.plan.compute_mode == 2 || (world.plan.compute_mode == 3 && world.plan.held) {
+        return DEVICE_UNAVAILABLE;
+    }
+    let Ok(device) = usize::try_from(device) else {
+        return INVALID_DEVICE;
+    };
+    world.contexts += 1;
+    // SAFETY: the caller gives a valid place.
+    unsafe { answer(context, (CONTEXT_BASE + device) as *mut c_void) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> u32 {
+    let mut world = world();
+    let failure = world.call("cuDevicePrimaryCtxRelease_v2");
+    if world.contexts == 0 {
+        world.misuse("a context was released more often than retained");
+        return INVALID_VALUE;
+    }
+    world.contexts -= 1;
+    failure.unwrap_or(SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxPushCurrent_v2(context: *mut c_void) -> u32 {
+    let world = begin!("cuCtxPushCurrent_v2");
+    let device = (context as usize).wrapping_sub(CONTEXT_BASE);
+    if device >= world.plan.devices || world.contexts == 0 {
+        return INVALID_CONTEXT;
+    }
+    push_context(device);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut *mut c_void) -> u32 {
+    let failure = world().call("cuCtxPopCurrent_v2");
+    let Some(device) = pop_context() else {
+        return INVALID_CONTEXT;
+    };
+    // SAFETY: the caller gives a valid place.
+    let stored = unsafe { answer(context, (CONTEXT_BASE + device) as *mut c_void) };
+    failure.unwrap_or(stored)
+}

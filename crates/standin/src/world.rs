@@ -1,0 +1,166 @@
+//! Everything the stand-in remembers, behind one lock.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::env;
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::cufile::Cufile;
+use crate::device::Allocation;
+use crate::plan::Plan;
+use crate::scheduler::{Mark, Queue};
+
+/// The variable the first plan comes from.
+pub(crate) const PLAN_VARIABLE: &str = "STRAIGHTWAY_STANDIN";
+
+pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const INVALID_VALUE: u32 = 1;
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+pub(crate) const INVALID_CONTEXT: u32 = 201;
+pub(crate) const INVALID_HANDLE: u32 = 400;
+
+/// The state of the pretended machine.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    /// How often each call was made since the plan was set.
+    calls: HashMap<String, u64>,
+    /// What callers did that they must not.
+    pub(crate) misuses: Vec<String>,
+    pub(crate) allocations: BTreeMap<u64, Allocation>,
+    /// Pinned host memory: start and length.
+    pub(crate) pinned: BTreeMap<usize, usize>,
+    pub(crate) streams: HashMap<usize, Queue>,
+    pub(crate) events: HashMap<usize, Mark>,
+    /// Contexts retained and not released.
+    pub(crate) contexts: usize,
+    /// The error after which nothing works any more.
+    pub(crate) fatal: Option<u32>,
+    /// Whether the scheduler may run anything.
+    pub(crate) is_held: bool,
+    pub(crate) random: u64,
+    pub(crate) cufile: Cufile,
+    last_handle: usize,
+}
+
+static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| {
+    let plan = env::var(PLAN_VARIABLE).unwrap_or_default();
+    let plan = Plan::parse(&plan).unwrap_or_else(|wrong| panic!("{PLAN_VARIABLE}: {wrong}"));
+    Mutex::new(World {
+        random: plan.seed,
+        plan,
+        ..World::default()
+    })
+});
+
+/// Signalled whenever the world changes.
+static CHANGED: Condvar = Condvar::new();
+
+thread_local! {
+    /// The contexts pushed on this thread, by device.
+    static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(crate) fn world() -> MutexGuard<'static, World> {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets go of the world until something changes in it.
+pub(crate) fn wait_for_change(world: MutexGuard<'static, World>) -> MutexGuard<'static, World> {
+    CHANGED.wait(world).unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn changed() {
+    CHANGED.notify_all();
+}
+
+pub(crate) fn push_context(device: usize) {
+    CONTEXTS.with_borrow_mut(|contexts| contexts.push(device));
+}
+
+pub(crate) fn pop_context() -> Option<usize> {
+    CONTEXTS.with_borrow_mut(Vec::pop)
+}
+
+/// The device whose context is current on this thread.
+pub(crate) fn current_device() -> Option<usize> {
+    CONTEXTS.with_borrow(|contexts| contexts.last().copied())
+}
+
+impl World {
+    /// Notes a call of `name`, and answers the code it has to fail with, if it has to.
+    pub(crate) fn call(&mut self, name: &str) -> Option<u32> {
+        let nth = self.calls.entry(name.to_owned()).or_default();
+        *nth += 1;
+        let failures = &self.plan.failures;
+        failures
+            .iter()
+            .find(|f| f.name == name && f.nth == *nth)
+            .map(|f| f.code)
+    }
+
+    /// Every call made since the plan was set, by name, and how often.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.calls
+            .iter()
+            .map(|(name, count)| (name.as_str(), *count))
+    }
+
+    pub(crate) fn misuse(&mut self, what: impl Into<String>) {
+        self.misuses.push(what.into());
+    }
+
+    /// A handle that was never used before, and so is never mistaken for another.
+    pub(crate) fn handle(&mut self) -> usize {
+        self.last_handle += 1;
+        0x1000 + self.last_handle
+    }
+
+    /// Puts a new plan in force, and forgets calls, misuses and faults; what is held stays held.
+    pub(crate) fn set_plan(&mut self, plan: Plan) {
+        self.random = plan.seed;
+        self.plan = plan;
+        self.calls.clear();
+        self.misuses.clear();
+        self.fatal = None;
+        self.is_held = false;
+    }
+
+    /// The allocation that holds all of the range.
+    pub(crate) fn allocation(&self, address: u64, len: usize) -> Option<&Allocation> {
+        let (_, allocation) = self.allocations.range(..=address).next_back()?;
+        allocation.contains(address, len).then_some(allocation)
+    }
+
+    /// Whether all of the range is pinned.
+    pub(crate) fn is_pinned(&self, address: usize, len: usize) -> bool {
+        let below = self.pinned.range(..=address).next_back();
+        below.is_some_and(|(start, pinned)| address + len <= start + pinned)
+    }
+
+    /// How many of a kind there are, for tests that look for leaks.
+    pub(crate) fn count(&self, what: &str) -> Option<u64> {
+        Some(match what {
+            "allocations" => self.allocations.len(),
+            "pinned" => self.pinned.len(),
+            "streams" => self.streams.len(),
+            "events" => self.events.len(),
+            "contexts" => self.contexts,
+            "pending" => self.streams.values().map(Queue::len).sum(),
+            "misuses" => self.misuses.len(),
+            "files" => self.cufile.files.len(),
+            "buffers" => self.cufile.buffers.len(),
+            "opened" => usize::from(self.cufile.is_open),
+            _ => return None,
+        } as u64)
+    }
+
+    /// The next number of the seeded sequence (`SplitMix64`), below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+}

@@ -1,0 +1,136 @@
+//! The primary context of a device: what every call that touches it needs.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUcontext;
+use straightway_core::{Bytes, Error, Kind, Result};
+
+use super::api::Api;
+use super::code::Code;
+use super::device::{ComputeMode, Device};
+
+/// A device made ready for use. Clones share it; the last one releases it.
+#[derive(Clone, Debug)]
+pub struct Context(Arc<Retained>);
+
+#[derive(Debug)]
+struct Retained {
+    device: Device,
+    raw: CUcontext,
+}
+
+// SAFETY: the driver's contexts may be used from any thread; `raw` is only ever pushed and popped.
+unsafe impl Send for Retained {}
+// SAFETY: as above, and from several threads at once.
+unsafe impl Sync for Retained {}
+
+/// Proof that the context is current on this thread; the former one comes back when it is dropped.
+pub(crate) struct Entered<'a> {
+    api: &'static Api,
+    /// The proof is good for one thread and no longer than the context.
+    _here: PhantomData<(&'a Context, *const ())>,
+}
+
+impl Context {
+    pub(super) fn retain(device: Device) -> Result<Self> {
+        if device.compute_mode()? == ComputeMode::Prohibited {
+            let error = Error::new(
+                Kind::Unsupported,
+                "use",
+                device,
+                "its compute mode is prohibited: no process may use it",
+            );
+            return Err(error.with_hint(format!(
+                "open it with `nvidia-smi -i {} -c DEFAULT`",
+                device.ordinal()
+            )));
+        }
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is a valid place for the answer, and the device one of the driver's.
+        let code = unsafe { (device.api.primary_ctx_retain)(&raw mut raw, device.raw) };
+        code.ok().map_err(|code| not_retained(device, code))?;
+        Ok(Self(Arc::new(Retained { device, raw })))
+    }
+
+    /// The device it is of.
+    pub fn device(&self) -> Device {
+        self.0.device
+    }
+
+    /// How much of the device's memory is free now.
+    pub fn memory_free(&self) -> Result<Bytes> {
+        let _entered = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are valid places for the answers, and a context is current.
+        let code = unsafe { (self.api().mem_get_info)(&raw mut free, &raw mut total) };
+        code.ok()
+            .map_err(|code| self.error(code, "ask the free memory of"))?;
+        Ok(Bytes(free as u64))
+    }
+
+    /// Makes the context current on this thread until the guard is dropped.
+    pub(crate) fn enter(&self) -> Result<Entered<'_>> {
+        // SAFETY: the context is retained for as long as `self` lives.
+        let code = unsafe { (self.api().ctx_push)(self.0.raw) };
+        code.ok().map_err(|code| self.error(code, "make current"))?;
+        Ok(Entered {
+            api: self.api(),
+            _here: PhantomData,
+        })
+    }
+
+    pub(crate) fn api(&self) -> &'static Api {
+        self.0.device.api
+    }
+
+    pub(crate) fn error(&self, code: Code, operation: &'static str) -> Error {
+        code.error(self.api(), operation, self.device())
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.0.raw == other.0.raw
+    }
+}
+
+impl Drop for Retained {
+    fn drop(&mut self) {
+        // SAFETY: retained once in `retain`, released once here.
+        let code = unsafe { (self.device.api.primary_ctx_release)(self.device.raw) };
+        if let Err(code) = code.ok() {
+            tracing::warn!(device = %self.device, ?code, "the context was not released");
+        }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `enter` pushed one context on this thread; guards nest, so it is on top.
+        let code = unsafe { (self.api.ctx_pop)(&raw mut raw) };
+        if let Err(code) = code.ok() {
+            tracing::warn!(?code, "the thread's former context was not restored");
+        }
+    }
+}
+
+fn not_retained(device: Device, code: Code) -> Error {
+    let error = code.error(device.api, "use", device);
+    match code {
+        Code::DEVICE_UNAVAILABLE => Error::new(
+            Kind::Transient,
+            "use",
+            device,
+            "another process holds it exclusively",
+        )
+        .with_hint(format!(
+            "end that process (`nvidia-smi -i {0}` names it), or share the device with \
+             `nvidia-smi -i {0} -c DEFAULT`",
+            device.ordinal()
+        )),
+        Code::OUT_OF_MEMORY => {
+            error.with_hint("the device has no room for a context: see who uses it in `nvidia-smi`")
+        }
+        _ => error,
+    }
+}

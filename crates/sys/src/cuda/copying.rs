@@ -1,0 +1,141 @@
+//! A copy under way. It owns what the device is reading and writing, and gives it back when done.
+
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+
+use straightway_core::{Error, Result};
+
+use super::code::Code;
+use super::device_memory::DeviceMemory;
+use super::slot::Slot;
+use super::stream::Stream;
+
+/// A copy between a slot and device memory. Dropping it waits for it.
+pub struct Copying {
+    /// Everything the copy uses, until it is settled.
+    held: Option<Held>,
+}
+
+struct Held {
+    slot: Slot,
+    memory: Arc<DeviceMemory>,
+    stream: Stream,
+}
+
+/// A copy that did not happen, or not wholly.
+#[derive(Debug)]
+pub struct Refused {
+    /// The slot, unless the device may still be using it.
+    pub slot: Option<Slot>,
+    /// What went wrong.
+    pub error: Error,
+}
+
+impl Refused {
+    pub(super) fn before_start(slot: Slot, error: Error) -> Box<Self> {
+        Box::new(Self {
+            slot: Some(slot),
+            error,
+        })
+    }
+}
+
+impl Copying {
+    pub(super) fn new(stream: Stream, slot: Slot, memory: Arc<DeviceMemory>) -> Self {
+        Self {
+            held: Some(Held {
+                slot,
+                memory,
+                stream,
+            }),
+        }
+    }
+
+    /// Whether the copy is done, without waiting. An error ends it too: `wait` then returns at once.
+    pub fn is_done(&self) -> Result<bool> {
+        let held = self
+            .held
+            .as_ref()
+            .expect("held until `wait`, which takes it by value");
+        let event = held
+            .slot
+            .event()
+            .expect("recorded when the copy was started");
+        event
+            .is_passed()
+            .map_err(|code| held.stream.context().error(code, "finish a copy on"))
+    }
+
+    /// Sleeps until the copy is done, and gives the slot back.
+    pub fn wait(mut self) -> Result<Slot, Box<Refused>> {
+        let held = self.held.take().expect("held until now");
+        match held
+            .slot
+            .event()
+            .expect("recorded when the copy was started")
+            .wait()
+        {
+            Ok(()) => Ok(held.slot),
+            Err(code) => {
+                let error = held.stream.context().error(code, "finish a copy on");
+                Err(Box::new(Refused {
+                    slot: held.release(code),
+                    error,
+                }))
+            }
+        }
+    }
+
+    /// Gives up a copy that was started by half: waits for the half that is under way.
+    pub(super) fn abandon(mut self, error: Error) -> Box<Refused> {
+        let held = self.held.take().expect("held until now");
+        Box::new(Refused {
+            slot: held.release(Code::SUCCESS),
+            error,
+        })
+    }
+}
+
+impl Held {
+    /// The slot, once nothing in the stream can touch it; `seen` is what its event answered.
+    ///
+    /// A context that died runs nothing, so its memory is free to go. If the driver can say neither
+    /// that the stream is dry nor that the context is dead, slot and device memory are kept for
+    /// good: a leak is better than a copy into memory that has become someone else's.
+    fn release(self, seen: Code) -> Option<Slot> {
+        let settled = match self.stream.synchronize() {
+            Ok(()) => true,
+            Err(code) => code.is_fatal() || seen.is_fatal(),
+        };
+        if settled {
+            return Some(self.slot);
+        }
+        tracing::error!(memory = %self.memory, "a copy that cannot be waited for keeps its memory");
+        mem::forget(self);
+        None
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        let passed = held.slot.event().map_or(Ok(()), super::event::Event::wait);
+        if let Err(code) = passed {
+            drop(held.release(code));
+        }
+    }
+}
+
+impl fmt::Debug for Copying {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(held) = &self.held else {
+            return f.write_str("Copying(done)");
+        };
+        write!(
+            f,
+            "Copying({:?}, {:?}, {:?})",
+            held.slot, held.memory, held.stream
+        )
+    }
+}

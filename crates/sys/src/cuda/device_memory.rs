@@ -1,0 +1,244 @@
+//! Memory on a GPU: ours, or lent to us.
+//!
+//! Ours comes from plain `cuMemAlloc`, because cuFile refuses memory of the stream-ordered pools.
+//! Lent memory is an address somebody else owns, a tensor's say; it is believed only after the
+//! driver has said that every byte of it is device memory of this very device.
+
+use std::ffi::c_uint;
+use std::fmt;
+
+use cudarc::driver::sys::CUpointer_attribute_enum as Attribute;
+use straightway_core::{Bytes, Error, Kind, Result};
+
+use super::Owner;
+use super::code::Code;
+use super::context::Context;
+
+/// What the driver calls memory that lives on a device (`CU_MEMORYTYPE_DEVICE`).
+const MEMORY_TYPE_DEVICE: c_uint = 2;
+
+/// A range of device memory. Dropping it frees what we allocated and lets go of what was lent.
+pub struct DeviceMemory {
+    context: Context,
+    address: u64,
+    len: usize,
+    /// Who owns it, or `None` if it is ours to free.
+    lender: Option<Owner>,
+}
+
+impl DeviceMemory {
+    /// Allocates `len` bytes on the context's device. They hold whatever was there before.
+    pub fn allocate(context: &Context, len: usize) -> Result<Self> {
+        if len == 0 {
+            return Err(context.error(Code::INVALID_VALUE, "allocate 0 bytes on"));
+        }
+        let entered = context.enter()?;
+        let mut address = 0;
+        // SAFETY: `address` is a valid place for the answer, and a context is current.
+        let code = unsafe { (context.api().mem_alloc)(&raw mut address, len) };
+        drop(entered);
+        code.ok()
+            .map_err(|code| not_allocated(context, code, len))?;
+        Ok(Self {
+            context: context.clone(),
+            address,
+            len,
+            lender: None,
+        })
+    }
+
+    /// Takes `len` bytes at `address` on loan from `owner`, who is kept until the loan ends.
+    ///
+    /// Refused unless the driver confirms that all of it is memory of the context's device.
+    pub fn lend(context: &Context, address: u64, len: usize, owner: Owner) -> Result<Self> {
+        let memory = Self {
+            context: context.clone(),
+            address,
+            len,
+            lender: Some(owner),
+        };
+        memory.verify()?;
+        Ok(memory)
+    }
+
+    /// Where it starts, in the device's address space.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never, for both ways to get one refuse it; here because `len` is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Copies `bytes` to `offset` and returns when they are there.
+    ///
+    /// For small things and tests: the source is pageable, which is a tenth of the bus's speed.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let address = self.place(offset, bytes.len())?;
+        let _entered = self.context.enter()?;
+        let api = self.context.api();
+        // SAFETY: `place` proved the device range to be ours; the source is a live slice. The call
+        // may return with the copy still on its way from a staging buffer of the driver's, so the
+        // null stream is waited for.
+        let code = unsafe {
+            let copied = (api.memcpy_to_device)(address, bytes.as_ptr().cast(), bytes.len());
+            copied
+                .ok()
+                .and_then(|()| (api.stream_synchronize)(std::ptr::null_mut()).ok())
+        };
+        code.map_err(|code| code.error(api, "write to", self))
+    }
+
+    /// Copies the bytes at `offset` into `bytes` and returns when they are there.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let address = self.place(offset, bytes.len())?;
+        let _entered = self.context.enter()?;
+        let api = self.context.api();
+        // SAFETY: `place` proved the device range to be ours; the target is a live slice, and the
+        // call returns only when the copy is done.
+        let code = unsafe { (api.memcpy_to_host)(bytes.as_mut_ptr().cast(), address, bytes.len()) };
+        code.ok().map_err(|code| code.error(api, "read from", self))
+    }
+
+    /// The address of `len` bytes at `offset`, if they lie within.
+    pub(crate) fn place(&self, offset: usize, len: usize) -> Result<u64> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.address + offset as u64),
+            _ => {
+                let message = format!("{len} bytes at {offset} reach beyond its {}", self.len);
+                Err(Error::new(Kind::Invalid, "reach into", self, message))
+            }
+        }
+    }
+
+    /// Walks the allocations under the range. There may be several: memory mapped piece by piece,
+    /// as PyTorch's expandable segments are, is one range of addresses and many allocations.
+    fn verify(&self) -> Result<()> {
+        let end = self
+            .address
+            .checked_add(self.len as u64)
+            .filter(|_| self.len > 0);
+        let Some(end) = end else {
+            return Err(self.refused(format!("{} bytes there are no range", self.len)));
+        };
+        let _entered = self.context.enter()?;
+        let mut at = self.address;
+        while at < end {
+            at = self.allocation_end(at)?;
+        }
+        Ok(())
+    }
+
+    /// Where the allocation under `at` ends, if it is one of this device.
+    fn allocation_end(&self, at: u64) -> Result<u64> {
+        let kind: c_uint = self.ask(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at)?;
+        if kind != MEMORY_TYPE_DEVICE {
+            return Err(self.refused(format!("{at:#x} is host memory")));
+        }
+        let managed: c_uint = self.ask(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, at)?;
+        if managed & 0xff != 0 {
+            return Err(self.refused(format!("{at:#x} is managed memory, which may move")));
+        }
+        let ordinal: c_uint = self.ask(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at)?;
+        if ordinal != self.context.device().ordinal() {
+            return Err(self.refused(format!("{at:#x} is memory of cuda:{ordinal}")));
+        }
+        let start: u64 = self.ask(Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at)?;
+        let bytes: u64 = self.ask(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, at)?;
+        match start.checked_add(bytes) {
+            Some(end) if end > at => Ok(end),
+            _ => Err(self.refused(format!("the driver gives {at:#x} no range"))),
+        }
+    }
+
+    /// Asks the driver for one attribute of an address. `T` is as wide as the driver's answer or
+    /// wider: a bool is one byte, most are four, addresses and sizes are eight.
+    fn ask<T: Default>(&self, attribute: Attribute, at: u64) -> Result<T> {
+        let mut value = T::default();
+        let place = (&raw mut value).cast();
+        // SAFETY: `value` is at least as wide as what the driver stores for this attribute, and
+        // every bit pattern is a value of it (`T` is an unsigned integer at each call above).
+        let code =
+            unsafe { (self.context.api().pointer_get_attribute)(place, attribute as c_uint, at) };
+        code.ok().map_err(|code| {
+            let cause = code.name(self.context.api());
+            self.refused(format!("{at:#x} is no memory the driver knows: {cause}"))
+        })?;
+        Ok(value)
+    }
+
+    fn refused(&self, message: String) -> Error {
+        Error::new(Kind::Invalid, "borrow", self, message)
+            .with_hint("lend memory of the right device that is allocated and not yet freed")
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if self.lender.is_some() {
+            return;
+        }
+        // A push that fails is no reason to keep the memory: addresses are unified, so the driver
+        // can tell which device this one is of without a current context.
+        let entered = self.context.enter();
+        // SAFETY: allocated in `allocate`, freed once here; every copy in flight holds an `Arc` of
+        // this memory, so none is.
+        let code = unsafe { (self.context.api().mem_free)(self.address) };
+        drop(entered);
+        if let Err(code) = code.ok() {
+            tracing::warn!(memory = %self, ?code, "device memory was not freed");
+        }
+    }
+}
+
+impl fmt::Display for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = self.context.device();
+        write!(
+            f,
+            "{} at {:#x} of {device}",
+            Bytes(self.len as u64),
+            self.address
+        )
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = if self.lender.is_some() {
+            "lent"
+        } else {
+            "ours"
+        };
+        write!(f, "DeviceMemory({self}, {whose})")
+    }
+}
+
+fn not_allocated(context: &Context, code: Code, len: usize) -> Error {
+    let wanted = Bytes(len as u64);
+    if code != Code::OUT_OF_MEMORY {
+        return context.error(code, "allocate memory on");
+    }
+    let free = context
+        .memory_free()
+        .map_or_else(|_| "an unknown amount".into(), |b| b.to_string());
+    let message = format!("{wanted} wanted, {free} free");
+    Error::new(
+        Kind::Transient,
+        "allocate memory on",
+        context.device(),
+        message,
+    )
+    .with_hint("free memory of the device, or load less at a time")
+}

@@ -1,0 +1,77 @@
+//! A mark in a stream: passed when all the work before it is done.
+
+use cudarc::driver::sys::{CUevent, CUstream};
+use straightway_core::Result;
+
+use super::code::Code;
+use super::context::Context;
+
+/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a thread that waits sleeps instead of
+/// spinning, and the device writes no time stamps that nobody reads.
+const FLAGS: u32 = 1 | 2;
+
+/// An event, made once and recorded again and again.
+#[derive(Debug)]
+pub(super) struct Event {
+    context: Context,
+    raw: CUevent,
+}
+
+// SAFETY: the driver's events may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above, and from several threads at once.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(super) fn new(context: &Context) -> Result<Self> {
+        let _entered = context.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is a valid place for the answer, and a context is current.
+        let code = unsafe { (context.api().event_create)(&raw mut raw, FLAGS) };
+        code.ok()
+            .map_err(|code| context.error(code, "make an event on"))?;
+        Ok(Self {
+            context: context.clone(),
+            raw,
+        })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Puts the mark behind all the work now in `stream`.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of this event's context, which is current.
+    pub(super) unsafe fn record(&self, stream: CUstream) -> Result<(), Code> {
+        // SAFETY: the event is live, and the caller vouches for the stream.
+        unsafe { (self.context.api().event_record)(self.raw, stream) }.ok()
+    }
+
+    /// Whether the mark is passed.
+    pub(super) fn is_passed(&self) -> Result<bool, Code> {
+        // SAFETY: the event is live; the call needs no current context.
+        match unsafe { (self.context.api().event_query)(self.raw) } {
+            Code::SUCCESS => Ok(true),
+            Code::NOT_READY => Ok(false),
+            code => Err(code),
+        }
+    }
+
+    /// Sleeps until the mark is passed.
+    pub(super) fn wait(&self) -> Result<(), Code> {
+        // SAFETY: the event is live; the call needs no current context.
+        unsafe { (self.context.api().event_synchronize)(self.raw) }.ok()
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once here; the driver lets pending records finish.
+        let code = unsafe { (self.context.api().event_destroy)(self.raw) };
+        if let Err(code) = code.ok() {
+            tracing::warn!(?code, "an event was not destroyed");
+        }
+    }
+}

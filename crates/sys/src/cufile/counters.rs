@@ -1,0 +1,194 @@
+//! cuFile's own counters of which way each request went: the only evidence there is.
+//!
+//! They exist since cuFile 1.15 at statistics level 3, one set for each GPU. The struct grew in
+//! 1.19, in front of them, and says nowhere how big it is: so their place is known by version, and
+//! for a version nobody has looked at the answer is `Unsupported`, which a receipt shows as
+//! *unknown*. The library writes into more room than any known version needs.
+
+use std::fmt;
+
+use straightway_core::{Error, Kind, Result};
+
+use super::api::{GpuCounters, PathCounters, need};
+use super::session::CuFile;
+use crate::cuda::Version;
+
+/// The level that has counters for each GPU.
+const LEVEL: i32 = 3;
+
+/// The array in the struct has this many entries (`maxGpus` in the header).
+const GPUS_MAX: usize = 16;
+
+/// Room for the answer, in words: 5112 bytes in cuFile 1.19, and as much again to grow.
+const ANSWER_WORDS: usize = 1280;
+
+/// How many requests of one direction went which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// All of them.
+    pub total: u64,
+    /// Direct, by peer-to-peer DMA of the kernel.
+    pub p2p: u64,
+    /// Direct, by nvidia-fs.
+    pub nvfs: u64,
+    /// Through host memory: compat mode.
+    pub posix: u64,
+    /// Through cuFile's cache on the GPU, because they were not aligned.
+    pub unaligned: u64,
+}
+
+/// The counters of one GPU at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests from files to the GPU.
+    pub reads: Paths,
+    /// Requests from the GPU to files.
+    pub writes: Paths,
+    /// Bytes from files to the GPU.
+    pub read_bytes: u64,
+    /// Bytes from the GPU to files.
+    pub write_bytes: u64,
+}
+
+/// Statistics switched on. They cost cuFile a little; dropping this stops them.
+pub struct Watch {
+    cufile: CuFile,
+    first_gpu_at: usize,
+}
+
+impl Watch {
+    pub(super) fn start(cufile: &CuFile) -> Result<Self> {
+        let version = cufile.version();
+        let first_gpu_at = version.and_then(first_gpu_at).ok_or_else(|| {
+            let version = version.map_or_else(|| "unknown".into(), |v| v.to_string());
+            unsupported(format!(
+                "the layout of version {version} is not known (1.15 to 1.19 are)"
+            ))
+        })?;
+        let api = cufile.api();
+        need(api.get_stats_l3, "cuFileGetStatsL3")?;
+        let set_level = need(api.set_stats_level, "cuFileSetStatsLevel")?;
+        let start = need(api.stats_start, "cuFileStatsStart")?;
+        // SAFETY: the level is one the header defines, and the driver is open.
+        unsafe { set_level(LEVEL) }.ok("set the level of", "cuFile's statistics")?;
+        // SAFETY: the driver is open and a level set.
+        unsafe { start() }.ok("start", "cuFile's statistics")?;
+        Ok(Self {
+            cufile: cufile.clone(),
+            first_gpu_at,
+        })
+    }
+
+    /// The counters now of the GPU with that UUID. Only differences mean something: others in this
+    /// process may use cuFile too.
+    pub fn counters(&self, uuid: [u8; 16]) -> Result<Counters> {
+        let mut answer = [0u64; ANSWER_WORDS];
+        let ask = need(self.cufile.api().get_stats_l3, "cuFileGetStatsL3")?;
+        // SAFETY: the answer of every version known has room, twice over.
+        unsafe { ask(answer.as_mut_ptr().cast()) }.ok("read", "cuFile's statistics")?;
+        // The count stands in the four bytes at the start of the word before the first GPU.
+        let count = answer[self.first_gpu_at / 8 - 1] & u64::from(u32::MAX);
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(GPUS_MAX);
+        let gpus = answer[self.first_gpu_at / 8..]
+            .as_ptr()
+            .cast::<GpuCounters>();
+        for i in 0..count {
+            // SAFETY: `first_gpu_at` is 1144 at most, so 16 entries of 248 bytes end at 5112, well
+            // within the answer; the start is a multiple of 8, and any bits are a value.
+            let gpu = unsafe { gpus.add(i).read() };
+            if gpu.uuid == uuid {
+                return Ok(gpu.into());
+            }
+        }
+        Err(unsupported(format!(
+            "they have {count} GPU(s), and this one is not among them"
+        )))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(stop) = self.cufile.api().stats_stop {
+            // SAFETY: started in `start`, and the driver is open.
+            let status = unsafe { stop() };
+            if let Err(error) = status.ok("stop", "cuFile's statistics") {
+                tracing::debug!(%error, "cuFile goes on counting");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Watch({:?})", self.cufile)
+    }
+}
+
+impl Counters {
+    /// What was counted between `earlier` and this.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            reads: self.reads.since(earlier.reads),
+            writes: self.writes.since(earlier.writes),
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            write_bytes: self.write_bytes.saturating_sub(earlier.write_bytes),
+        }
+    }
+}
+
+impl Paths {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            total: self.total.saturating_sub(earlier.total),
+            p2p: self.p2p.saturating_sub(earlier.p2p),
+            nvfs: self.nvfs.saturating_sub(earlier.nvfs),
+            posix: self.posix.saturating_sub(earlier.posix),
+            unaligned: self.unaligned.saturating_sub(earlier.unaligned),
+        }
+    }
+}
+
+impl From<GpuCounters> for Counters {
+    fn from(raw: GpuCounters) -> Self {
+        Self {
+            reads: raw.reads.into(),
+            writes: raw.writes.into(),
+            read_bytes: raw.read_bytes,
+            write_bytes: raw.write_bytes,
+        }
+    }
+}
+
+impl From<PathCounters> for Paths {
+    fn from(raw: PathCounters) -> Self {
+        let PathCounters {
+            total,
+            p2p,
+            nvfs,
+            posix,
+            unaligned,
+        } = raw;
+        Self {
+            total,
+            p2p,
+            nvfs,
+            posix,
+            unaligned,
+        }
+    }
+}
+
+/// Where in `CUfileStatsLevel3_t` the first GPU stands, as a C compiler places it with the headers
+/// of cuFile 1.15.1, 1.18.1 and 1.19.1.
+fn first_gpu_at(version: Version) -> Option<usize> {
+    match version.0 {
+        1150..1190 => Some(1032),
+        1190..1200 => Some(1144),
+        _ => None,
+    }
+}
+
+fn unsupported(message: String) -> Error {
+    Error::new(Kind::Unsupported, "read", "cuFile's statistics", message)
+}

@@ -1,0 +1,162 @@
+//! A file that cuFile knows, and reads and writes between it and registered device memory.
+
+use std::ffi::c_long;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use straightway_core::{Error, Kind, Result};
+
+use super::ALIGN_BYTES;
+use super::api::{Description, DescriptorUnion, RawHandle, TransferFn, need};
+use super::code::OpCode;
+use super::registered_memory::RegisteredMemory;
+use super::session::CuFile;
+
+/// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`.
+const KIND_DESCRIPTOR: u32 = 1;
+
+/// One transfer between a registered file and registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Where in the file.
+    pub file_offset: u64,
+    /// Where in the memory.
+    pub memory_offset: usize,
+    /// How many.
+    pub bytes: usize,
+}
+
+/// A registered file. It owns its descriptor; dropping it deregisters first and closes then.
+pub struct FileHandle {
+    cufile: CuFile,
+    raw: RawHandle,
+    name: String,
+    _file: OwnedFd,
+}
+
+// SAFETY: cuFile's handles may be used from any thread.
+unsafe impl Send for FileHandle {}
+// SAFETY: as above, and from several threads at once: that is how cuFile wants to be used.
+unsafe impl Sync for FileHandle {}
+
+impl FileHandle {
+    pub(super) fn register(cufile: &CuFile, file: OwnedFd, name: &str) -> Result<Self> {
+        let register = need(cufile.api().handle_register, "cuFileHandleRegister")?;
+        need(cufile.api().handle_deregister, "cuFileHandleDeregister")?;
+        let mut description = Description {
+            kind: KIND_DESCRIPTOR,
+            handle: DescriptorUnion {
+                fd: file.as_raw_fd(),
+                rest: 0,
+            },
+            fs_ops: std::ptr::null(),
+        };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: both are valid for the call, and the descriptor is open and ours.
+        let status = unsafe { register(&raw mut raw, &raw mut description) };
+        status.ok("register with cuFile", name)?;
+        Ok(Self {
+            cufile: cufile.clone(),
+            raw,
+            name: name.to_owned(),
+            _file: file,
+        })
+    }
+
+    /// Reads into the memory. Fewer bytes than asked for come back at the end of the file.
+    pub fn read(&self, memory: &RegisteredMemory, request: Request) -> Result<usize> {
+        let call = need(self.cufile.api().read, "cuFileRead")?;
+        self.transfer("read", call, memory, request)
+    }
+
+    /// Writes from the memory.
+    pub fn write(&self, memory: &RegisteredMemory, request: Request) -> Result<usize> {
+        let call = need(self.cufile.api().write, "cuFileWrite")?;
+        self.transfer("write", call, memory, request)
+    }
+
+    fn transfer(
+        &self,
+        operation: &'static str,
+        call: TransferFn,
+        memory: &RegisteredMemory,
+        request: Request,
+    ) -> Result<usize> {
+        let [at_file, at_memory] = self.check(memory, request)?;
+        let _entered = memory.memory().context().enter()?;
+        // SAFETY: `check` proved the range to lie within registered memory, which `memory` keeps;
+        // the handle is registered; the call returns only when the transfer is over.
+        let moved = unsafe { call(self.raw, memory.base(), request.bytes, at_file, at_memory) };
+        self.outcome(moved, operation)
+    }
+
+    /// The two offsets as C has them, if the request is in bounds and aligned.
+    fn check(&self, memory: &RegisteredMemory, request: Request) -> Result<[c_long; 2]> {
+        let Request {
+            file_offset,
+            memory_offset,
+            bytes,
+        } = request;
+        let invalid = |message| Error::new(Kind::Invalid, "transfer", &self.name, message);
+        let address = memory.memory().place(memory_offset, bytes)?;
+        let align = ALIGN_BYTES as u64;
+        if [
+            address,
+            memory.memory().address(),
+            file_offset,
+            bytes as u64,
+        ]
+        .iter()
+        .any(|n| n % align != 0)
+        {
+            let message = format!(
+                "{bytes} bytes between {file_offset} of the file and {address:#x} of the device are \
+                 not aligned to {ALIGN_BYTES}: cuFile would stage them without saying so"
+            );
+            return Err(invalid(message));
+        }
+        match (
+            c_long::try_from(file_offset),
+            c_long::try_from(memory_offset),
+        ) {
+            (Ok(file), Ok(memory)) => Ok([file, memory]),
+            _ => Err(invalid(format!(
+                "offset {file_offset} is beyond what files can have"
+            ))),
+        }
+    }
+
+    /// Bytes, or −1 with `errno`, or a negated cuFile code.
+    fn outcome(&self, answer: isize, operation: &'static str) -> Result<usize> {
+        if let Ok(bytes) = usize::try_from(answer) {
+            return Ok(bytes);
+        }
+        if answer == -1 {
+            return Err(Error::os(operation, &self.name, io::Error::last_os_error()));
+        }
+        let code = OpCode(u32::try_from(answer.unsigned_abs()).unwrap_or(u32::MAX));
+        Err(Error::new(
+            code.kind(),
+            operation,
+            &self.name,
+            code.to_string(),
+        ))
+    }
+}
+
+impl Drop for FileHandle {
+    fn drop(&mut self) {
+        if let Some(deregister) = self.cufile.api().handle_deregister {
+            // SAFETY: registered in `register`, deregistered once here; calls are synchronous and
+            // borrow `self`, so none is under way.
+            unsafe { deregister(self.raw) };
+        }
+    }
+}
+
+impl fmt::Debug for FileHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileHandle({})", self.name)
+    }
+}

@@ -1,0 +1,68 @@
+//! Device memory that cuFile has mapped for the life of the registration.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use straightway_core::Result;
+
+use super::api::need;
+use super::session::CuFile;
+use crate::cuda::DeviceMemory;
+
+/// A registration of one device memory. Dropping it deregisters; the memory lives at least as long.
+pub struct RegisteredMemory {
+    cufile: CuFile,
+    memory: Arc<DeviceMemory>,
+}
+
+impl RegisteredMemory {
+    pub(super) fn register(cufile: &CuFile, memory: &Arc<DeviceMemory>) -> Result<Self> {
+        let register = need(cufile.api().buf_register, "cuFileBufRegister")?;
+        need(cufile.api().buf_deregister, "cuFileBufDeregister")?;
+        let _entered = memory.context().enter()?;
+        // SAFETY: the range is live device memory, held by `self` until it is deregistered; flags
+        // must be zero and are.
+        let status = unsafe { register(base(memory), memory.len(), 0) };
+        status.ok("register with cuFile", memory)?;
+        Ok(Self {
+            cufile: cufile.clone(),
+            memory: Arc::clone(memory),
+        })
+    }
+
+    /// The memory registered.
+    pub fn memory(&self) -> &Arc<DeviceMemory> {
+        &self.memory
+    }
+
+    /// The base address, which every request must name: cuFile knows the registration by it.
+    pub(super) fn base(&self) -> *mut c_void {
+        base(&self.memory)
+    }
+}
+
+impl Drop for RegisteredMemory {
+    fn drop(&mut self) {
+        let entered = self.memory.context().enter();
+        if let Some(deregister) = self.cufile.api().buf_deregister {
+            // SAFETY: registered in `register`, deregistered once here; reads and writes are
+            // synchronous and borrow `self`, so none is under way.
+            let status = unsafe { deregister(self.base()) };
+            if let Err(error) = status.ok("deregister from cuFile", &self.memory) {
+                tracing::warn!(%error, "device memory stays registered until cuFile closes");
+            }
+        }
+        drop(entered);
+    }
+}
+
+impl fmt::Debug for RegisteredMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegisteredMemory({:?})", self.memory)
+    }
+}
+
+fn base(memory: &DeviceMemory) -> *mut c_void {
+    memory.address() as *mut c_void
+}

@@ -1,0 +1,269 @@
+//! A file with two descriptors: one with O_DIRECT, where the file system has it, and one through
+//! the page cache.
+//!
+//! Both are open from the start because one transfer may use both: what is resident is read through
+//! the cache, what is not is read around it.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rustix::fs::{
+    Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
+    fallocate, fdatasync, fstat, ftruncate, open, seek, statx, syncfs,
+};
+use straightway_core::{Alignment, Error, Extent, Kind, Object, Result};
+
+use crate::request::By;
+
+/// From this many files on, syncing their whole file system is cheaper than syncing each.
+const SYNC_TOGETHER_MIN: usize = 8;
+
+/// The next file's number.
+static IDS: AtomicU64 = AtomicU64::new(1);
+
+/// An open file.
+pub struct File {
+    id: u64,
+    path: PathBuf,
+    bytes: u64,
+    buffered: OwnedFd,
+    direct: Option<OwnedFd>,
+    alignment: Option<Alignment>,
+}
+
+impl File {
+    /// Opens an existing file (or block device) to read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let buffered = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| Error::os("open", path.display(), e.into()))?;
+        let stat = fstat(&buffered).map_err(|e| Error::os("open", path.display(), e.into()))?;
+        let bytes = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => u64::try_from(stat.st_size).unwrap_or(0),
+            FileType::BlockDevice => seek(&buffered, SeekFrom::End(0))
+                .map_err(|e| Error::os("measure", path.display(), e.into()))?,
+            FileType::Directory => {
+                return Err(Error::new(
+                    Kind::Invalid,
+                    "read",
+                    path.display(),
+                    "it is a folder, and a file is meant",
+                ));
+            }
+            _ => {
+                let message = "it is neither a file nor a block device";
+                return Err(Error::new(Kind::Invalid, "read", path.display(), message));
+            }
+        };
+        Ok(Self::with_direct(path, bytes, buffered, OFlags::RDONLY))
+    }
+
+    /// Creates a file that must not exist yet, with room for `bytes`, to write.
+    ///
+    /// Room is set aside at once: a disk that is too full says so before any byte is written.
+    pub fn create(path: &Path, bytes: u64) -> Result<Self> {
+        let file = Self::create_sparse(path, bytes)?;
+        file.reserve()?;
+        Ok(file)
+    }
+
+    /// Creates a file that must not exist yet and will have holes, to write.
+    pub fn create_sparse(path: &Path, bytes: u64) -> Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let buffered = open(path, flags, Mode::from_raw_mode(0o666))
+            .map_err(|e| Error::os("create", path.display(), e.into()))?;
+        Ok(Self::with_direct(path, bytes, buffered, OFlags::RDWR))
+    }
+
+    fn reserve(&self) -> Result<()> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        match fallocate(&self.buffered, FallocateFlags::KEEP_SIZE, 0, self.bytes) {
+            // Not every file system can; it then fills up as it is written.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(self.error("make room for", errno.into())),
+        }
+    }
+
+    fn with_direct(path: &Path, bytes: u64, buffered: OwnedFd, access: OFlags) -> Self {
+        let alignment = direct_alignment(&buffered);
+        let direct = alignment.and_then(|_| {
+            open(
+                path,
+                access | OFlags::DIRECT | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            .ok()
+        });
+        Self {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            path: path.to_owned(),
+            bytes,
+            buffered,
+            alignment: alignment.filter(|_| direct.is_some()),
+            direct,
+        }
+    }
+
+    /// A number that no other file of this process has or will have.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How long it was when it was opened, or is meant to become.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What O_DIRECT asks for; `None` where there is none.
+    pub fn alignment(&self) -> Option<Alignment> {
+        self.alignment
+    }
+
+    /// It as an object.
+    pub fn object(&self) -> Object {
+        Object::new(self.path.display().to_string(), self.bytes)
+    }
+
+    /// One of its descriptors. Without O_DIRECT both are the same.
+    pub fn descriptor(&self, by: By) -> BorrowedFd<'_> {
+        match (by, &self.direct) {
+            (By::Direct, Some(direct)) => direct.as_fd(),
+            _ => self.buffered.as_fd(),
+        }
+    }
+
+    /// The parts of it that are no holes, in order. A file system that does not know says all of it.
+    pub fn data_extents(&self) -> Result<Vec<Extent>> {
+        let mut extents = Vec::new();
+        let mut at = 0;
+        while at < self.bytes {
+            let data = match seek(&self.buffered, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                // Only a hole is left.
+                Err(rustix::io::Errno::NXIO) => break,
+                Err(rustix::io::Errno::INVAL) => return Ok(vec![Extent::new(0, self.bytes)]),
+                Err(errno) => return Err(self.error("find the holes of", errno.into())),
+            };
+            let hole = seek(&self.buffered, SeekFrom::Hole(data))
+                .map_err(|e| self.error("find the holes of", e.into()))?;
+            let end = hole.min(self.bytes);
+            if end <= data {
+                break;
+            }
+            extents.push(Extent::between(data, end));
+            at = end;
+        }
+        Ok(extents)
+    }
+
+    /// How long it is now, and an error if that is not what it was when it was opened.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let stat = fstat(&self.buffered).map_err(|e| self.error("measure", e.into()))?;
+        let now = u64::try_from(stat.st_size).unwrap_or(0);
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !is_file || now == self.bytes {
+            return Ok(());
+        }
+        let word = if now > self.bytes { "grew" } else { "shrank" };
+        let message = format!(
+            "it {word} from {} to {now} bytes while it was read",
+            self.bytes
+        );
+        Err(
+            Error::new(Kind::Corrupt, "read", self.path.display(), message)
+                .with_hint("wait until nobody writes to it, and try again"),
+        )
+    }
+
+    /// Cuts it to `bytes`: an aligned tail was written past its end.
+    pub fn truncate(&self, bytes: u64) -> Result<()> {
+        ftruncate(&self.buffered, bytes).map_err(|e| self.error("truncate", e.into()))
+    }
+
+    /// Lets the page cache forget it. What is dirty is written first; what others use may stay.
+    pub fn evict(&self) -> Result<()> {
+        let _ = fdatasync(&self.buffered);
+        fadvise(&self.buffered, 0, None, Advice::DontNeed)
+            .map_err(|e| self.error("evict", e.into()))
+    }
+
+    /// Waits until what was written is durable.
+    pub fn sync(&self) -> Result<()> {
+        fdatasync(&self.buffered).map_err(|e| self.error("sync", e.into()))
+    }
+
+    /// Waits until what was written to all of `files` is durable.
+    ///
+    /// Many small files are synced by their file system at once: one journal commit instead of one
+    /// for each.
+    pub fn sync_all(files: &[Arc<Self>]) -> Result<()> {
+        let [first, ..] = files else { return Ok(()) };
+        if files.len() < SYNC_TOGETHER_MIN {
+            return files.iter().try_for_each(|f| f.sync());
+        }
+        let device = |f: &Self| fstat(&f.buffered).map(|s| s.st_dev).ok();
+        let (together, alone): (Vec<_>, Vec<_>) = files
+            .iter()
+            .partition(|f| device(f).is_some() && device(f) == device(first));
+        if !together.is_empty() {
+            syncfs(&first.buffered).map_err(|e| first.error("sync", e.into()))?;
+        }
+        alone.into_iter().try_for_each(|f| f.sync())
+    }
+
+    /// An error of the operating system about this file.
+    pub fn error(&self, operation: &'static str, source: io::Error) -> Error {
+        let full = source.raw_os_error() == Some(libc::ENOSPC);
+        let error = Error::os(operation, self.path.display(), source);
+        if full {
+            error.with_hint("free space on that file system, or write elsewhere")
+        } else {
+            error
+        }
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.path)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What direct I/O on this file asks for, by the kernel's own word where it gives one.
+fn direct_alignment(file: &OwnedFd) -> Option<Alignment> {
+    // Linux 6.1 and later say; 0 means that there is no direct I/O.
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    if !known {
+        // Older kernels: a page suits every file system that takes O_DIRECT at all, and opening
+        // with it tells whether this one does.
+        let page = Alignment::PAGE_BYTES;
+        return Some(Alignment {
+            object_bytes: page,
+            memory_bytes: page,
+        });
+    }
+    let (object, memory) = (stat.stx_dio_offset_align, stat.stx_dio_mem_align);
+    // A file system that wants more than 64 KiB would not fit the planner's blocks.
+    let usable = object > 0 && object <= 65_536;
+    usable.then(|| Alignment {
+        object_bytes: object.into(),
+        memory_bytes: memory.max(1).into(),
+    })
+}

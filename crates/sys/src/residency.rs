@@ -1,0 +1,155 @@
+//! Which parts of a file are in the page cache.
+//!
+//! `cachestat(2)` (Linux 6.5) counts the cached pages of a range without touching them; older
+//! kernels have `mincore(2)` on a mapping. A whole file is asked about first, and only a range of
+//! which some pages are cached and some not is halved and asked about again: a file that is all
+//! there or all absent costs one call, whatever its size.
+
+use std::{
+    io,
+    os::fd::AsRawFd,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use straightway_core::{Extent, extent::up};
+
+use crate::{file::File, request::By};
+
+const PAGE: u64 = 4096;
+
+/// Halving stops here: a drive reads this much in less time than it takes to ask.
+const WINDOW_BYTES_MIN: u64 = 1 << 20;
+
+/// A file is asked about in at most this many windows.
+const WINDOWS_MAX: u64 = 8192;
+
+/// The parts of `extent` that are in the page cache, as whole pages, in order.
+///
+/// A window of which half is cached counts as cached: the kernel reads the rest. Where the kernel
+/// will not say (it asks for write permission, or it is too old), nothing counts as cached.
+pub fn resident(file: &File, extent: Extent) -> Vec<Extent> {
+    let window_bytes = up((extent.bytes / WINDOWS_MAX).max(WINDOW_BYTES_MIN), PAGE);
+    let mut runs: Vec<Extent> = Vec::new();
+    let mut open = vec![extent.superset(PAGE)];
+    while let Some(range) = open.pop() {
+        let Ok(cached) = cached_pages(file, range) else {
+            return Vec::new();
+        };
+        let pages = range.bytes / PAGE;
+        if cached == 0 {
+            continue;
+        }
+        if cached < pages && range.bytes > window_bytes {
+            let half = range.offset + up(range.bytes / 2, PAGE);
+            open.push(Extent::between(half, range.end()));
+            open.push(Extent::between(range.offset, half));
+            continue;
+        }
+        if cached * 2 < pages {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(run) if run.end() == range.offset => run.bytes += range.bytes,
+            _ => runs.push(range),
+        }
+    }
+    runs
+}
+
+/// How many pages of `range` are cached. Whole pages only.
+fn cached_pages(file: &File, range: Extent) -> io::Result<u64> {
+    static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
+    if !NO_CACHESTAT.load(Ordering::Relaxed) {
+        match cachestat(file, range) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                NO_CACHESTAT.store(true, Ordering::Relaxed);
+            }
+            answer => return answer,
+        }
+    }
+    mincore(file, range)
+}
+
+/// `struct cachestat_range` and `struct cachestat` of the kernel.
+#[repr(C)]
+struct Range {
+    offset: u64,
+    bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Stat {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+fn cachestat(file: &File, range: Extent) -> io::Result<u64> {
+    // The number is the same on every architecture since 5.1's unification.
+    const SYS_CACHESTAT: libc::c_long = 451;
+    let fd = file.descriptor(By::PageCache).as_raw_fd();
+    let range = Range {
+        offset: range.offset,
+        bytes: range.bytes,
+    };
+    let mut stat = Stat::default();
+    // SAFETY: both structures have the kernel's layout and outlive the call.
+    let status = unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const range, &raw mut stat, 0) };
+    if status == 0 {
+        Ok(stat.cached)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn mincore(file: &File, range: Extent) -> io::Result<u64> {
+    let fd = file.descriptor(By::PageCache).as_raw_fd();
+    let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let bytes = usize::try_from(range.bytes).map_err(invalid)?;
+    let offset = libc::off_t::try_from(range.offset).map_err(invalid)?;
+    let mut pages = vec![0_u8; bytes.div_ceil(4096)];
+    // SAFETY: a fresh shared mapping without access rights, asked about and unmapped again; its
+    // pages are never read, so a file that shrinks meanwhile cannot hurt.
+    unsafe {
+        let map = libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_NONE,
+            libc::MAP_SHARED,
+            fd,
+            offset,
+        );
+        if map == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let status = libc::mincore(map, bytes, pages.as_mut_ptr());
+        let answer = if status == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        };
+        libc::munmap(map, bytes);
+        answer?;
+    }
+    Ok(pages.iter().filter(|page| **page & 1 == 1).count() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_ask_agree_with_what_was_read() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![1_u8; 5 << 20]).unwrap();
+        let file = File::open(&path).unwrap();
+        let whole = Extent::new(0, file.bytes());
+        assert_eq!(resident(&file, whole), vec![whole]);
+        assert_eq!(mincore(&file, whole).unwrap(), 1280);
+        assert_eq!(cachestat(&file, whole).ok().unwrap_or(1280), 1280);
+    }
+}

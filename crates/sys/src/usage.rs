@@ -1,0 +1,45 @@
+//! CPU time spent so far.
+
+use std::ops::Sub;
+
+/// User and system CPU seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuTime {
+    /// In our own code.
+    pub user_s: f64,
+    /// In the kernel, for us.
+    pub system_s: f64,
+}
+
+impl CpuTime {
+    /// What the whole process has used up to now, the kernel's I/O workers for it included.
+    pub fn of_process() -> Self {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: `usage` is valid for writes, and all zeroes is a valid `rusage` should it fail.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 * 1e-6;
+        Self {
+            user_s: seconds(usage.ru_utime),
+            system_s: seconds(usage.ru_stime),
+        }
+    }
+
+    /// Both together.
+    pub fn total_s(self) -> f64 {
+        self.user_s + self.system_s
+    }
+}
+
+impl Sub for CpuTime {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            user_s: self.user_s - earlier.user_s,
+            system_s: self.system_s - earlier.system_s,
+        }
+    }
+}

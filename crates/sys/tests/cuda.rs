@@ -1,0 +1,628 @@
+//! The driver layer over the stand-in: late copies, failing calls, bad pointers, broken machines.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers are tests too")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use straightway_core::{Kind, Result};
+use straightway_standin::Standin;
+use straightway_sys::cuda::{
+    ComputeMode, Context, Copying, DeviceMemory, Driver, PinnedMemory, Slot, Span, Stream,
+};
+
+const SLOT_BYTES: usize = 64 << 10;
+
+/// Page-aligned host memory to pin.
+struct Pages {
+    address: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it is memory of the process, and nobody but the test reaches it.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn new(len: usize) -> Self {
+        let layout = Layout::from_size_align(len, 4096).unwrap();
+        // SAFETY: the layout is not empty.
+        let address = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
+        Self { address, layout }
+    }
+
+    fn pin(self, context: &Context) -> Result<PinnedMemory> {
+        let (address, len) = (self.address, self.layout.size());
+        // SAFETY: zeroed memory of that length, reached by nobody else, freed when `self` goes.
+        unsafe { PinnedMemory::register(context, address, len, Arc::new(self)) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and freed once.
+        unsafe { dealloc(self.address.as_ptr(), self.layout) };
+    }
+}
+
+fn context() -> Context {
+    Driver::load()
+        .unwrap()
+        .device(0)
+        .unwrap()
+        .context()
+        .unwrap()
+}
+
+fn ring(context: &Context, slots: usize) -> Result<Vec<Slot>> {
+    Pages::new(slots * SLOT_BYTES)
+        .pin(context)?
+        .into_slots(SLOT_BYTES)
+}
+
+fn whole(device_offset: usize) -> Span {
+    Span {
+        slot_offset: 0,
+        device_offset,
+        bytes: SLOT_BYTES,
+    }
+}
+
+/// Bytes that differ from chunk to chunk, so that a wrong one is seen.
+fn pattern(chunk: usize) -> Vec<u8> {
+    (0..SLOT_BYTES)
+        .map(|i| u8::try_from((i * 7 + chunk * 131 + 3) % 251).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_machine_without_a_driver_is_unsupported_and_says_why() {
+    match Driver::load() {
+        Ok(driver) => println!("skipped: this machine has a driver ({})", driver.version()),
+        Err(error) => {
+            assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+            assert!(
+                error.to_string().contains("libcuda") || error.hint().is_some(),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_device_tells_its_name_place_and_size() {
+    Standin::run("devices=2 memory_bytes=1048576", |_| {
+        let driver = Driver::load().unwrap();
+        assert_eq!(
+            (
+                driver.version().to_string().as_str(),
+                driver.device_count().unwrap()
+            ),
+            ("13.0", 2)
+        );
+        let device = driver.device(1).unwrap();
+        assert_eq!(device.name().unwrap(), "Stand-in GPU 1");
+        assert_eq!(device.pci_address().unwrap(), "0000:1c:00.0");
+        assert_eq!(device.numa_node(), Some(1));
+        assert_eq!(device.memory_total().unwrap().0, 1 << 20);
+        assert_eq!(device.compute_mode().unwrap(), ComputeMode::Default);
+        assert_ne!(
+            device.uuid().unwrap(),
+            driver.device(0).unwrap().uuid().unwrap()
+        );
+        let error = driver.device(2).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert!(error.to_string().contains("2 device(s)"), "{error}");
+    });
+}
+
+#[test]
+fn a_driver_too_old_is_unsupported_with_both_figures() {
+    Standin::run("version=11020", |_| {
+        let error = Driver::load().unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(
+            error.to_string().contains("11.2") && error.to_string().contains("11.4"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_driver_without_a_device_is_unsupported() {
+    Standin::run("devices=0", |_| {
+        let error = Driver::load().unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains("no GPU"), "{error}");
+    });
+}
+
+#[test]
+fn a_code_no_one_has_heard_of_is_an_error_with_its_number() {
+    Standin::run("fail=cuInit:1:31337", |_| {
+        let error = Driver::load().unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains("31337"), "{error}");
+    });
+}
+
+#[test]
+fn a_device_held_exclusively_by_another_process_is_a_clear_error() {
+    Standin::run("compute_mode=3 held=true", |standin| {
+        let device = Driver::load().unwrap().device(0).unwrap();
+        assert_eq!(device.compute_mode().unwrap(), ComputeMode::Exclusive);
+        let error = device.context().unwrap_err();
+        assert_eq!(error.kind(), Kind::Transient);
+        assert!(
+            error.to_string().contains("another process holds it"),
+            "{error}"
+        );
+        assert!(error.hint().unwrap().contains("nvidia-smi"));
+        // When the other process has gone, the same process goes on.
+        standin.plan("compute_mode=3");
+        drop(device.context().unwrap());
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn a_device_closed_to_compute_is_unsupported() {
+    Standin::run("compute_mode=2", |standin| {
+        let error = Driver::load()
+            .unwrap()
+            .device(0)
+            .unwrap()
+            .context()
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn device_memory_that_runs_out_is_an_error_with_the_figures() {
+    Standin::run("memory_bytes=1048576", |standin| {
+        let context = context();
+        let held = DeviceMemory::allocate(&context, 512 << 10).unwrap();
+        let error = DeviceMemory::allocate(&context, 1 << 20).unwrap_err();
+        assert_eq!(error.kind(), Kind::Transient);
+        let text = error.to_string();
+        assert!(
+            text.contains("1 MiB wanted") && text.contains("512 KiB free"),
+            "{text}"
+        );
+        drop(held);
+        drop(DeviceMemory::allocate(&context, 1 << 20).unwrap());
+        drop(context);
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn pinned_memory_that_runs_out_is_an_error_with_the_figure_needed() {
+    Standin::run("pinned_bytes_max=65536", |standin| {
+        let context = context();
+        let error = Pages::new(128 << 10).pin(&context).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("128 KiB wanted") && text.contains("RLIMIT_MEMLOCK"),
+            "{text}"
+        );
+        assert!(error.hint().unwrap().contains("ulimit -l 128"));
+        drop(Pages::new(64 << 10).pin(&context).unwrap());
+        drop(context);
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn pinning_keeps_what_the_memory_held() {
+    Standin::run("", |_| {
+        let context = context();
+        let pages = Pages::new(3 * 4096);
+        // SAFETY: three pages, reached by nobody else.
+        unsafe { pages.address.as_ptr().write_bytes(0x3C, 3 * 4096) };
+        let slots = pages.pin(&context).unwrap().into_slots(4096).unwrap();
+        assert!(
+            slots
+                .iter()
+                .all(|slot| slot.bytes().iter().all(|&b| b == 0x3C))
+        );
+    });
+}
+
+#[test]
+fn bytes_survive_late_copies_both_ways_through_a_ring_smaller_than_the_data() {
+    for seed in 0..8 {
+        round_trip(seed);
+    }
+}
+
+/// Sends 24 chunks through 4 slots and 3 streams and back, whatever order the seed makes of it.
+fn round_trip(seed: u64) {
+    const CHUNKS: usize = 24;
+    Standin::run(&format!("seed={seed} delay_us_max=500"), |standin| {
+        let context = context();
+        let streams: Vec<_> = (0..3).map(|_| Stream::new(&context).unwrap()).collect();
+        let memory = DeviceMemory::allocate(&context, CHUNKS * SLOT_BYTES).unwrap();
+        let memory = Arc::new(memory);
+        let mut free = ring(&context, 4).unwrap();
+        let mut copies = Vec::new();
+        for chunk in 0..CHUNKS {
+            let mut slot = free.pop().unwrap_or_else(|| {
+                let copy: Copying = copies.remove(0);
+                copy.wait().unwrap()
+            });
+            slot.bytes_mut().copy_from_slice(&pattern(chunk));
+            let stream = &streams[chunk % streams.len()];
+            copies.push(
+                stream
+                    .copy_to_device(slot, &memory, &[whole(chunk * SLOT_BYTES)])
+                    .unwrap(),
+            );
+        }
+        free.extend(copies.drain(..).map(|copy| copy.wait().unwrap()));
+        for chunk in 0..CHUNKS {
+            let slot = free.pop().unwrap();
+            let stream = &streams[chunk % streams.len()];
+            let copy = stream
+                .copy_to_host(slot, &memory, &[whole(chunk * SLOT_BYTES)])
+                .unwrap();
+            let slot = copy.wait().unwrap();
+            assert_eq!(slot.bytes(), pattern(chunk), "chunk {chunk}");
+            free.push(slot);
+        }
+        drop((free, memory, streams, context));
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn lanes_on_their_own_threads_share_a_device() {
+    Standin::run("seed=11", |standin| {
+        let context = context();
+        let memory = Arc::new(DeviceMemory::allocate(&context, 32 * SLOT_BYTES).unwrap());
+        let mut slots = ring(&context, 4).unwrap();
+        std::thread::scope(|scope| {
+            for lane in 0..4 {
+                let (mut slot, context, memory) = (slots.pop().unwrap(), &context, &memory);
+                scope.spawn(move || {
+                    let stream = Stream::new(context).unwrap();
+                    for chunk in (lane..32).step_by(4) {
+                        slot.bytes_mut().copy_from_slice(&pattern(chunk));
+                        let span = whole(chunk * SLOT_BYTES);
+                        slot = stream
+                            .copy_to_device(slot, memory, &[span])
+                            .unwrap()
+                            .wait()
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        let mut seen = vec![0; SLOT_BYTES];
+        for chunk in 0..32 {
+            memory.read(chunk * SLOT_BYTES, &mut seen).unwrap();
+            assert_eq!(seen, pattern(chunk), "chunk {chunk}");
+        }
+        drop((memory, slots, context));
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn a_copy_is_not_done_before_its_event() {
+    Standin::run("", |standin| {
+        let context = context();
+        let stream = Stream::new(&context).unwrap();
+        let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
+        let mut slot = ring(&context, 1).unwrap().pop().unwrap();
+        slot.bytes_mut().fill(9);
+        standin.hold();
+        let copy = stream.copy_to_device(slot, &memory, &[whole(0)]).unwrap();
+        assert!(!copy.is_done().unwrap());
+        assert_eq!(standin.count("pending"), 2);
+        let mut seen = [0; 1];
+        memory.read(0, &mut seen).unwrap();
+        assert_eq!(seen, [0xA5], "nothing has been copied yet");
+        standin.release();
+        copy.wait().unwrap();
+        memory.read(0, &mut seen).unwrap();
+        assert_eq!(seen, [9]);
+    });
+}
+
+#[test]
+fn the_stand_in_sees_a_slot_that_is_reused_too_early() {
+    Standin::run("", |standin| {
+        let context = context();
+        let stream = Stream::new(&context).unwrap();
+        let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
+        let mut slot = ring(&context, 1).unwrap().pop().unwrap();
+        slot.bytes_mut().fill(1);
+        let address = slot.address();
+        standin.hold();
+        let copy = stream.copy_to_device(slot, &memory, &[whole(0)]).unwrap();
+        // The types forbid this; a raw pointer does not.
+        // SAFETY: the slot's memory is alive, and the copy is held back.
+        unsafe { address.write_bytes(2, SLOT_BYTES) };
+        standin.release();
+        copy.wait().unwrap();
+        let mut seen = [0; 1];
+        memory.read(0, &mut seen).unwrap();
+        assert_eq!(seen, [2], "the copy read its source when it ran");
+    });
+}
+
+#[test]
+fn a_copy_that_is_dropped_is_waited_for_and_holds_its_memory_until_then() {
+    Standin::run("delay_us_max=2000", |standin| {
+        let context = context();
+        let stream = Stream::new(&context).unwrap();
+        let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
+        let slot = ring(&context, 1).unwrap().pop().unwrap();
+        let copy = stream.copy_to_device(slot, &memory, &[whole(0)]).unwrap();
+        // All that is left of memory, ring and stream is what the copy holds.
+        drop((memory, stream));
+        assert_eq!(
+            (standin.count("allocations"), standin.count("pinned")),
+            (1, 1)
+        );
+        drop(copy);
+        drop(context);
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn many_spans_of_one_slot_land_where_they_belong() {
+    // 200 spans make several batched calls; every other KiB of the slot, backwards on the device.
+    for plan in ["seed=3", "seed=4 delay_us_max=20"] {
+        Standin::run(plan, |standin| {
+            let context = context();
+            let stream = Stream::new(&context).unwrap();
+            let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
+            let mut slots = ring(&context, 2).unwrap();
+            let mut slot = slots.pop().unwrap();
+            slot.bytes_mut().copy_from_slice(&pattern(5));
+            let span = |i: usize| Span {
+                slot_offset: i * 300,
+                device_offset: (199 - i) * 310,
+                bytes: 100 + i,
+            };
+            let spans: Vec<_> = (0..200).map(span).collect();
+            let slot = stream
+                .copy_to_device(slot, &memory, &spans)
+                .unwrap()
+                .wait()
+                .unwrap();
+            for span in &spans {
+                let mut seen = vec![0; span.bytes];
+                memory.read(span.device_offset, &mut seen).unwrap();
+                assert_eq!(
+                    seen,
+                    slot.bytes()[span.slot_offset..][..span.bytes],
+                    "{span:?}"
+                );
+            }
+            let back = stream
+                .copy_to_host(slots.pop().unwrap(), &memory, &spans)
+                .unwrap();
+            let back = back.wait().unwrap();
+            for span in &spans {
+                let range = span.slot_offset..span.slot_offset + span.bytes;
+                assert_eq!(back.bytes()[range.clone()], slot.bytes()[range]);
+            }
+            assert_eq!(standin.misuses(), [""; 0]);
+        });
+    }
+}
+
+#[test]
+fn a_span_out_of_bounds_is_refused_and_the_slot_comes_back() {
+    Standin::run("", |standin| {
+        let context = context();
+        let stream = Stream::new(&context).unwrap();
+        let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
+        let mut slot = ring(&context, 1).unwrap().pop().unwrap();
+        let wrong = [
+            Span {
+                slot_offset: 1,
+                device_offset: 0,
+                bytes: SLOT_BYTES,
+            },
+            Span {
+                slot_offset: 0,
+                device_offset: 1,
+                bytes: SLOT_BYTES,
+            },
+            Span {
+                slot_offset: usize::MAX,
+                device_offset: 0,
+                bytes: 1,
+            },
+            Span {
+                slot_offset: 0,
+                device_offset: usize::MAX,
+                bytes: 1,
+            },
+            Span {
+                slot_offset: 0,
+                device_offset: 0,
+                bytes: 0,
+            },
+        ];
+        for span in wrong {
+            let refused = stream.copy_to_device(slot, &memory, &[span]).unwrap_err();
+            assert_eq!(refused.error.kind(), Kind::Invalid);
+            slot = refused.slot.unwrap();
+        }
+        assert_eq!(standin.count("pending"), 0);
+        assert_eq!(standin.misuses(), [""; 0]);
+    });
+}
+
+#[test]
+fn a_copy_that_fails_half_way_is_an_error_and_leaks_nothing() {
+    Standin::run("fail=copy:2:700", |standin| {
+        let context = context();
+        let stream = Stream::new(&context).unwrap();
+        let memory = Arc::new(DeviceMemory::allocate(&context, 4 * SLOT_BYTES).unwrap());
+        let slots = ring(&context, 4).unwrap();
+        let start = |(i, slot)| stream.copy_to_device(slot, &memory, &[whole(i * SLOT_BYTES)]);
+        let outcomes: Vec<_> = slots.into_iter().enumerate().map(start).collect();
+        let errors: Vec<_> = outcomes
+            .into_iter()
+            .filter_map(|started| started.and_then(Copying::wait).err())
+            .collect();
+        assert!(!errors.is_empty());
+        for refused in errors {
+            assert!(
+                refused.error.to_string().contains("ILLEGAL_ADDRESS"),
+                "{}",
+                refused.error
+            );
+            assert!(refused.slot.is_some(), "a dead context copies nothing more");
+        }
+        drop((stream, memory, context));
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn lent_memory_is_used_in_place_and_not_freed() {
+    Standin::run("piece_bytes=4096", |standin| {
+        let context = context();
+        let owned = Arc::new(DeviceMemory::allocate(&context, 10_000).unwrap());
+        // The range spans three of the pieces the driver reports.
+        let lender = Arc::clone(&owned);
+        let lent = DeviceMemory::lend(&context, owned.address() + 10, 9_000, lender).unwrap();
+        lent.write(5, b"straight").unwrap();
+        let mut seen = [0; 8];
+        owned.read(15, &mut seen).unwrap();
+        assert_eq!(&seen, b"straight");
+        drop(owned);
+        assert_eq!(standin.count("allocations"), 1, "the loan keeps its owner");
+        drop(lent);
+        drop(context);
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn a_pointer_that_is_not_this_device_s_memory_is_refused() {
+    Standin::run("devices=2", |standin| {
+        let context = context();
+        let other = Driver::load()
+            .unwrap()
+            .device(1)
+            .unwrap()
+            .context()
+            .unwrap();
+        let here = DeviceMemory::allocate(&context, 4096).unwrap();
+        let there = DeviceMemory::allocate(&other, 4096).unwrap();
+        let pinned = Pages::new(4096);
+        let host = pinned.address.as_ptr() as u64;
+        let pinned = pinned.pin(&context).unwrap();
+        let nothing = || Arc::new(());
+        let cases = [
+            (0, 16, "no memory the driver knows"),
+            (0xdead_0000, 16, "no memory the driver knows"),
+            (host, 16, "host memory"),
+            (here.address(), 4097, "no memory the driver knows"),
+            (here.address(), 0, "no range"),
+            (u64::MAX - 8, 16, "no range"),
+            (there.address(), 16, "cuda:1"),
+        ];
+        for (address, len, reason) in cases {
+            let error = DeviceMemory::lend(&context, address, len, nothing()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid);
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+        drop((here, there, pinned, context, other));
+        standin.assert_clean();
+    });
+}
+
+/// Everything the driver is used for, once.
+fn use_everything() -> Result<()> {
+    let device = Driver::load()?.device(0)?;
+    device.name()?;
+    device.pci_address()?;
+    device.uuid()?;
+    device.memory_total()?;
+    let context = device.context()?;
+    context.memory_free()?;
+    let memory = Arc::new(DeviceMemory::allocate(&context, 2 * SLOT_BYTES)?);
+    let lent = DeviceMemory::lend(&context, memory.address(), 4096, memory.clone())?;
+    lent.write(0, &[1; 64])?;
+    lent.read(0, &mut [0; 64])?;
+    let stream = Stream::new(&context)?;
+    let slot = ring(&context, 1)?.pop().expect("a ring of one");
+    let halves = [
+        Span {
+            slot_offset: 0,
+            device_offset: 0,
+            bytes: 100,
+        },
+        Span {
+            slot_offset: 100,
+            device_offset: 300,
+            bytes: 100,
+        },
+    ];
+    let copy = stream
+        .copy_to_device(slot, &memory, &[whole(0)])
+        .map_err(|r| r.error)?;
+    copy.is_done()?;
+    let slot = copy.wait().map_err(|r| r.error)?;
+    let copy = stream
+        .copy_to_host(slot, &memory, &[whole(0)])
+        .map_err(|r| r.error)?;
+    let slot = copy.wait().map_err(|r| r.error)?;
+    drop(
+        stream
+            .copy_to_device(slot, &memory, &halves)
+            .map_err(|r| r.error)?,
+    );
+    stream.wait()
+}
+
+#[test]
+fn every_call_that_fails_is_an_error_and_leaks_nothing() {
+    // What only gives back has nobody to tell; it is logged. A copy that is dropped is one of them.
+    const SILENT: [&str; 6] = [
+        "cuMemFree_v2",
+        "cuMemHostUnregister",
+        "cuStreamDestroy_v2",
+        "cuEventDestroy_v2",
+        "cuDevicePrimaryCtxRelease_v2",
+        "cuCtxPopCurrent_v2",
+    ];
+    Standin::run("", |standin| {
+        use_everything().unwrap();
+        standin.assert_clean();
+        let calls = standin.calls();
+        assert!(calls.len() >= 30, "{calls:?}");
+        for (name, &count) in &calls {
+            for nth in 1..=count {
+                // A copy that fails when it runs takes the context with it (launch failure).
+                let code = if name == "copy" { 719 } else { 999 };
+                standin.plan(&format!("fail={name}:{nth}:{code}"));
+                let outcome = use_everything();
+                let silent = SILENT.contains(&name.as_str())
+                    // The last waits are those of the dropped copy.
+                    || (name == "cuEventSynchronize" && nth == count)
+                    // The pushes of the drops at the end.
+                    || (name == "cuCtxPushCurrent_v2" && outcome.is_ok());
+                assert!(
+                    silent || outcome.is_err(),
+                    "call {nth} of {name} failed unnoticed"
+                );
+                standin.assert_clean();
+            }
+        }
+    });
+}
