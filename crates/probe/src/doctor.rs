@@ -36,7 +36,7 @@ pub use check::{Check, Finding, Layer, State, Way, all as checks};
 use driver::list;
 use facts::Facts;
 pub use guide::guide;
-pub use live::{Attribution, HostRead, LiveProbe, Measured, PauseCount};
+pub use live::{HostRead, LiveProbe, Measured, PauseCount};
 pub use text::Style;
 
 /// What to examine.
@@ -127,7 +127,7 @@ pub fn diagnose(request: &Request<'_>) -> Diagnosis {
 fn judge(measured: &Measured, ways: &[WayState]) -> Verdict {
     let is_open = |state: &WayState| state.is_open && DIRECT.contains(&state.way);
     match &measured.gpu {
-        Some(probe) if probe.attribution.is_direct() => Verdict::Direct,
+        Some(probe) if probe.proof().is_some() => Verdict::Direct,
         None if ways.iter().any(is_open) => Verdict::NotProven,
         _ => Verdict::NotDirect,
     }
@@ -151,11 +151,10 @@ fn state_of(way: Way, findings: &[Finding]) -> WayState {
 
 /// What is wrong only with ways that are not needed, because a direct one is open, is no trouble.
 fn excuse(findings: &mut [Finding], ways: &[WayState], measured: &Measured) {
-    let proven = measured.gpu.as_ref().map(|probe| probe.attribution);
+    let proven = measured.gpu.as_ref().and_then(LiveProbe::proof);
     let open = ways.iter().find(|state| match proven {
-        Some(Attribution::ProvenNvidiaFs) => state.way == Way::NvidiaFs,
-        Some(Attribution::ProvenP2pDma) => state.way == Way::P2pDma,
-        _ => state.is_open && DIRECT.contains(&state.way),
+        Some(way) => state.way == way,
+        None => state.is_open && DIRECT.contains(&state.way),
     });
     let Some(open) = open else {
         return;
@@ -176,7 +175,7 @@ fn summarize(path: &str, facts: &Facts<'_>, findings: &[Finding], ways: &[WaySta
     if let Some(probe) = &facts.measured.gpu {
         let seen = findings.iter().find(|finding| finding.id == "live.gpu");
         let seen = seen.map_or("", |finding| finding.seen.as_str());
-        return if probe.attribution.is_direct() {
+        return if probe.proof().is_some() {
             format!("direct: {path} to GPU memory: {seen}")
         } else {
             format!("not direct: {path} to GPU memory: {seen}")
@@ -203,8 +202,9 @@ fn reasons(findings: &[Finding]) -> String {
     let in_the_way = findings
         .iter()
         .filter(|finding| DIRECT.iter().any(|way| closes(finding, way)));
-    let (both, one): (Vec<_>, Vec<_>) =
+    let (both, mut one): (Vec<_>, Vec<_>) =
         in_the_way.partition(|finding| DIRECT.iter().all(|way| closes(finding, way)));
+    one.sort_by_key(|finding| !closes(finding, &Way::NvidiaFs));
     let mut obstacles = both.into_iter().rev().chain(one);
     let gravest = obstacles.next().map_or("", |finding| finding.seen.as_str());
     let others: Vec<String> = obstacles.map(|finding| finding.title.to_owned()).collect();

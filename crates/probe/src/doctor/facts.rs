@@ -119,13 +119,19 @@ fn read_gpus(root: &Root, topology: &Topology) -> Vec<Gpu> {
         .collect()
 }
 
-/// The second line of `resource` is NVIDIA's BAR1: first and last address, and flags.
+/// BAR1 is NVIDIA's name for the second region of memory. It is the second line of `resource`, or the
+/// third where the first region has a 64-bit address, as from Hopper on. A line has the first and the
+/// last address, and flags.
 fn read_bar1(root: &Root, address: PciAddress) -> Option<u64> {
     let text = root.text(format!("/sys/bus/pci/devices/{address}/resource"))?;
-    let mut words = text.lines().nth(1)?.split_whitespace();
-    let mut next = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-    let (first, last) = (next()?, next()?);
-    last.checked_sub(first)?.checked_add(1).filter(|_| last > 0)
+    let region = |line: &str| {
+        let mut words = line.split_whitespace();
+        let mut next = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let (first, last) = (next()?, next()?);
+        last.checked_sub(first)?.checked_add(1).filter(|_| last > 0)
+    };
+    // The expansion ROM and a bridge's windows come after the six base address registers.
+    text.lines().take(6).filter_map(region).nth(1)
 }
 
 /// The NVIDIA kernel driver.

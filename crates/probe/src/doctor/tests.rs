@@ -7,6 +7,7 @@ use std::{
 };
 
 use proptest::prelude::*;
+use straightway_core::{Leg, Reason, Route, receipt::RouteBytes};
 use straightway_sys::manifest::expand;
 use tempfile::TempDir;
 
@@ -32,7 +33,9 @@ struct Machine {
 
 impl Machine {
     fn new(manifests: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        // Hundreds of small files are made and removed: memory is the place for them, where it is one.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let folder = folder.unwrap();
         for manifest in manifests {
             expand(manifest, folder.path()).unwrap();
         }
@@ -92,13 +95,15 @@ const VERBOSE: Style = Style {
     ..PLAIN
 };
 
-fn probe(attribution: Attribution) -> LiveProbe {
+fn probe(route: Route, reason: Reason) -> LiveProbe {
     LiveProbe {
-        route: "direct".into(),
-        reason: "proven for this file".into(),
-        bytes: 64 << 20,
+        routes: vec![RouteBytes {
+            leg: Leg::Read,
+            route,
+            reason,
+            bytes: 64 << 20,
+        }],
         seconds: 0.01,
-        attribution,
         error: None,
     }
 }
@@ -252,26 +257,37 @@ fn an_empty_machine_is_examined_without_complaint() {
 #[test]
 fn only_a_transfer_whose_bytes_were_counted_makes_the_verdict_direct() {
     let mut machine = Machine::new(&[DGX, NVIDIA_FS]);
-    for (attribution, is_direct) in [
-        (Attribution::ProvenNvidiaFs, true),
-        (Attribution::ProvenP2pDma, true),
-        (Attribution::Compat, false),
-        (Attribution::Staged, false),
-        (Attribution::Buffered, false),
-        (Attribution::Unknown, false),
+    for (route, reason, is_direct) in [
+        (Route::Direct, Reason::ProvenNvidiaFs, true),
+        (Route::Direct, Reason::ProvenP2pdma, true),
+        (Route::Direct, Reason::Unknown, false),
+        (Route::Direct, Reason::Aligned, false),
+        (Route::Staged, Reason::CompatMode, false),
+        (Route::Staged, Reason::NotProven, false),
+        (Route::Buffered, Reason::Resident, false),
     ] {
-        machine.measured.gpu = Some(probe(attribution));
+        machine.measured.gpu = Some(probe(route, reason));
         let diagnosis = machine.diagnose("/raid");
         assert_eq!(
             diagnosis.verdict == Verdict::Direct,
             is_direct,
-            "{attribution:?}"
+            "{reason:?}"
         );
         let word = if is_direct { "direct:" } else { "not direct:" };
         assert!(diagnosis.summary.starts_with(word), "{}", diagnosis.summary);
     }
-    machine.measured.gpu = Some(probe(Attribution::ProvenNvidiaFs));
+    machine.measured.gpu = Some(probe(Route::Direct, Reason::ProvenNvidiaFs));
     insta::assert_snapshot!("proven", machine.diagnose("/raid").text(&PLAIN));
+}
+
+#[test]
+fn a_transfer_of_which_a_part_was_staged_is_not_direct() {
+    let mut mixed = probe(Route::Direct, Reason::ProvenNvidiaFs);
+    mixed
+        .routes
+        .extend(probe(Route::Staged, Reason::RaggedEdge).routes);
+    assert_eq!(mixed.proof(), None);
+    assert_eq!(LiveProbe::default().proof(), None);
 }
 
 #[test]
@@ -279,9 +295,10 @@ fn a_transfer_that_failed_says_why() {
     let mut machine = Machine::new(&[DGX, NVIDIA_FS]);
     machine.measured.gpu = Some(LiveProbe {
         error: Some("cannot register /raid/x: cuFile error 5027".into()),
-        ..probe(Attribution::Unknown)
+        ..LiveProbe::default()
     });
     let diagnosis = machine.diagnose("/raid");
+    assert_eq!(diagnosis.verdict, Verdict::NotDirect);
     assert!(diagnosis.summary.contains("5027"), "{}", diagnosis.summary);
 }
 
@@ -316,6 +333,22 @@ fn a_packed_kernel_configuration_is_read() {
     packer.finish().unwrap();
     let diagnosis = machine.diagnose("/data");
     assert_eq!(finding(&diagnosis, "kernel.p2pdma").state, State::Fail);
+}
+
+#[test]
+fn bar1_is_found_behind_a_first_region_of_either_width() {
+    let hopper = Machine::new(&[VIRTUAL, H200_VM]).diagnose("/models");
+    assert!(finding(&hopper, "gpu.bar1").seen.starts_with("256 GiB"));
+    let machine = Machine::new(&[TWO_SOCKETS, WRONG_SOCKET]);
+    let ampere = machine.diagnose("/far");
+    assert!(finding(&ampere, "gpu.bar1").seen.starts_with("128 GiB"));
+    let gpu = "/sys/devices/pci0000:90/0000:90:01.0/0000:91:00.0";
+    let small = "| 0xe0000000 0xe0ffffff 0x40200\n| 0xd0000000 0xdfffffff 0x14220c";
+    machine.change(&format!("{gpu}/resource <<\n{small}"));
+    assert_eq!(
+        finding(&machine.diagnose("/far"), "gpu.bar1").state,
+        State::Fail
+    );
 }
 
 #[test]
