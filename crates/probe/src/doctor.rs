@@ -22,6 +22,7 @@ mod guide;
 mod kernel;
 mod library;
 mod live;
+mod nvidia_fs;
 mod platform;
 mod storage;
 mod text;
@@ -31,9 +32,8 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Serialize;
 use straightway_sys::root::Root;
 
-use check::DIRECT;
 pub use check::{Check, Finding, Layer, State, Way, all as checks};
-use driver::list;
+use check::{DIRECT, list};
 use facts::Facts;
 pub use guide::guide;
 pub use live::{HostRead, LiveProbe, Measured, PauseCount};
@@ -196,16 +196,19 @@ fn summarize(path: &str, facts: &Facts<'_>, findings: &[Finding], ways: &[WaySta
 }
 
 /// The gravest obstacle in full and the others by title. What closes both direct ways comes first,
-/// and of that the drive, which is hardest to change and says most about the machine.
+/// and of that a missing GPU, then the drive: they are hardest to change and say most about the
+/// machine.
 fn reasons(findings: &[Finding]) -> String {
     let closes = |finding: &&Finding, way| finding.closes.contains(way);
     let in_the_way = findings
         .iter()
         .filter(|finding| DIRECT.iter().any(|way| closes(finding, way)));
-    let (both, mut one): (Vec<_>, Vec<_>) =
+    let (mut both, mut one): (Vec<_>, Vec<_>) =
         in_the_way.partition(|finding| DIRECT.iter().all(|way| closes(finding, way)));
+    both.reverse();
+    both.sort_by_key(|finding| finding.id != "gpu.present");
     one.sort_by_key(|finding| !closes(finding, &Way::NvidiaFs));
-    let mut obstacles = both.into_iter().rev().chain(one);
+    let mut obstacles = both.into_iter().chain(one);
     let gravest = obstacles.next().map_or("", |finding| finding.seen.as_str());
     let others: Vec<String> = obstacles.map(|finding| finding.title.to_owned()).collect();
     if others.is_empty() {
@@ -228,7 +231,8 @@ fn instead(facts: &Facts<'_>) -> Option<String> {
     let read = facts.measured.host.as_ref()?;
     Some(match &read.error {
         _ if facts.is_memory() => format!("a copy from memory {target}"),
-        Some(_) => format!("through the page cache {target}"),
+        Some(_) if read.is_refused => format!("through the page cache {target}"),
+        Some(_) => return None,
         None if read.bytes > 0 => format!("O_DIRECT {target}; read here at {}", read.rate()),
         None => format!("O_DIRECT {target}"),
     })

@@ -226,6 +226,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         // verdict names the first reason it finds.
         super::kernel::CHECKS,
         super::driver::CHECKS,
+        super::nvidia_fs::CHECKS,
         super::library::CHECKS,
         super::platform::CHECKS,
         super::fabric::CHECKS,
@@ -234,4 +235,15 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         super::live::CHECKS,
     ];
     tables.into_iter().flatten()
+}
+
+/// The first few of many, and how many more.
+pub(super) fn list(items: impl ExactSizeIterator<Item = String>) -> String {
+    const SHOWN: usize = 3;
+    let more = items.len().saturating_sub(SHOWN);
+    let shown: Vec<String> = items.take(SHOWN).collect();
+    match more {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }

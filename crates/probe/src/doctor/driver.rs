@@ -1,18 +1,17 @@
-//! Checks of the GPU, its driver and the nvidia-fs module.
+//! Checks of the GPU and its driver.
 
 use std::collections::BTreeMap;
 
 use straightway_core::Bytes;
 
 use super::{
-    check::{ADVICE, Check, DIRECT, EVERY, Layer, NVIDIA_FS, Outcome, P2PDMA},
+    check::{ADVICE, Check, DIRECT, EVERY, Layer, Outcome, P2PDMA, list},
     facts::{Facts, Gpu, major_minor},
+    nvidia_fs,
 };
 
 /// The first open driver with P2PDMA, by NVIDIA's guide to it.
 const P2PDMA_DRIVER: (u32, u32) = (565, 47);
-/// The first nvidia-fs that works with the open kernel module alone, by its release notes.
-const OPEN_ONLY_NVIDIA_FS: (u32, u32) = (2, 17);
 /// The GPUs that P2PDMA serves, by NVIDIA's guide, and their variants for export and with Grace.
 const P2PDMA_MODELS: [&str; 17] = [
     "A100", "A800", "A40", "L4", "L40", "L40S", "H100", "H800", "H200", "H20", "GH200", "B100",
@@ -107,44 +106,6 @@ pub(super) const CHECKS: &[Check] = &[
         mend: "reseat the card or riser, then look at `sudo lspci -vv` for LnkSta",
         look: look_link,
     },
-    Check {
-        id: "nvidia_fs.module",
-        layer: Layer::Machine,
-        title: "nvidia-fs module",
-        ways: NVIDIA_FS,
-        why: "without it, and without P2PDMA, cuFile copies through host memory and says nothing",
-        mend: "sudo apt install nvidia-fs && sudo modprobe nvidia-fs",
-        look: look_nvidia_fs,
-    },
-    Check {
-        id: "nvidia_fs.node",
-        layer: Layer::Machine,
-        title: "nvidia-fs node",
-        ways: NVIDIA_FS,
-        why: "cuFile opens /dev/nvidia-fs0; with the module but without the node it falls back",
-        mend: "in a container: `docker run --device /dev/nvidia-fs0 …` for each /dev/nvidia-fs*; on \
-               the host: sudo modprobe -r nvidia-fs && sudo modprobe nvidia-fs",
-        look: look_nvidia_fs_node,
-    },
-    Check {
-        id: "nvidia_fs.version",
-        layer: Layer::Machine,
-        title: "nvidia-fs version",
-        ways: NVIDIA_FS,
-        why: "before 2.17 it does not work with the open kernel module",
-        mend: "sudo apt install --only-upgrade nvidia-fs && sudo modprobe -r nvidia-fs && \
-               sudo modprobe nvidia-fs",
-        look: look_nvidia_fs_version,
-    },
-    Check {
-        id: "nvidia_fs.errors",
-        layer: Layer::Machine,
-        title: "nvidia-fs counters",
-        ways: ADVICE,
-        why: "failed mappings and transfers that cross root ports are counted there and nowhere else",
-        mend: "look at /proc/driver/nvidia-fs/stats and `dmesg | grep nvidia-fs`",
-        look: look_nvidia_fs_errors,
-    },
 ];
 
 fn look_present(facts: &Facts<'_>) -> Outcome {
@@ -159,7 +120,6 @@ fn look_present(facts: &Facts<'_>) -> Outcome {
     Outcome::pass(tally(models.map(|model| model.unwrap_or("unknown"))))
 }
 
-/// The driver, or the reason why what depends on it is not looked at.
 fn look_loaded(facts: &Facts<'_>) -> Outcome {
     if facts.gpus.is_empty() {
         return Outcome::skip("no GPU");
@@ -201,8 +161,8 @@ fn look_open(facts: &Facts<'_>) -> Outcome {
         return Outcome::pass("open");
     }
     let seen = "the driver is the proprietary kernel module";
-    let old = nvidia_fs_version(facts).and_then(|version| major_minor(&version));
-    if old.is_some_and(|version| version < OPEN_ONLY_NVIDIA_FS) {
+    let old = nvidia_fs::version(facts).and_then(|version| major_minor(&version));
+    if old.is_some_and(|version| version < nvidia_fs::OPEN_ONLY) {
         // An old nvidia-fs still works with it.
         Outcome::fail(seen).closes(P2PDMA)
     } else {
@@ -309,100 +269,6 @@ fn look_link(facts: &Facts<'_>) -> Outcome {
             "{} lanes, up to {} GT/s",
             first.width, first.speed_gt_max
         )),
-    }
-}
-
-fn look_nvidia_fs(facts: &Facts<'_>) -> Outcome {
-    if facts.driver.is_none() {
-        Outcome::skip("no driver")
-    } else if facts.has_nvidia_fs() {
-        Outcome::pass("loaded")
-    } else {
-        Outcome::fail("the nvidia-fs module is not loaded")
-    }
-}
-
-fn look_nvidia_fs_node(facts: &Facts<'_>) -> Outcome {
-    if facts.driver.is_none() || !facts.has_nvidia_fs() {
-        Outcome::skip("the module is not loaded")
-    } else if facts.root.exists("/dev/nvidia-fs0") {
-        Outcome::pass("/dev/nvidia-fs0 is there")
-    } else {
-        Outcome::fail("nvidia-fs is loaded but /dev/nvidia-fs0 is missing")
-    }
-}
-
-/// `version: 2.24.3` in procfs, or the bare number in sysfs.
-fn nvidia_fs_version(facts: &Facts<'_>) -> Option<String> {
-    let text = [
-        "/proc/driver/nvidia-fs/version",
-        "/sys/module/nvidia_fs/version",
-    ]
-    .iter()
-    .find_map(|path| facts.root.text(path))?;
-    let version = text.lines().next()?.trim_start_matches("version:").trim();
-    Some(version.to_owned())
-}
-
-fn look_nvidia_fs_version(facts: &Facts<'_>) -> Outcome {
-    if !facts.has_nvidia_fs() {
-        return Outcome::skip("the module is not loaded");
-    }
-    let Some(version) = nvidia_fs_version(facts) else {
-        return Outcome::skip("the module does not say");
-    };
-    let is_open = facts.driver.as_ref().is_some_and(|driver| driver.is_open);
-    match major_minor(&version) {
-        Some(numbers) if is_open && numbers < OPEN_ONLY_NVIDIA_FS => Outcome::fail(format!(
-            "nvidia-fs {version} does not work with the open driver"
-        )),
-        _ => Outcome::pass(version),
-    }
-}
-
-/// The counters are lines of `name : key=value key=value`.
-fn look_nvidia_fs_errors(facts: &Facts<'_>) -> Outcome {
-    if !facts.has_nvidia_fs() {
-        return Outcome::skip("the module is not loaded");
-    }
-    let Some(stats) = facts.root.text("/proc/driver/nvidia-fs/stats") else {
-        return Outcome::skip("/proc/driver/nvidia-fs/stats cannot be read");
-    };
-    let mut trouble = Vec::new();
-    for line in stats.lines() {
-        let name = line.split(':').next().unwrap_or_default().trim();
-        for (key, count) in line.split_whitespace().filter_map(counter) {
-            let is_error = key == "err" || key.ends_with("_err") || name == "Error";
-            if is_error && count > 0 {
-                trouble.push(format!("{name} {key}={count}"));
-            }
-            if key == "cross_root_port(%)" && count > 0 {
-                trouble.push(format!("{count} % of transfers cross root ports"));
-            }
-        }
-    }
-    if !trouble.is_empty() {
-        Outcome::warn(list(trouble.into_iter()))
-    } else if stats.contains("IO stats: Disabled") {
-        Outcome::pass("no errors; I/O is not counted (rw_stats_enabled=0)")
-    } else {
-        Outcome::pass("no errors")
-    }
-}
-
-fn counter(word: &str) -> Option<(&str, u64)> {
-    let (key, value) = word.split_once('=')?;
-    Some((key, value.parse().ok()?))
-}
-
-/// The first few of many, and how many more.
-pub(super) fn list(items: impl ExactSizeIterator<Item = String>) -> String {
-    const SHOWN: usize = 3;
-    let more = items.len().saturating_sub(SHOWN);
-    let shown: Vec<String> = items.take(SHOWN).collect();
-    match more {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
     }
 }
 

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use straightway_sys::root::Root;
 
 use super::{
-    check::{ADVICE, Check, Layer, Outcome},
-    driver::list,
+    check::{ADVICE, Check, Layer, Outcome, list},
     facts::{Facts, major_minor},
 };
 

@@ -3,11 +3,7 @@
 //! Every field may be missing, for every file may be: a capture is rarely whole, a container hides
 //! half of the machine, and permission may be denied. A check that cannot see says so.
 
-use std::{
-    collections::BTreeMap,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, io::Read, path::Path};
 
 use straightway_core::{Error, Result};
 use straightway_sys::{
@@ -237,9 +233,4 @@ fn container(root: &Root, environment: &BTreeMap<String, String>) -> Option<&'st
 pub(super) fn major_minor(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// The first of `paths` that exists.
-pub(super) fn first_existing(root: &Root, paths: &[PathBuf]) -> Option<PathBuf> {
-    paths.iter().find(|path| root.exists(path)).cloned()
 }

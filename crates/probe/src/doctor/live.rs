@@ -9,18 +9,20 @@ use std::{
     fs::File,
     io::{self, Write},
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags},
+    io::Errno,
+};
 use serde::Serialize;
 use straightway_core::{Bytes, Error, Rate, Reason, Receipt, Result, Route, receipt::RouteBytes};
 use straightway_sys::{Uring, root::Root};
 
 use super::{
-    check::{ADVICE, Check, DIRECT, Layer, Outcome, Way},
-    driver::list,
+    check::{ADVICE, Check, DIRECT, Layer, Outcome, Way, list},
     facts::Facts,
 };
 
@@ -30,6 +32,8 @@ const READ_BYTES: u64 = 64 << 20;
 const FILE_BYTES: usize = 16 << 20;
 /// One read: the knee on the machines measured for the ring.
 const CHUNK_BYTES: usize = 4 << 20;
+/// How many files of a folder are looked at for one to read.
+const FILES_MAX: usize = 1000;
 /// What every file system that takes `O_DIRECT` accepts.
 const ALIGN_BYTES: usize = 4096;
 /// No probe takes longer; a hung file server must not hang the doctor for ever between two reads.
@@ -91,7 +95,10 @@ pub struct HostRead {
     /// What else is true of the file: `compressed`, `encrypted`, `verity`, `dax`.
     pub attributes: Vec<&'static str>,
     /// Why it could not be read so, where it could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether the file system refused `O_DIRECT` itself.
+    pub is_refused: bool,
 }
 
 /// What was measured on the machine itself; empty for a capture.
@@ -161,11 +168,19 @@ impl HostRead {
     pub fn measure(path: &Path) -> Self {
         let mut read = Self::default();
         let outcome = if path.is_dir() {
-            write_sample(path).and_then(|sample| read.fill(sample.path()))
+            match (write_sample(path), largest_file(path)) {
+                (Ok(sample), _) => read.fill(sample.path()),
+                (Err(_), Some(file)) => read.fill(&file),
+                (Err(e), None) => Err(e),
+            }
         } else {
             read.fill(path)
         };
-        read.error = outcome.err().map(|e| e.to_string());
+        if let Err(error) = outcome {
+            let refusals = [Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
+            read.is_refused = refusals.contains(&error.os_code());
+            read.error = Some(error.to_string());
+        }
         read
     }
 
@@ -238,6 +253,17 @@ fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
     sample.write_all(&bytes).map_err(failed)?;
     sample.as_file().sync_all().map_err(failed)?;
     Ok(sample)
+}
+
+/// What to read in a folder that cannot be written to.
+fn largest_file(folder: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.take(FILES_MAX);
+    let files = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let metadata = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some((metadata.len(), entry.path()))
+    });
+    files.max().map(|(_, path)| path)
 }
 
 pub(super) const CHECKS: &[Check] = &[
@@ -320,6 +346,17 @@ mod tests {
             "{read:?}"
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn of_a_folder_the_largest_file_is_read_and_never_another_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(largest_file(folder.path()), None);
+        std::fs::create_dir(folder.path().join("below")).unwrap();
+        for (name, len) in [("a", 10), ("b", 30), ("c", 20)] {
+            std::fs::write(folder.path().join(name), vec![0; len]).unwrap();
+        }
+        assert_eq!(largest_file(folder.path()), Some(folder.path().join("b")));
     }
 
     #[test]

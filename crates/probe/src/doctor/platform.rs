@@ -5,8 +5,7 @@ use std::path::Path;
 use straightway_sys::topology::{PciAddress, PciDevice, PciKind};
 
 use super::{
-    check::{ADVICE, Check, Layer, Outcome},
-    driver::list,
+    check::{ADVICE, Check, Layer, Outcome, list},
     facts::Facts,
 };
 

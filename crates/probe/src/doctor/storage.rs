@@ -9,7 +9,7 @@ use straightway_sys::{
 
 use super::{
     check::{ADVICE, Check, DIRECT, EVERY, Layer, NVIDIA_FS, Outcome, P2PDMA},
-    facts::{Facts, first_existing},
+    facts::Facts,
 };
 
 pub(super) const CHECKS: &[Check] = &[
@@ -254,9 +254,9 @@ fn look_direct(facts: &Facts<'_>) -> Outcome {
         read.offset_align_bytes,
     ) {
         (_, Some(0), _) | (_, _, Some(0)) => Outcome::fail("the file takes no O_DIRECT"),
-        // Where not even a file could be written, nothing is known of O_DIRECT.
-        (Some(error), None, None) if error.contains("sample") => Outcome::skip(error.clone()),
-        (Some(error), ..) => Outcome::fail(error.clone()),
+        (Some(error), ..) if read.is_refused => Outcome::fail(error.clone()),
+        // What cannot be opened at all tells nothing of O_DIRECT.
+        (Some(error), ..) => Outcome::skip(error.clone()),
         (None, Some(memory), Some(offset)) => Outcome::pass(format!(
             "aligned to {memory} in memory, {offset} in the file"
         )),
@@ -351,7 +351,7 @@ fn look_udev(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("no block device behind the path");
     };
     let entry = format!("/run/udev/data/b{device}");
-    let database = first_existing(facts.root, &["/run/udev/data".into()]);
+    let has_database = facts.root.exists("/run/udev/data");
     let text = facts.root.text(&entry).unwrap_or_default();
     if text
         .lines()
@@ -364,10 +364,10 @@ fn look_udev(facts: &Facts<'_>) -> Outcome {
          'E:ID_FS_USAGE=filesystem\\nE:ID_FS_TYPE={}\\n' | sudo tee {entry}",
         backing.mount.file_system
     );
-    let seen = match (database, facts.root.exists(&entry)) {
-        (None, _) => "there is no udev database (/run/udev/data)".to_owned(),
-        (Some(_), false) => format!("udev's database has no entry {entry}"),
-        (Some(_), true) => format!("{entry} has no ID_FS_USAGE"),
+    let seen = match (has_database, facts.root.exists(&entry)) {
+        (false, _) => "there is no udev database (/run/udev/data)".to_owned(),
+        (true, false) => format!("udev's database has no entry {entry}"),
+        (true, true) => format!("{entry} has no ID_FS_USAGE"),
     };
     Outcome::fail(seen).mend(if facts.is_container.is_some() {
         format!("docker run -v /run/udev:/run/udev:ro …; where no udev runs at all: {by_hand}")

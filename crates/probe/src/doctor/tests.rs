@@ -387,6 +387,7 @@ fn a_refused_ring_and_a_refused_o_direct_are_told() {
     machine.measured.host = Some(HostRead {
         error: Some("cannot read by O_DIRECT /raid/x: invalid argument".into()),
         attributes: vec!["encrypted"],
+        is_refused: true,
         ..HostRead::default()
     });
     let diagnosis = machine.diagnose("/raid/x");
