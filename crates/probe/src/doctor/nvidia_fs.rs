@@ -1,5 +1,7 @@
 //! Checks of the nvidia-fs module: whether it is there, fits the driver, and what it has counted.
 
+use straightway_sys::{backing::Backing, drive::DriveKind};
+
 use super::{
     check::{ADVICE, Check, Layer, NVIDIA_FS, Outcome, list},
     facts::{Facts, major_minor},
@@ -37,6 +39,18 @@ pub(super) const CHECKS: &[Check] = &[
         mend: "sudo apt install --only-upgrade nvidia-fs && sudo modprobe -r nvidia-fs && \
                sudo modprobe nvidia-fs",
         look: look_version,
+    },
+    Check {
+        id: "nvidia_fs.storage",
+        layer: Layer::Machine,
+        title: "nvidia-fs and storage",
+        ways: NVIDIA_FS,
+        why: "nvidia-fs reaches storage only through drivers that were built to know it and have \
+              registered; the kernel's own nvme driver is not one, which gdscheck shows as \
+              `NVMe : Unsupported`",
+        mend: "install MLNX_OFED or DOCA-OFED with --with-nvmf --with-nfsrdma --enable-gds (or the file \
+               system's own client), sudo update-initramfs -u && sudo reboot",
+        look: look_storage,
     },
     Check {
         id: "nvidia_fs.errors",
@@ -94,6 +108,46 @@ fn look_version(facts: &Facts<'_>) -> Outcome {
             "nvidia-fs {version} does not work with the open driver"
         )),
         _ => Outcome::pass(version),
+    }
+}
+
+/// The driver that must have registered for this path, by the name nvidia-fs has for it.
+fn storage_driver(backing: &Backing) -> Option<&'static str> {
+    let by_file_system = match backing.mount.file_system.as_str() {
+        "nfs" | "nfs4" => Some("rpcrdma"),
+        "lustre" => Some("lnet"),
+        "beegfs" => Some("beegfs"),
+        "gpfs" => Some("mmfslinux"),
+        "wekafs" => Some("wekafsio"),
+        "scatefs" => Some("scatefs"),
+        _ => None,
+    };
+    by_file_system.or_else(|| match backing.drives.first()?.kind {
+        DriveKind::Nvme => Some("nvme"),
+        DriveKind::NvmeRdma => Some("nvme_rdma"),
+        _ => None,
+    })
+}
+
+/// The registered drivers are lines of `name: version`.
+fn look_storage(facts: &Facts<'_>) -> Outcome {
+    if !facts.has_nvidia_fs() {
+        return Outcome::skip("the module is not loaded");
+    }
+    let Some(modules) = facts.root.text("/proc/driver/nvidia-fs/modules") else {
+        return Outcome::skip("the module does not say");
+    };
+    let Some(driver) = facts.backing().and_then(storage_driver) else {
+        return Outcome::skip("no driver that could register is behind the path");
+    };
+    let registered = modules.lines().filter_map(|line| line.split(':').next());
+    let registered: Vec<String> = registered.map(|name| name.trim().to_owned()).collect();
+    if registered.iter().any(|name| name == driver) {
+        Outcome::pass(format!("{driver} has registered"))
+    } else {
+        Outcome::fail(format!(
+            "the driver {driver} has not registered with nvidia-fs"
+        ))
     }
 }
 

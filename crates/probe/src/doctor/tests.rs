@@ -131,6 +131,15 @@ fn a_healthy_machine_with_p2pdma_does_not_miss_nvidia_fs() {
 }
 
 #[test]
+fn a_drive_whose_driver_has_not_registered_is_out_of_reach_of_nvidia_fs() {
+    let machine = Machine::new(&[DGX, NVIDIA_FS]);
+    machine.change("/proc/driver/nvidia-fs/modules = wekafsio: 1");
+    let diagnosis = machine.diagnose("/raid");
+    assert!(!is_open(&diagnosis, Way::NvidiaFs));
+    assert_eq!(finding(&diagnosis, "nvidia_fs.storage").state, State::Fail);
+}
+
+#[test]
 fn p2pdma_does_not_serve_a_raid() {
     let diagnosis = Machine::new(&[DGX, P2PDMA]).diagnose("/raid");
     assert!(!is_open(&diagnosis, Way::P2pDma));
