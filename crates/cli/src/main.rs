@@ -21,6 +21,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Plan(command::plan::Args),
+    Sim(command::sim::Args),
     Copy(command::copy::Args),
     Bench(command::bench::Args),
     Doctor(command::doctor::Args),
@@ -30,6 +32,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let answer = match Cli::parse().command {
+        Command::Plan(args) => command::plan::run(args),
+        Command::Sim(args) => command::sim::run(args),
         Command::Copy(args) => command::copy::run(&args),
         Command::Bench(args) => command::bench::run(&args),
         Command::Doctor(args) => command::doctor::run(&args),
