@@ -72,7 +72,12 @@ fn the_simulator_reaches_the_analytic_reference_to_half_a_percent() {
         scenario.node[1].dma_writes_per_s = None;
         scenario.stream[0].io = Bytes(4096);
         let outcome = simulate(&scenario);
-        near(&format!("MPS {mps}"), outcome.total_bytes_per_s.as_gbit(), gbit, 0.005);
+        near(
+            &format!("MPS {mps}"),
+            outcome.total_bytes_per_s.as_gbit(),
+            gbit,
+            0.005,
+        );
     }
 }
 
@@ -89,7 +94,12 @@ fn a_fence_costs_what_a_read_behind_a_write_was_measured_to_cost() {
     stream.fence = Some(Bytes(64));
     let outcome = simulate(&scenario);
     assert_eq!(outcome.streams[0].fences, 1000);
-    near("write then read", outcome.streams[0].latency.median_s.0, 613e-9, 0.02);
+    near(
+        "write then read",
+        outcome.streams[0].latency.median_s.0,
+        613e-9,
+        0.02,
+    );
 }
 
 #[test]
@@ -123,7 +133,12 @@ fn dgx2_reads_follow_littles_law_within_3_4_percent() {
         outcome.streams.iter().map(|s| s.ios_per_s).sum::<f64>()
     };
     for (threads, published, latency_s) in series {
-        near(&format!("{threads} threads"), reads(threads, latency_s), published, 0.034);
+        near(
+            &format!("{threads} threads"),
+            reads(threads, latency_s),
+            published,
+            0.034,
+        );
     }
     // At 128 threads the drives themselves slow down: the figure lies between the two.
     let (slow, fast) = (reads(128, 163e-6), reads(128, 135e-6));
@@ -134,10 +149,17 @@ fn dgx2_reads_follow_littles_law_within_3_4_percent() {
 fn the_articles_eight_gpus_share_the_storage_switchs_uplink() {
     let outcome = simulate(&scenario("article-8gpu"));
     assert_eq!(outcome.bottleneck.what, "link storage → host");
-    assert!(outcome.bottleneck.why.contains("round robin"), "{:?}", outcome.bottleneck);
+    assert!(
+        outcome.bottleneck.why.contains("round robin"),
+        "{:?}",
+        outcome.bottleneck
+    );
     let rates = outcome.streams.iter().map(|s| s.bytes_per_s.0);
     let (least, most) = rates.fold((f64::MAX, 0.0f64), |(a, b), r| (a.min(r), b.max(r)));
-    assert!(most / least < 1.01, "round robin is fair: {least} to {most}");
+    assert!(
+        most / least < 1.01,
+        "round robin is fair: {least} to {most}"
+    );
 }
 
 #[test]
