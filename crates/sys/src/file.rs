@@ -18,7 +18,7 @@ use rustix::fs::{
     Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
     fallocate, fdatasync, fstat, ftruncate, open, seek, statx, syncfs,
 };
-use straightway_core::{Alignment, Error, Extent, Kind, Object, Result};
+use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
 
 use crate::request::By;
 
@@ -78,7 +78,11 @@ impl File {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let buffered = open(path, flags, Mode::from_raw_mode(0o666))
             .map_err(|e| Error::os("create", path.display(), e.into()))?;
-        Ok(Self::with_direct(path, bytes, buffered, OFlags::RDWR))
+        let file = Self::with_direct(path, bytes, buffered, OFlags::RDWR);
+        // At its full length from the start, to whole pages: a direct write that makes a file longer
+        // is run alone by most file systems, and one inside it beside others. It is cut at the end.
+        file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
+        Ok(file)
     }
 
     fn reserve(&self) -> Result<()> {
