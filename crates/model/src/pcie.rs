@@ -27,6 +27,8 @@ mod cases;
 mod engine;
 pub mod link;
 pub mod outcome;
+#[cfg(test)]
+mod properties;
 pub mod scenario;
 mod sweep;
 pub mod topology;
