@@ -21,6 +21,7 @@ mod deliver;
 mod port;
 mod ring;
 mod send;
+mod shortcut;
 mod source;
 mod wake;
 
@@ -66,12 +67,15 @@ pub(super) struct Engine {
 struct Hop {
     port: u32,
     slot: u32,
+    /// Whether TLPs pass this port without a queue.
+    passes: bool,
 }
 
 /// Where a way ends.
 const ARRIVED: Hop = Hop {
     port: u32::MAX,
     slot: 0,
+    passes: false,
 };
 
 /// A way through the tree, as a range of hops that ends with [`ARRIVED`].

@@ -20,7 +20,7 @@ const MEDIA_BUFFER_BYTES: f64 = 64.0 * 1024.0;
 
 /// What a TLP comes from when it enters a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Input {
+pub(super) enum Input {
     /// Another port of the node.
     Port(u32),
     /// A stream that starts here.
@@ -30,24 +30,24 @@ enum Input {
 }
 
 /// An engine in the making.
-struct Builder<'a> {
-    topology: &'a Topology,
-    scenario: &'a Scenario,
-    ports: Vec<Port>,
+pub(super) struct Builder<'a> {
+    pub(super) topology: &'a Topology,
+    pub(super) scenario: &'a Scenario,
+    pub(super) ports: Vec<Port>,
     names: Vec<PortName>,
     index: BTreeMap<PortName, u32>,
-    pools: Vec<Pool>,
+    pub(super) pools: Vec<Pool>,
     /// The slots of each port, by input and channel.
-    inputs: Vec<BTreeMap<(Input, u8), Slot>>,
+    pub(super) inputs: Vec<BTreeMap<(Input, u8), Slot>>,
     /// The ways, as inputs into ports.
-    ways: Vec<Vec<(u32, Input)>>,
+    pub(super) ways: Vec<Vec<(u32, Input)>>,
 }
 
 impl Engine {
     /// Lays out a topology for a run.
     pub(in crate::pcie) fn new(scenario: &Scenario, topology: &Topology) -> Self {
         let mut builder = Builder::new(scenario, topology);
-        builder.forget_ample_credits();
+        builder.take_shortcuts();
         builder.finish()
     }
 
@@ -234,6 +234,7 @@ impl<'a> Builder<'a> {
             });
             hops.extend(way.iter().map(|(port, input)| Hop {
                 port: *port,
+                passes: self.ports[*port as usize].passes,
                 slot: places[*port as usize][&(*input, channel)],
             }));
             hops.push(ARRIVED);
@@ -287,76 +288,6 @@ impl<'a> Builder<'a> {
             });
             self.ports[p].window = windows.min().unwrap_or(shortest);
         }
-    }
-
-    /// Drops the credits of links into a sink that never run out. A sink takes what arrives at
-    /// once, so a credit is away for two crossings; if it promised more TLPs of the smallest size
-    /// than the link carries in that time, counting them cannot change anything.
-    fn forget_ample_credits(&mut self) {
-        for p in 0..self.ports.len() {
-            let port = &self.ports[p];
-            let number = narrow(p);
-            let on = self
-                .ways
-                .iter()
-                .enumerate()
-                .filter(|(_, way)| way.iter().any(|h| h.0 == number));
-            let on: Vec<(usize, bool)> = on
-                .map(|(flow, way)| (flow, way.last().is_some_and(|h| h.0 == number)))
-                .collect();
-            if on.iter().any(|(_, ends)| !ends) {
-                continue;
-            }
-            let smallest = on
-                .iter()
-                .map(|(flow, _)| self.smallest_wire_bytes(*flow, port))
-                .min();
-            let Some(smallest) = smallest else { continue };
-            let away = port.wire.latency + port.wire.credit_latency;
-            let tlps = away / port.wire.duration(smallest).max(1) + 2;
-            let bytes = (away << 20) / port.wire.byte_cost + 2 * 4096;
-            let pools = port.pool as usize..port.pool as usize + self.pools_per_port();
-            for pool in &mut self.pools[pools] {
-                let ample = pool.promised().is_some_and(|promise| {
-                    let headers = u64::from(promise.headers);
-                    let data = u64::from(promise.data) * u64::from(UNIT_BYTES);
-                    // Each TLP rounds its payload up to a unit.
-                    headers >= tlps && (data == 0 || data >= bytes + tlps * u64::from(UNIT_BYTES))
-                });
-                if ample {
-                    pool.forget();
-                }
-            }
-        }
-    }
-
-    fn pools_per_port(&self) -> usize {
-        usize::try_from(self.scenario.channels.count).expect("at most eight") * CLASSES
-    }
-
-    /// The smallest TLP of a way: the tail of an I/O, a request, or a fence.
-    fn smallest_wire_bytes(&self, flow: usize, port: &Port) -> u32 {
-        let stream = &self.topology.streams[flow / 2];
-        let least = *port
-            .wire
-            .overhead
-            .iter()
-            .min()
-            .expect("there are three classes");
-        if stream.fence_bytes.is_some() || stream.mode == Mode::Read {
-            return least;
-        }
-        let mps = u64::from(stream.mps_bytes);
-        let tail = |bytes: u64| match bytes % mps {
-            0 => mps,
-            tail => tail,
-        };
-        let last = stream.size_bytes % stream.io_bytes;
-        let payload = match last {
-            0 => tail(stream.io_bytes),
-            last => tail(stream.io_bytes).min(tail(last)),
-        };
-        least + u32::try_from(payload).expect("at most a payload")
     }
 
     /// How long the news of a delivery takes back to the device that moves a stream.
@@ -443,6 +374,6 @@ fn ps(seconds: f64) -> Ps {
     (seconds * 1e12).round() as Ps
 }
 
-fn narrow(n: usize) -> u32 {
+pub(super) fn narrow(n: usize) -> u32 {
     u32::try_from(n).expect("bounded by the number of nodes and streams")
 }

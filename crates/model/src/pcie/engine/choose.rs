@@ -95,6 +95,9 @@ impl Engine {
         if let Some(stream) = self.slots[slot as usize].source {
             return self.source_candidate(p, slot, stream, at);
         }
+        if let Some(class) = self.slots[slot as usize].lone_class() {
+            return self.queue_candidate(p, slot, class, at);
+        }
         let mut soonest = NEVER;
         let mut best: Option<Choice> = None;
         for class in CLASS {
@@ -117,6 +120,20 @@ impl Engine {
             }
         }
         best.ok_or(soonest)
+    }
+
+    /// As [`Self::candidate`], for a slot with one class, which nothing holds back.
+    #[inline(always)]
+    fn queue_candidate(&mut self, p: usize, slot: u32, class: Class, at: Ps) -> Result<Choice, Ps> {
+        let front = self.slots[slot as usize].queues[class as usize].front();
+        let tlp = front.expect("the class that has anything");
+        if tlp.ready > at {
+            return Err(tlp.ready);
+        }
+        match self.credits_at(p, slot, class, tlp, at) {
+            next if next > at => Err(next),
+            _ => Ok(Choice { slot, class, tlp }),
+        }
     }
 
     /// As [`Self::candidate`], for a slot whose TLPs a stream generates.

@@ -138,6 +138,8 @@ pub(super) struct Port {
     pub(super) wire: Wire,
     /// Slots that hold something, by bit.
     pub(super) occupied: u64,
+    /// Whether what comes goes on at once, without a queue.
+    pub(super) passes: bool,
     /// How long nothing another port does can bring a TLP here.
     pub(super) window: Ps,
     /// When the wire is free.
@@ -295,6 +297,7 @@ impl Port {
         Self {
             wire,
             occupied: 0,
+            passes: false,
             window: 0,
             free: 0,
             committed: 0,

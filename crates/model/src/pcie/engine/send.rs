@@ -25,13 +25,14 @@ impl Engine {
         let wire = self.ports[p].wire;
         let pool = self.pool_of(p, slot, class);
         let ingress = self.slots[slot as usize].ingress;
+        // Nothing is put into this queue meanwhile: what fills it is another port's turn.
+        let mut queue = std::mem::take(&mut self.slots[slot as usize].queues[class as usize]);
         let mut tally = Tally::default();
         let (mut at, mut free) = (from, from);
         let done = loop {
             if at >= ahead.horizon {
                 break ControlFlow::Continue(at);
             }
-            let queue = &mut self.slots[slot as usize].queues[class as usize];
             let Some(tlp) = queue.front() else {
                 break ControlFlow::Break(NEVER);
             };
@@ -40,17 +41,20 @@ impl Engine {
                 continue;
             }
             let units = data_units(class, tlp);
-            let next = self.pools[pool].ready_at(at, units);
+            let next = self.pools[pool].take_at(at, units);
             if next > at {
-                match self.starve(p, at, next, ahead) {
-                    ControlFlow::Continue(next) => at = next,
-                    done @ ControlFlow::Break(_) => break done,
-                }
+                let done = self.starve(p, at, next, ahead);
+                let ControlFlow::Continue(next) = done else {
+                    break done;
+                };
+                self.ports[p].fed(next);
+                at = next;
                 continue;
             }
-            self.pools[pool].take(units);
             queue.pop_front();
-            self.ports[p].fed(at);
+            if tally.tlps == 0 {
+                self.ports[p].fed(at);
+            }
             let bytes = wire.bytes(class, tlp);
             let duration = wire.duration(bytes);
             at += duration;
@@ -59,6 +63,7 @@ impl Engine {
             self.release(ingress, class, units, at);
             self.onward(p, slot, class, tlp, at + wire.latency);
         };
+        self.slots[slot as usize].queues[class as usize] = queue;
         self.after_train(p, slot, &tally, free);
         done
     }
@@ -92,18 +97,21 @@ impl Engine {
                 continue;
             }
             let units = data_units(Class::Posted, head.tlp);
-            let next = self.pools[pool].ready_at(at, units);
+            let next = self.pools[pool].take_at(at, units);
             if next > at {
-                match self.starve(p, at, next, ahead) {
-                    ControlFlow::Continue(next) => at = next,
-                    done @ ControlFlow::Break(_) => break done,
-                }
+                let done = self.starve(p, at, next, ahead);
+                let ControlFlow::Continue(next) = done else {
+                    break done;
+                };
+                self.ports[p].fed(next);
+                at = next;
                 continue;
             }
-            self.pools[pool].take(units);
             device.spend(at, &head, source.mode);
             source.advance(&head, at);
-            self.ports[p].fed(at);
+            if tally.tlps == 0 {
+                self.ports[p].fed(at);
+            }
             let bytes = wire.bytes(Class::Posted, head.tlp);
             let duration = wire.duration(bytes);
             at += duration;
@@ -182,15 +190,37 @@ impl Engine {
         }
     }
 
-    /// Puts a sent TLP where it arrives.
+    /// Puts a sent TLP where it arrives, past every port that lets it.
     #[inline(always)]
     fn onward(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, arrival: Ps) {
-        let hop = self.hops[tlp.hop as usize];
-        if hop.port == ARRIVED.port {
-            self.deliver(p, slot, class, tlp, arrival);
-        } else {
-            self.push(hop, class, tlp.onward(arrival));
+        let (mut p, mut slot, mut tlp, mut arrival) = (p, slot, tlp, arrival);
+        loop {
+            let hop = self.hops[tlp.hop as usize];
+            if hop.port == ARRIVED.port {
+                return self.deliver(p, slot, class, tlp, arrival);
+            }
+            tlp = tlp.onward(arrival);
+            if !hop.passes {
+                return self.push(hop, class, tlp);
+            }
+            (p, slot) = (hop.port as usize, hop.slot);
+            arrival = self.pass(p, slot, class, tlp);
         }
+    }
+
+    /// Lets a TLP pass a port that is a plain queue; when it arrives at the far end.
+    #[inline(always)]
+    fn pass(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp) -> Ps {
+        let port = &mut self.ports[p];
+        let bytes = port.wire.bytes(class, tlp);
+        let duration = port.wire.duration(bytes);
+        let free = tlp.ready.max(port.free) + duration;
+        port.free = free;
+        port.tally.count(class, tlp, bytes, duration);
+        let arrival = free + port.wire.latency;
+        let ingress = self.slots[slot as usize].ingress;
+        self.release(ingress, class, data_units(class, tlp), free);
+        arrival
     }
 
     /// Notes that a stream sent its head.
@@ -216,11 +246,11 @@ impl Engine {
     /// Puts a TLP into the queue of its next port.
     #[inline(always)]
     pub(super) fn push(&mut self, hop: Hop, class: Class, tlp: Tlp) {
-        let port = &mut self.ports[hop.port as usize];
-        port.occupied |= 1 << (hop.slot - port.slots.start);
         let queue = &mut self.slots[hop.slot as usize].queues[class as usize];
         // At the back, but for completions that a slow read of another stream held up.
         if queue.insert(tlp, |other| other.ready <= tlp.ready) {
+            let port = &mut self.ports[hop.port as usize];
+            port.occupied |= 1 << (hop.slot - port.slots.start);
             let at = tlp.ready.max(port.free);
             self.wakes.wake(hop.port as usize, at);
         }
