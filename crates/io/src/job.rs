@@ -7,8 +7,8 @@ use std::sync::{
 };
 
 use straightway_core::{
-    Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Plan, Policy, Result, Survey,
-    Transfer,
+    Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Place, Plan, Policy, Result,
+    Route, Survey, Transfer,
 };
 use straightway_sys::{File, Region, residency};
 
@@ -43,7 +43,7 @@ impl Progress {
 }
 
 /// Which chunks a lane takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Track {
     /// Those that go to the drive.
     Drive,
@@ -128,6 +128,7 @@ impl Job {
         let policy = Policy {
             place: region.place(),
             region_address: region.address(),
+            cached_chunk_bytes: settings.cached_chunk_bytes(region.place()),
             ..Policy::new(choice, settings.chunk_bytes)
         };
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
@@ -193,11 +194,29 @@ impl Job {
         &self.twins
     }
 
-    /// The region of a job that has one.
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        self.region
-            .as_ref()
-            .expect("only a copy across has no region")
+    /// The region; a copy across has none.
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
+    }
+
+    /// Whether a chunk goes by way of the ring: the CPU and the drive reach into host memory only.
+    pub(crate) fn needs_slot(&self, chunk: &Chunk) -> bool {
+        let place = self.region.as_ref().map_or(Place::Host, |r| r.place());
+        match (place, chunk.route) {
+            _ if self.direction == Direction::Across => true,
+            (Place::Host, route) => route == Route::Staged,
+            (Place::Gpu(_), route) => route != Route::Direct,
+        }
+    }
+
+    /// Whether any chunk of a track goes by way of the ring.
+    pub(crate) fn needs_ring(&self, track: Track) -> bool {
+        let chunks = match track {
+            Track::Drive => self.plan.drive(),
+            // All alike.
+            Track::Cached => &self.plan.cached()[..1],
+        };
+        chunks.iter().any(|chunk| self.needs_slot(chunk))
     }
 
     /// The next chunk of a track that no lane has taken yet.

@@ -5,13 +5,16 @@
 //! each on its own thread. What comes back is a receipt.
 
 mod books;
+mod crew;
 pub mod draft;
 pub mod engine;
 pub mod executor;
 mod flight;
 pub mod job;
 mod lane;
+mod placement;
 pub mod settings;
+mod stage;
 mod tally;
 pub mod wrapper;
 

@@ -1,10 +1,11 @@
 //! How the executor is set up: lanes, depth, chunk size, memory, engine.
 
-use straightway_core::{Alignment, Bytes, Error, Kind, Rate, Result};
+use straightway_core::{Alignment, Bytes, Error, Kind, Place, Rate, Result};
 use straightway_sys::uring::DEPTH_MAX;
 
 use crate::{
     engine::{Engine, cached::Cached, pool::Pool, ring::Ring},
+    job::Track,
     wrapper::{
         faulty::{Faults, Faulty},
         throttled::Throttled,
@@ -24,6 +25,27 @@ pub enum DriveEngine {
     Pool,
 }
 
+/// Whether GPUDirect Storage is used for a GPU's regions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GdsUse {
+    /// Where it is proven to go direct.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Wherever cuFile takes the file, direct or not: to see what its compat mode does.
+    Force,
+}
+
+/// The ring of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSize {
+    /// How many slots it has.
+    pub slots: usize,
+    /// How long each is.
+    pub slot_bytes: usize,
+}
+
 /// How the executor is set up.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -37,6 +59,14 @@ pub struct Settings {
     pub chunk_bytes: u64,
     /// Memory of all rings together.
     pub staging_bytes: u64,
+    /// Lanes that copy between the page cache and a GPU.
+    pub gpu_lanes: u32,
+    /// The most that such a lane copies at once.
+    pub gpu_chunk_bytes: u64,
+    /// Pinned memory of all rings of one GPU together.
+    pub pinned_bytes: u64,
+    /// Whether GPUDirect Storage is used.
+    pub gds: GdsUse,
     /// Which engine goes to the drive.
     pub engine: DriveEngine,
     /// A limit on all drive lanes together.
@@ -50,12 +80,20 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cores = u32::try_from(cores).unwrap_or(1);
         Self {
             drive_lanes: 1,
-            cached_lanes: u32::try_from(cores).unwrap_or(1).min(LANES_MAX),
+            cached_lanes: cores.min(LANES_MAX),
             depth: 16,
             chunk_bytes: 1 << 20,
             staging_bytes: 64 << 20,
+            // 12 lanes of 4 MiB are the knee on an H200 host with 16 cores: with fewer the CPU is
+            // the limit, beyond 4 MiB the ring falls out of cache (`bench/results/`). Some cores
+            // are left to the application that waits for the bytes.
+            gpu_lanes: cores.saturating_sub(4).clamp(1, 12),
+            gpu_chunk_bytes: 4 << 20,
+            pinned_bytes: 128 << 20,
+            gds: GdsUse::Auto,
             engine: DriveEngine::Auto,
             rate_max: None,
             faults: None,
@@ -63,6 +101,13 @@ impl Default for Settings {
         }
     }
 }
+
+/// The drive lanes of a GPU have one part in this many of its pinned memory; its page-cache lanes,
+/// which run side by side, the rest.
+const DRIVE_SHARE: u64 = 4;
+
+/// A page-cache lane fills one slot at a time: beyond this, its copies are never behind.
+const CACHED_SLOTS_MAX: usize = 8;
 
 /// More lanes than this find no core to run on.
 pub const LANES_MAX: u32 = 256;
@@ -82,6 +127,7 @@ impl Settings {
         for (what, count) in [
             ("drive lanes:", self.drive_lanes),
             ("page-cache lanes:", self.cached_lanes),
+            ("GPU lanes:", self.gpu_lanes),
         ] {
             if !lanes.contains(&count) {
                 return refuse(
@@ -99,9 +145,11 @@ impl Settings {
             );
         }
         let page = Alignment::PAGE_BYTES;
-        if self.chunk_bytes < page || !self.chunk_bytes.is_multiple_of(page) {
-            let allowed = "a multiple of 4 KiB is meant".to_owned();
-            return refuse("chunks of", Bytes(self.chunk_bytes).to_string(), allowed);
+        for bytes in [self.chunk_bytes, self.gpu_chunk_bytes] {
+            if bytes < page || !bytes.is_multiple_of(page) {
+                let allowed = "a multiple of 4 KiB is meant".to_owned();
+                return refuse("chunks of", Bytes(bytes).to_string(), allowed);
+            }
         }
         let least = self.chunk_bytes * u64::from(self.drive_lanes);
         if self.staging_bytes < least {
@@ -109,6 +157,17 @@ impl Settings {
             return refuse(
                 "staging memory of",
                 Bytes(self.staging_bytes).to_string(),
+                allowed,
+            );
+        }
+        let drive = self.chunk_bytes * u64::from(self.drive_lanes) * DRIVE_SHARE;
+        let cached = self.gpu_chunk_bytes * u64::from(self.gpu_lanes) * DRIVE_SHARE;
+        let least = drive.max(cached.div_ceil(DRIVE_SHARE - 1));
+        if self.pinned_bytes < least {
+            let allowed = format!("each lane needs one chunk, {} in all", Bytes(least));
+            return refuse(
+                "pinned memory of",
+                Bytes(self.pinned_bytes).to_string(),
                 allowed,
             );
         }
@@ -125,12 +184,40 @@ impl Settings {
         Ok(())
     }
 
-    /// How many slots each drive lane's ring has.
-    pub fn slots_per_lane(&self) -> usize {
-        let slots = self.staging_bytes / u64::from(self.drive_lanes) / self.chunk_bytes;
-        usize::try_from(slots)
-            .unwrap_or(usize::MAX)
-            .min(self.depth as usize * 2)
+    /// How many lanes serve a track and a place.
+    pub(crate) fn lanes(&self, track: Track, place: Place) -> u32 {
+        match (track, place) {
+            (Track::Drive, _) => self.drive_lanes,
+            (Track::Cached, Place::Host) => self.cached_lanes,
+            (Track::Cached, Place::Gpu(_)) => self.gpu_lanes,
+        }
+    }
+
+    /// The ring of each lane that serves a track and a place.
+    pub(crate) fn ring(&self, track: Track, place: Place) -> RingSize {
+        let drive_share = self.pinned_bytes / DRIVE_SHARE;
+        let bytes = match (track, place) {
+            (_, Place::Host) => self.staging_bytes,
+            (Track::Drive, Place::Gpu(_)) => drive_share,
+            (Track::Cached, Place::Gpu(_)) => self.pinned_bytes - drive_share,
+        };
+        let (slot_bytes, most) = match track {
+            Track::Drive => (self.chunk_bytes, self.depth as usize * 2),
+            Track::Cached => (self.cached_chunk_bytes(place), CACHED_SLOTS_MAX),
+        };
+        let slots = bytes / u64::from(self.lanes(track, place)) / slot_bytes;
+        RingSize {
+            slots: usize::try_from(slots).unwrap_or(usize::MAX).clamp(1, most),
+            slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The most that a chunk through the page cache has.
+    pub(crate) fn cached_chunk_bytes(&self, place: Place) -> u64 {
+        match place {
+            Place::Host => self.chunk_bytes,
+            Place::Gpu(_) => self.gpu_chunk_bytes,
+        }
     }
 
     /// The engine of one drive lane.

@@ -159,12 +159,7 @@ impl Region {
     ) -> Result<Arc<RegisteredMemory>> {
         let memory = self.device_memory().ok_or_else(|| {
             let message = "it is host memory";
-            Error::new(
-                Kind::Invalid,
-                "register with cuFile",
-                "the region",
-                message,
-            )
+            Error::new(Kind::Invalid, "register with cuFile", "the region", message)
         })?;
         let mut registration = self.lock_registration();
         if let Some(known) = &*registration {

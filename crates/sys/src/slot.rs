@@ -41,11 +41,23 @@ impl Slot {
 
     /// A ring that the GPU reaches by itself: pinned, each slot with its event. Everything that is
     /// dear to make is made here, so that copies need not.
+    ///
+    /// Pinned memory is scarce in some containers. Half of a ring is better than none: where
+    /// `count` slots cannot be pinned there are fewer, and where not even one can, the error says
+    /// what that would take.
     pub fn pinned_ring(context: &Context, count: usize, bytes: usize) -> Result<Vec<Self>> {
-        let memory = Arc::new(HostMemory::new(count as u64 * bytes as u64)?);
-        memory.populate();
-        memory.pin(context)?;
-        let mut slots = Self::cut(&memory, count, bytes);
+        let mut attempt = count;
+        let mut slots = loop {
+            let slots = Self::ring(attempt, bytes)?;
+            match slots[0].memory.pin(context) {
+                Ok(()) => break slots,
+                Err(error) if attempt == 1 => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "trying with half the ring");
+                    attempt /= 2;
+                }
+            }
+        };
         for slot in &mut slots {
             slot.event_on(context)?;
         }

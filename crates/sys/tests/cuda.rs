@@ -25,10 +25,10 @@ fn ring(context: &Context, slots: usize) -> Result<Vec<Slot>> {
     Slot::pinned_ring(context, slots, SLOT_BYTES)
 }
 
-fn whole(device_offset: usize) -> Span {
+fn whole(memory_offset: usize) -> Span {
     Span {
         slot_offset: 0,
-        device_offset,
+        memory_offset,
         bytes: SLOT_BYTES,
     }
 }
@@ -355,6 +355,11 @@ fn the_stand_in_sees_a_slot_that_is_reused_too_early() {
         let mut seen = [0; 1];
         memory.read(0, &mut seen).unwrap();
         assert_eq!(seen, [2], "the copy read its source when it ran");
+        let misuses = standin.misuses();
+        assert!(
+            misuses.len() == 1 && misuses[0].contains("used before the copy ran"),
+            "{misuses:?}"
+        );
     });
 }
 
@@ -391,7 +396,7 @@ fn many_spans_of_one_slot_land_where_they_belong() {
             slot.as_mut_slice().copy_from_slice(&pattern(5));
             let span = |i: usize| Span {
                 slot_offset: i * 300,
-                device_offset: (199 - i) * 310,
+                memory_offset: (199 - i) * 310,
                 bytes: 100 + i,
             };
             let spans: Vec<_> = (0..200).map(span).collect();
@@ -402,7 +407,7 @@ fn many_spans_of_one_slot_land_where_they_belong() {
                 .unwrap();
             for span in &spans {
                 let mut seen = vec![0; span.bytes];
-                memory.read(span.device_offset, &mut seen).unwrap();
+                memory.read(span.memory_offset, &mut seen).unwrap();
                 assert_eq!(
                     seen,
                     slot.as_slice()[span.slot_offset..][..span.bytes],
@@ -432,27 +437,27 @@ fn a_span_out_of_bounds_is_refused_and_the_slot_comes_back() {
         let wrong = [
             Span {
                 slot_offset: 1,
-                device_offset: 0,
+                memory_offset: 0,
                 bytes: SLOT_BYTES,
             },
             Span {
                 slot_offset: 0,
-                device_offset: 1,
+                memory_offset: 1,
                 bytes: SLOT_BYTES,
             },
             Span {
                 slot_offset: usize::MAX,
-                device_offset: 0,
+                memory_offset: 0,
                 bytes: 1,
             },
             Span {
                 slot_offset: 0,
-                device_offset: usize::MAX,
+                memory_offset: usize::MAX,
                 bytes: 1,
             },
             Span {
                 slot_offset: 0,
-                device_offset: 0,
+                memory_offset: 0,
                 bytes: 0,
             },
         ];
@@ -566,12 +571,12 @@ fn use_everything() -> Result<()> {
     let halves = [
         Span {
             slot_offset: 0,
-            device_offset: 0,
+            memory_offset: 0,
             bytes: 100,
         },
         Span {
             slot_offset: 100,
-            device_offset: 300,
+            memory_offset: 300,
             bytes: 100,
         },
     ];

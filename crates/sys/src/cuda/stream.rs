@@ -27,7 +27,7 @@ pub struct Span {
     /// Where in the slot.
     pub slot_offset: usize,
     /// Where in the device memory.
-    pub device_offset: usize,
+    pub memory_offset: usize,
     /// How many.
     pub bytes: usize,
 }
@@ -154,7 +154,7 @@ impl Stream {
             return Ok(());
         }
         for span in spans {
-            let device = memory.address() + span.device_offset as u64;
+            let device = memory.address() + span.memory_offset as u64;
             // SAFETY: as the caller vouches.
             let code = unsafe {
                 let host = slot.pointer().add(span.slot_offset).cast();
@@ -188,7 +188,7 @@ impl Stream {
         let mut bytes = [0; BATCH_SPANS_MAX];
         for (i, span) in spans.iter().enumerate() {
             host[i] = slot.pointer() as u64 + span.slot_offset as u64;
-            device[i] = memory.address() + span.device_offset as u64;
+            device[i] = memory.address() + span.memory_offset as u64;
             bytes[i] = span.bytes;
         }
         let (to, from) = match direction {
@@ -259,7 +259,7 @@ fn check(slot: &Slot, memory: &DeviceMemory, spans: &[Span]) -> Result<()> {
         return Err(Error::new(Kind::Invalid, "copy with", "a slot", message));
     }
     for span in spans {
-        memory.place(span.device_offset, span.bytes)?;
+        memory.place(span.memory_offset, span.bytes)?;
         let end = span.slot_offset.checked_add(span.bytes);
         if span.bytes == 0 || end.is_none_or(|end| end > slot.bytes()) {
             let message = format!(
