@@ -108,6 +108,17 @@ impl World {
         Some(())
     }
 
+    /// Drops what a dead context left undone: it would never have run.
+    pub(crate) fn forget_work(&mut self) {
+        self.streams.retain(|_, queue| {
+            queue.ops.clear();
+            !queue.is_doomed
+        });
+        for mark in self.events.values_mut() {
+            mark.passed = mark.recorded;
+        }
+    }
+
     /// Destroys a stream as the driver does: at once for its owner, later for what is in it.
     pub(crate) fn doom(&mut self, stream: usize) -> Option<()> {
         let is_dead = self.fatal.is_some();
