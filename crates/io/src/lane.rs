@@ -140,16 +140,16 @@ impl Lane {
             if self.free.len() == self.flights.len() {
                 return Ok(());
             }
-            self.poll_storage(job)?;
-            self.poll_copies(job)?;
+            let storage_idles = self.flying == 0 && self.waiting.is_empty();
+            if !storage_idles {
+                self.poll_storage(job)?;
+            }
+            self.poll_copies(job, storage_idles)?;
         }
     }
 
     /// Takes what storage has done, waiting for it.
     fn poll_storage(&mut self, job: &Job) -> Result<()> {
-        if self.flying == 0 && self.waiting.is_empty() {
-            return Ok(());
-        }
         // A queue that is half full can be waited for; a hungrier one is fed by the copies.
         let hungry = self.flying * 2 < self.depth && self.stage.in_flight() > 0;
         let patience = if hungry { COPY_PATIENCE } else { PATIENCE };
@@ -169,15 +169,14 @@ impl Lane {
         polled.and(outcome)
     }
 
-    /// Takes the copies that are done; waits for the oldest only if storage has nothing to do.
-    fn poll_copies(&mut self, job: &Job) -> Result<()> {
+    /// Takes the copies that are done; where `wait` is set, waits for the oldest.
+    fn poll_copies(&mut self, job: &Job, wait: bool) -> Result<()> {
         if self.stage.in_flight() == 0 {
             return Ok(());
         }
-        let idle = self.flying == 0 && self.waiting.is_empty();
         let start = Instant::now();
         let mut copied = std::mem::take(&mut self.copied);
-        self.stage.poll(&mut copied, idle);
+        self.stage.poll(&mut copied, wait);
         let now = Instant::now();
         self.tally.copying += now - start;
         let outcome = copied
@@ -258,7 +257,7 @@ impl Lane {
         if job.direction() == Direction::Out {
             flight.clear_gaps(job, &mut slot);
             self.copy(job, tag, slot, Heading::Slot);
-            return self.poll_copies(job);
+            return self.poll_copies(job, false);
         }
         self.submit(flight.slot_io(job, slot, tag));
         Ok(())

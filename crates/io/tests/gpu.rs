@@ -280,6 +280,37 @@ fn rings_and_streams_are_made_once_and_serve_every_transfer() {
 }
 
 #[test]
+fn storage_and_copies_are_under_way_at_the_same_time() {
+    // Copies this late are all still under way when storage has filled the ring.
+    Standin::run("delay_us_max=20000", |standin| {
+        let folder = folder();
+        let file = write_file(&folder.path().join("f"), 600_000);
+        let settings = Settings {
+            gpu_lanes: 1,
+            ..small()
+        };
+        let executor = Executor::new(settings).unwrap();
+        // A quarter of 256 KiB is the drive lane's, the rest the page-cache lane's.
+        let rings = [
+            (Choice::Only(Route::Buffered), 192 << 10),
+            (Choice::Only(Route::Staged), 64 << 10),
+        ];
+        for (choice, ring_bytes) in rings {
+            if file.alignment().is_none() {
+                continue;
+            }
+            let (_, receipt) = read(&executor, &file, whole(&file), 600_000, choice).unwrap();
+            assert_eq!(receipt.staging_bytes_peak, ring_bytes, "in by {choice:?}");
+            let path = folder.path().join("target");
+            let receipt = write(&executor, &path, &bytes_of(600_000), choice).unwrap();
+            assert_eq!(receipt.staging_bytes_peak, ring_bytes, "out by {choice:?}");
+        }
+        drop(executor);
+        standin.assert_clean();
+    });
+}
+
+#[test]
 fn pinned_memory_that_is_short_makes_smaller_rings_and_none_is_an_error() {
     // One lane's ring in full is 64 KiB; there is room for one slot of 32 KiB.
     Standin::run("pinned_bytes_max=32768", |standin| {

@@ -16,7 +16,7 @@ use std::{
 
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fallocate, fdatasync,
-    fstat, ftruncate, open, seek, statx, syncfs,
+    fstat, fstatfs, ftruncate, open, seek, statx, syncfs,
 };
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result};
 
@@ -240,6 +240,11 @@ impl fmt::Debug for File {
 
 /// What direct I/O on this file asks for, by the kernel's own word where it gives one.
 fn direct_alignment(file: &OwnedFd) -> Option<Alignment> {
+    // Since Linux 6.6 tmpfs takes O_DIRECT and makes it the same copy as without, on one core.
+    const TMPFS_MAGIC: i128 = 0x0102_1994;
+    if fstatfs(file).is_ok_and(|fs| i128::from(fs.f_type) == TMPFS_MAGIC) {
+        return None;
+    }
     // Linux 6.1 and later say; 0 means that there is no direct I/O.
     let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
