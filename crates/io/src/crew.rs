@@ -186,7 +186,7 @@ impl Post {
 
     fn lane(&self) -> Result<Lane> {
         let engine = match self.track {
-            Track::Drive => self.settings.drive_engine()?,
+            Track::Drive => self.settings.drive_engine(self.place)?,
             Track::Cached => self.settings.cached_engine(),
         };
         let stage: Box<dyn Stage> = match &self.context {

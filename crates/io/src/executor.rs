@@ -63,6 +63,7 @@ impl Executor {
 
     fn run_one(&self, job: Job, books: &mut Books) -> Result<()> {
         let job = Arc::new(job);
+        let counted = job.pass().map(|pass| pass.session.counters());
         let (answers, inbox) = channel::<Tally>();
         let tracks = [
             (Track::Drive, job.plan().drive().len()),
@@ -80,11 +81,18 @@ impl Executor {
             }
         }
         drop(answers);
-        let lanes = inbox.into_iter().reduce(|mut all, lane| {
+        let mut lanes = inbox.into_iter().reduce(|mut all, lane| {
             all.add(&lane);
             all
         });
         job.outcome()?;
+        if let (Some(pass), Some(before), Some(lanes)) = (job.pass(), counted, &mut lanes) {
+            let leg = job.direction().leg();
+            let proof = pass.session.proof_since(before, leg);
+            job.check_route(proof)?;
+            lanes.attribute(leg, proof);
+            books.register(pass.registration_s);
+        }
         let synced = Instant::now();
         finish(&job)?;
         books.add(job.plan().bytes(), lanes.as_ref(), synced.elapsed());

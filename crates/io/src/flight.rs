@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use straightway_core::{
-    Alignment, Chunk, Direction, Error, Kind, Leg, Piece, Reason, Route, extent::down,
+    Alignment, Chunk, Direction, Error, Kind, Leg, Piece, Place, Reason, Route, extent::down,
 };
 use straightway_sys::{Buf, By, File, Io, Op, Slot, Window, cuda::Span};
 
@@ -41,15 +41,10 @@ pub(crate) enum Verdict {
 
 impl Flight {
     pub(crate) fn new(chunk: Chunk, direction: Direction, now: Instant) -> Self {
-        let leg = if direction == Direction::Out {
-            Leg::Write
-        } else {
-            Leg::Read
-        };
         Self {
             chunk,
             piece: 0,
-            leg,
+            leg: direction.leg(),
             stalls: 0,
             taken: now,
             submitted: now,
@@ -224,6 +219,10 @@ impl Flight {
         }
         // Direct I/O goes on from a whole block; moving part of it twice does no harm.
         let block = match (io.by, io.file.alignment()) {
+            // cuFile wants whole pages, whatever the drive would take.
+            (By::Direct, _) if matches!(&io.buf, Buf::Window(w) if w.region().place() != Place::Host) => {
+                Alignment::PAGE_BYTES
+            }
             (By::Direct, Some(alignment)) => alignment.object_bytes,
             (By::Direct, None) => Alignment::PAGE_BYTES,
             (By::PageCache, _) => 1,

@@ -10,6 +10,7 @@ pub mod draft;
 pub mod engine;
 pub mod executor;
 mod flight;
+pub mod gds;
 pub mod job;
 mod lane;
 mod placement;
@@ -20,6 +21,7 @@ pub mod wrapper;
 
 pub use draft::Draft;
 pub use executor::Executor;
+pub use gds::{Gds, GdsUse};
 pub use job::{Job, Progress};
 pub use settings::Settings;
 pub use straightway_sys::{File, Region};

@@ -4,7 +4,8 @@ use straightway_core::{Alignment, Bytes, Error, Kind, Place, Rate, Result};
 use straightway_sys::uring::DEPTH_MAX;
 
 use crate::{
-    engine::{Engine, cached::Cached, pool::Pool, ring::Ring},
+    engine::{Engine, cached::Cached, gds::Direct, pool::Pool, ring::Ring},
+    gds::{Gds, GdsUse},
     job::Track,
     wrapper::{
         faulty::{Faults, Faulty},
@@ -23,18 +24,6 @@ pub enum DriveEngine {
     Ring,
     /// The thread pool.
     Pool,
-}
-
-/// Whether GPUDirect Storage is used for a GPU's regions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GdsUse {
-    /// Where it is proven to go direct.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-    /// Wherever cuFile takes the file, direct or not: to see what its compat mode does.
-    Force,
 }
 
 /// The ring of one lane.
@@ -65,8 +54,8 @@ pub struct Settings {
     pub gpu_chunk_bytes: u64,
     /// Pinned memory of all rings of one GPU together.
     pub pinned_bytes: u64,
-    /// Whether GPUDirect Storage is used.
-    pub gds: GdsUse,
+    /// Whether GPUDirect Storage is used: [`GdsUse`](crate::gds::GdsUse).
+    pub gds: Gds,
     /// Which engine goes to the drive.
     pub engine: DriveEngine,
     /// A limit on all drive lanes together.
@@ -93,7 +82,7 @@ impl Default for Settings {
             gpu_lanes: cores.saturating_sub(4).clamp(1, 12),
             gpu_chunk_bytes: 4 << 20,
             pinned_bytes: 128 << 20,
-            gds: GdsUse::Auto,
+            gds: Gds::default(),
             engine: DriveEngine::Auto,
             rate_max: None,
             faults: None,
@@ -220,8 +209,8 @@ impl Settings {
         }
     }
 
-    /// The engine of one drive lane.
-    pub(crate) fn drive_engine(&self) -> Result<Box<dyn Engine>> {
+    /// The engine of one drive lane that serves `place`.
+    pub(crate) fn drive_engine(&self, place: Place) -> Result<Box<dyn Engine>> {
         let engine: Box<dyn Engine> = match self.engine {
             DriveEngine::Ring => Box::new(Ring::new(self.depth)?),
             DriveEngine::Pool => Box::new(Pool::new(self.depth)?),
@@ -233,6 +222,12 @@ impl Settings {
                 }
                 Err(error) => return Err(error),
             },
+        };
+        let engine = match place {
+            Place::Gpu(_) if self.gds.when() != GdsUse::Off => {
+                Box::new(Direct::new(engine, self.gds.clone(), self.depth))
+            }
+            _ => engine,
         };
         let lanes = f64::from(self.drive_lanes);
         let engine = match self.rate_max {

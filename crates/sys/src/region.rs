@@ -6,13 +6,13 @@
 //! out only by `&mut`, which needs the last `Arc`. A region freed or read while in use is thus not
 //! an error but impossible.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use straightway_core::{Error, Kind, Place, Result};
 
 use crate::{
     cuda::{Context, DeviceMemory, Owner},
-    cufile::RegisteredMemory,
+    cufile::Registration,
     memory::HostMemory,
     slot::Slot,
 };
@@ -22,8 +22,7 @@ use crate::{
 pub struct Region {
     memory: Memory,
     bytes: u64,
-    /// What cuFile knows it by. Here, so that it is registered once for its life and no longer.
-    registration: Mutex<Option<Arc<RegisteredMemory>>>,
+    registration: Arc<Registration>,
 }
 
 #[derive(Debug)]
@@ -58,7 +57,7 @@ impl Region {
         Self {
             memory,
             bytes,
-            registration: Mutex::default(),
+            registration: Arc::default(),
         }
     }
 
@@ -152,41 +151,9 @@ impl Region {
         length(offset)
     }
 
-    /// What cuFile knows it by; the first to ask registers it by `register`.
-    pub fn registered(
-        &self,
-        register: impl FnOnce(&Arc<DeviceMemory>) -> Result<RegisteredMemory>,
-    ) -> Result<Arc<RegisteredMemory>> {
-        let memory = self.device_memory().ok_or_else(|| {
-            let message = "it is host memory";
-            Error::new(Kind::Invalid, "register with cuFile", "the region", message)
-        })?;
-        let mut registration = self.lock_registration();
-        if let Some(known) = &*registration {
-            return Ok(Arc::clone(known));
-        }
-        let fresh = Arc::new(register(memory)?);
-        *registration = Some(Arc::clone(&fresh));
-        Ok(fresh)
-    }
-
-    /// Takes its registration away if no transfer is using it. Answers whether it is gone.
-    pub fn deregister(&self) -> bool {
-        let mut registration = self.lock_registration();
-        if registration
-            .as_ref()
-            .is_some_and(|known| Arc::strong_count(known) > 1)
-        {
-            return false;
-        }
-        *registration = None;
-        true
-    }
-
-    fn lock_registration(&self) -> std::sync::MutexGuard<'_, Option<Arc<RegisteredMemory>>> {
-        self.registration
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// What cuFile knows it by.
+    pub fn registration(&self) -> &Arc<Registration> {
+        &self.registration
     }
 }
 

@@ -27,7 +27,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use clap::Parser;
 use straightway_core::{Bytes, Result};
-use straightway_io::{Executor, Region, Settings, settings::GdsUse};
+use straightway_io::{Executor, GdsUse, Region, Settings};
 use straightway_sys::cuda::{Context, Driver};
 
 /// Measures every way between storage and a GPU.
@@ -95,7 +95,7 @@ impl Args {
             chunk_bytes: or(self.drive_chunk, plain.chunk_bytes),
             depth: self.depth.unwrap_or(plain.depth),
             drive_lanes: self.drive_lanes.unwrap_or(plain.drive_lanes),
-            gds: GdsUse::Off,
+            gds: GdsUse::Off.into(),
             ..plain
         }
     }

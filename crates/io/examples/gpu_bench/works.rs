@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use straightway_core::{Choice, Extent, Leg, Move, Receipt, Result};
-use straightway_io::{Executor, File, Settings, settings::GdsUse};
+use straightway_io::{Executor, File, GdsUse, Settings};
 
 use crate::{Bench, disk, limits, pattern, row::Row, start};
 
@@ -224,7 +224,7 @@ fn through_cufile(bench: &mut Bench, file: &Arc<File>) -> Result<Row> {
         eprintln!("wrote {}", record.display());
     }
     let settings = Settings {
-        gds: GdsUse::Force,
+        gds: GdsUse::Force.into(),
         ..bench.args.settings()
     };
     let executor = Executor::new(settings)?;
