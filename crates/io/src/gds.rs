@@ -88,15 +88,13 @@ impl Gds {
         leg: Leg,
         choice: Choice,
     ) -> Result<Option<Pass>> {
-        let bytes = region.bytes();
         let Place::Gpu(ordinal) = region.place() else {
             return Ok(None);
         };
         let insisted = self.when == GdsUse::Force || choice == Choice::Only(Route::Direct);
         let wanted = match (self.when, choice) {
-            (GdsUse::Off, _) => false,
-            (_, Choice::Only(Route::Staged | Route::Buffered)) => false,
-            _ => insisted || self.is_worthwhile(ordinal, bytes),
+            (GdsUse::Off, _) | (_, Choice::Only(Route::Staged | Route::Buffered)) => false,
+            _ => insisted || self.is_worthwhile(ordinal, region.bytes()),
         };
         if !wanted {
             return Ok(None);
@@ -106,7 +104,9 @@ impl Gds {
             Err(error) if insisted => Err(error),
             Err(error) => {
                 tracing::debug!(%error, "not by cuFile");
-                surveys.iter_mut().for_each(|s| s.gpu_direct = false);
+                for survey in surveys {
+                    survey.gpu_direct = false;
+                }
                 Ok(None)
             }
         }

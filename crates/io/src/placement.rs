@@ -20,11 +20,18 @@ pub(crate) fn cpus_near(device: Device) -> Vec<usize> {
     else {
         return Vec::new();
     };
-    let topology = Topology::read(&Root::machine());
-    if topology.nodes().len() < 2 {
+    // Reading the whole tree takes a while, and with one node there is nothing to choose.
+    let root = Root::machine();
+    let nodes = root.list("/sys/devices/system/node");
+    if nodes.iter().filter(|name| is_node(name)).count() < 2 {
         return Vec::new();
     }
-    topology.cpus_near(address).to_vec()
+    Topology::read(&root).cpus_near(address).to_vec()
+}
+
+fn is_node(name: &str) -> bool {
+    name.strip_prefix("node")
+        .is_some_and(|rest| rest.parse::<u32>().is_ok())
 }
 
 /// Keeps the calling thread on those of `cpus` that it may use at all. Where there are none, or the

@@ -4,6 +4,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
+    clippy::print_stderr,
     reason = "tests"
 )]
 
@@ -567,6 +568,91 @@ fn a_region_is_registered_once_for_its_life() {
         assert_eq!(standin.count("files"), 0, "no file is kept open");
         drop(executor);
         standin.assert_clean();
+    });
+}
+
+#[test]
+fn regions_that_nobody_uses_give_way_when_no_more_can_be_registered() {
+    // Room for one region of 1 MiB and the page that files are proven with, not for two.
+    Standin::run("cufile=nvfs device_pinned_kib=1536", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 1 << 20);
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let context = context().unwrap();
+        let region = |bytes| Arc::new(Region::device(&context, bytes).unwrap());
+        let job = |region: &Arc<Region>| {
+            let direct = Choice::Only(Route::Direct);
+            let files = vec![Arc::clone(&file)];
+            Job::read(files, whole(&file), region, direct, executor.settings())
+        };
+        let (first, second) = (region(1 << 20), region(1 << 20));
+        for region in [&first, &second, &first] {
+            let receipt = executor.run(job(region).unwrap()).unwrap();
+            assert_eq!(receipt.registration.unwrap().count, 1);
+            assert_eq!(standin.count("buffers"), 2);
+        }
+        // One that is in use does not, and one that can never fit is refused with the figures.
+        let waiting = job(&first).unwrap();
+        let error = job(&second).unwrap_err();
+        assert!(error.to_string().contains("1.5 MiB"), "{error}");
+        drop(waiting);
+        let error = job(&region(4 << 20)).unwrap_err();
+        assert!(error.to_string().contains("4 MiB"), "{error}");
+        drop((first, second, executor, context));
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn every_cufile_call_that_fails_leaks_nothing_and_never_delivers_wrong_bytes() {
+    let everything = |folder: &Path| -> Result<()> {
+        let file = Arc::new(File::open(&folder.join("source"))?);
+        let executor = Executor::new(by_cufile(GdsUse::Auto))?;
+        let direct = Choice::Only(Route::Direct);
+        let (seen, receipt) = read(&executor, &file, whole(&file), file.bytes(), direct)?;
+        assert!(seen == bytes_of(seen.len()), "wrong bytes without an error");
+        assert!(receipt.bytes_by(Leg::Read, Route::Direct) > 0);
+        write(&executor, &folder.join("target"), &seen, direct)?;
+        assert!(fs::read(folder.join("target")).unwrap() == seen);
+        Ok(())
+    };
+    // What only gives back has nobody to tell. Counters that cannot be read leave the way unknown,
+    // so that the demand for direct is refused; the limits of a driver that does not tell them are
+    // found when they are met.
+    const SILENT: [&str; 4] = [
+        "cuFileHandleDeregister",
+        "cuFileBufDeregister",
+        "cuFileDriverGetProperties",
+        "cuFileGetStatsL3",
+    ];
+    Standin::run("cufile=p2p", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        write_file(&folder.path().join("source"), 150_000);
+        everything(folder.path()).unwrap();
+        standin.assert_clean();
+        // What is done once for a process was done by the first run.
+        standin.plan("cufile=p2p");
+        everything(folder.path()).unwrap();
+        let calls = standin.calls();
+        assert!(calls["cuFileRead"] > 3, "{calls:?}");
+        for (name, &count) in calls.iter().filter(|(name, _)| name.starts_with("cuFile")) {
+            for nth in [1, 2, count.div_ceil(2)] {
+                standin.plan(&format!("cufile=p2p fail={name}:{nth}:5030"));
+                let outcome = everything(folder.path());
+                let silent = SILENT.contains(&name.as_str()) || nth > count;
+                assert!(
+                    silent || outcome.is_err(),
+                    "call {nth} of {name} failed unnoticed"
+                );
+                standin.assert_clean();
+            }
+        }
     });
 }
 

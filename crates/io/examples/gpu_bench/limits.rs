@@ -113,15 +113,13 @@ pub(crate) fn best_raw(bench: &Bench, file: Option<&Arc<File>>) -> Result<Settin
 /// memory.
 pub(crate) fn raw(bench: &Bench, executor: &Executor, file: Option<&Arc<File>>) -> Result<f64> {
     let choice = Choice::Only(Route::Direct);
-    let outcome = match file {
-        Some(file) => disk::read(executor, file, disk::whole(file), &bench.host, choice),
-        None => {
-            let path = bench.args.disk.join("straightway-bench-raw");
-            let outcome = disk::write(executor, &bench.host, &path, choice);
-            let _ = std::fs::remove_file(path);
-            outcome
-        }
-    };
+    if let Some(file) = file {
+        let moves = disk::whole(file);
+        return disk::read(executor, file, moves, &bench.host, choice).map(|(seconds, _)| seconds);
+    }
+    let path = bench.args.disk.join("straightway-bench-raw");
+    let outcome = disk::write(executor, &bench.host, &path, choice);
+    let _ = std::fs::remove_file(path);
     outcome.map(|(seconds, _)| seconds)
 }
 

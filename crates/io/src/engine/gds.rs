@@ -10,7 +10,10 @@ use std::{sync::Arc, time::Duration};
 use straightway_core::{Place, Result};
 use straightway_sys::{Buf, Done, Io};
 
-use super::{Capabilities, Engine, pool::Pool};
+use super::{
+    Capabilities, Engine,
+    pool::{Pool, Run},
+};
 use crate::gds::Gds;
 
 /// How long one side is waited for while the other has I/Os in flight too.
@@ -44,8 +47,8 @@ impl<E: Engine> Direct<E> {
     fn submit_direct(&mut self, io: Io) -> Result<(), Io> {
         if self.pool.is_none() {
             let gds = self.gds.clone();
-            let run = Arc::new(move |io| gds.run(io));
-            match Pool::running("cuFile", self.pool_depth, run) {
+            let run: Arc<Run> = Arc::new(move |io| gds.run(io));
+            match Pool::running("cuFile", self.pool_depth, &run) {
                 Ok(pool) => self.pool = Some(pool),
                 Err(error) => {
                     // Without a thread it waits, and the next attempt may find one.

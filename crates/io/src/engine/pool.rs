@@ -37,16 +37,17 @@ pub struct Pool {
 impl Pool {
     /// A pool that runs `depth` I/Os at a time, at most [`THREADS_MAX`].
     pub fn new(depth: u32) -> Result<Self> {
-        Self::running("thread pool", depth, Arc::new(blocking::run))
+        let run: Arc<Run> = Arc::new(blocking::run);
+        Self::running("thread pool", depth, &run)
     }
 
     /// A pool whose threads do what `run` does.
-    pub(super) fn running(name: &'static str, depth: u32, run: Arc<Run>) -> Result<Self> {
+    pub(super) fn running(name: &'static str, depth: u32, run: &Arc<Run>) -> Result<Self> {
         let (work, inbox) = channel::<Io>();
         let (outbox, done) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
         let threads = (0..depth.clamp(1, THREADS_MAX)).map(|i| {
-            let (inbox, outbox, run) = (Arc::clone(&inbox), outbox.clone(), Arc::clone(&run));
+            let (inbox, outbox, run) = (Arc::clone(&inbox), outbox.clone(), Arc::clone(run));
             let name = format!("straightway-pool-{i}");
             let work = move || serve(&inbox, &outbox, &*run);
             Builder::new()
