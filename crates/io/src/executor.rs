@@ -92,6 +92,7 @@ impl Executor {
             job.check_route(proof)?;
             lanes.attribute(leg, proof);
             books.register(pass.registration_s);
+            books.name("cuFile");
         }
         let synced = Instant::now();
         finish(&job)?;

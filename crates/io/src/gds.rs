@@ -149,7 +149,7 @@ impl Gds {
         if let Some(Attempt::Open(session)) = sessions.get(&ordinal) {
             return Ok(Arc::clone(session));
         }
-        let opened = Session::open(memory.context()).map(Arc::new);
+        let opened = Session::open(memory.context(), self.when == GdsUse::Force).map(Arc::new);
         let attempt = match &opened {
             Ok(session) => Attempt::Open(Arc::clone(session)),
             Err(_) => Attempt::Failed,

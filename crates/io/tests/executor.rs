@@ -6,27 +6,15 @@
     reason = "tests"
 )]
 
+#[path = "fixture/files.rs"]
+mod files;
+
 use std::{fs, path::Path, sync::Arc};
 
+use files::{bytes_of, folder, write_file};
 use proptest::prelude::*;
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Route};
 use straightway_io::{Draft, Executor, File, Job, Region, Settings, wrapper::faulty::Faults};
-
-/// A folder on the file system of the checkout: the one for temporary files may lack O_DIRECT.
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
-}
-
-fn bytes_of(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 4096) as u8).collect()
-}
-
-fn write_file(path: &Path, len: usize) -> Arc<File> {
-    fs::write(path, bytes_of(len)).unwrap();
-    let file = File::open(path).unwrap();
-    file.sync().unwrap();
-    Arc::new(file)
-}
 
 fn small() -> Settings {
     Settings {

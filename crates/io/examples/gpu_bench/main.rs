@@ -147,7 +147,7 @@ fn run(args: Args) -> Result<()> {
     );
     let settings = args.settings();
     eprintln!(
-        "page cache by {} lanes × {}, drive by {} × {} × {} deep, {} pinned",
+        "page cache by {} × {}, drive by {} × {} × {} deep, {} pinned",
         settings.gpu_lanes,
         Bytes(settings.gpu_chunk_bytes),
         settings.drive_lanes,

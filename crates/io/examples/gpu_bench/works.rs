@@ -56,19 +56,18 @@ fn warm(bench: &mut Bench, file: &Arc<File>, work: &str) -> Result<Row> {
     let mut seconds = Vec::new();
     let mut last = None;
     for _ in 0..bench.args.rounds {
-        let (s, receipt) = disk::read(
-            &bench.executor,
-            file,
-            disk::whole(file),
-            &bench.region,
-            Choice::Auto,
-        )?;
+        let (s, receipt) = load(bench, file, disk::whole(file))?;
         seconds.push(s);
         last = Some(receipt);
     }
     pattern::check_whole(&mut bench.region, work)?;
     let row = Row::rate(work, file.bytes(), &seconds);
     Ok(told(row, last))
+}
+
+/// Loads moves of the file into the GPU once.
+fn load(bench: &Bench, file: &Arc<File>, moves: Vec<Move>) -> Result<(f64, Receipt)> {
+    disk::read(&bench.executor, file, moves, &bench.region, Choice::Auto)
 }
 
 fn told(row: Row, receipt: Option<Receipt>) -> Row {
@@ -115,13 +114,7 @@ fn scattered(bench: &mut Bench, file: &Arc<File>, sequential: &Row) -> Result<Ve
         let mut seconds = Vec::new();
         let mut last = None;
         for _ in 0..bench.args.rounds {
-            let (s, receipt) = disk::read(
-                &bench.executor,
-                file,
-                moves.clone(),
-                &bench.region,
-                Choice::Auto,
-            )?;
+            let (s, receipt) = load(bench, file, moves.clone())?;
             seconds.push(s);
             last = Some(receipt);
         }
@@ -141,13 +134,7 @@ fn cold(bench: &mut Bench, file: &Arc<File>) -> Result<Vec<Row>> {
         disk::drop_caches()?;
         raw.push(limits::raw(bench, &best, Some(file))?);
         disk::drop_caches()?;
-        let (s, receipt) = disk::read(
-            &bench.executor,
-            file,
-            disk::whole(file),
-            &bench.region,
-            Choice::Auto,
-        )?;
+        let (s, receipt) = load(bench, file, disk::whole(file))?;
         seconds.push(s);
         cpu.push(receipt.cpu_s_per_gb);
         last = Some(receipt);
@@ -201,8 +188,7 @@ fn to_tmpfs(bench: &mut Bench) -> Result<Vec<Row>> {
 fn fill_region(bench: &mut Bench) -> Result<()> {
     let path = bench.args.tmpfs.join("straightway-bench-fill");
     let file = disk::file(&bench.executor, &bench.host, &path)?;
-    let moves = disk::whole(&file);
-    disk::read(&bench.executor, &file, moves, &bench.region, Choice::Auto)?;
+    load(bench, &file, disk::whole(&file))?;
     let _ = std::fs::remove_file(path);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::OwnedFd,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, Instant},
 };
@@ -11,8 +12,8 @@ use straightway_sys::{
     By, File, Io, Op, Region, Window,
     cuda::{Context, DeviceMemory},
     cufile::{
-        ALIGN_BYTES, Counters, CuFile, FileHandle, Library, RegisteredMemory, Registration,
-        Request, Watch,
+        ALIGN_BYTES, Counters, CuFile, FileHandle, Library, Parameter, RegisteredMemory,
+        Registration, Request, Watch,
     },
 };
 
@@ -20,6 +21,12 @@ use super::Proof;
 
 /// Half a second is usual; a library that hangs is given up after this.
 const OPEN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Where the CUDA toolkit puts the library when it is not on the library path.
+const CANDIDATES: [&str; 2] = [
+    "/usr/local/cuda/lib64/libcufile.so.0",
+    "/usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0",
+];
 
 /// Files known at once; the oldest gives way.
 const FILES_MAX: usize = 256;
@@ -57,8 +64,10 @@ struct Known {
 
 impl Session {
     /// Opens cuFile for the context's GPU.
-    pub(crate) fn open(context: &Context) -> Result<Self> {
-        let opened = Opened::get(context)?;
+    /// With `allow_compat`, what cannot go direct goes through host memory, whatever cuFile's
+    /// configuration says; it is the first to open cuFile in a process who decides.
+    pub(crate) fn open(context: &Context, allow_compat: bool) -> Result<Self> {
+        let opened = Opened::get(context, allow_compat)?;
         let page = DeviceMemory::allocate(context, ALIGN_BYTES)?;
         let scratch = opened.cufile.register_memory(&Arc::new(page))?;
         let pinned_max = opened
@@ -218,14 +227,19 @@ impl Session {
 }
 
 impl Opened {
-    fn get(context: &Context) -> Result<Self> {
+    fn get(context: &Context, allow_compat: bool) -> Result<Self> {
         static PROCESS: OnceLock<Opened> = OnceLock::new();
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = lock(&ONE_AT_A_TIME);
         if let Some(opened) = PROCESS.get() {
             return Ok(opened.clone());
         }
-        let cufile = Library::load(&[])?.open(context, OPEN_DEADLINE)?;
+        let library = Library::load(&CANDIDATES.map(PathBuf::from))?;
+        if allow_compat {
+            // A version that cannot be told (before 12.9) does as its configuration says.
+            let _ = library.set_parameter(Parameter::AllowCompatMode, true);
+        }
+        let cufile = library.open(context, OPEN_DEADLINE)?;
         let watch = cufile
             .watch()
             .inspect_err(|error| tracing::debug!(%error, "which way cuFile goes is unknown"))
