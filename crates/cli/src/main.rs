@@ -1,14 +1,15 @@
 //! The `straightway` command.
 //!
 //! Each command is a file under `command/` with an `Args` (from which the help, the completions and
-//! the man page come) and a `run` that answers with an exit code: 0 yes, 1 no, 2 error. Data goes
-//! to stdout, talk to stderr.
+//! the man page come) and a `run` that answers with an exit code: 0 yes, 1 no, 2 error, 130
+//! interrupted. Data goes to stdout, talk to stderr.
 
 mod command;
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use straightway_core::{Error, Kind};
 
 /// Moves bytes between storage and memory by the straightest way, and says which way they went.
 #[derive(Debug, Parser)]
@@ -20,21 +21,45 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Plan(command::plan::Args),
+    Sim(command::sim::Args),
+    Copy(command::copy::Args),
+    Bench(command::bench::Args),
     Doctor(command::doctor::Args),
+    Completions(command::completions::Args),
+    Man(command::completions::ManArgs),
 }
 
 fn main() -> ExitCode {
     let answer = match Cli::parse().command {
+        Command::Plan(args) => command::plan::run(args),
+        Command::Sim(args) => command::sim::run(args),
+        Command::Copy(args) => command::copy::run(&args),
+        Command::Bench(args) => command::bench::run(&args),
         Command::Doctor(args) => command::doctor::run(&args),
+        Command::Completions(args) => command::completions::run::<Cli>(&args),
+        Command::Man(args) => command::completions::run_man::<Cli>(&args),
     };
-    answer.unwrap_or_else(|error| {
-        #[expect(
-            clippy::print_stderr,
-            reason = "errors are talk, and talk goes to stderr"
-        )]
-        {
-            eprintln!("error: {error:#}");
-        }
-        ExitCode::from(2)
-    })
+    answer.unwrap_or_else(|error| complain(&error))
+}
+
+/// Says what went wrong and what to do about it, and answers with the exit code for it.
+fn complain(error: &anyhow::Error) -> ExitCode {
+    let ours = error.downcast_ref::<Error>();
+    // A reader that went away (`| head`) has seen what it wanted.
+    let broken_pipe = error.downcast_ref::<std::io::Error>();
+    if broken_pipe.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    let mut talk = std::io::stderr().lock();
+    // If stderr is gone, the exit code is all that is left to say it with.
+    let _ = writeln!(talk, "error: {error:#}");
+    if let Some(hint) = ours.and_then(Error::hint) {
+        let _ = writeln!(talk, "hint: {hint}");
+    }
+    match ours.map(Error::kind) {
+        // 128 + SIGINT, as shells have it.
+        Some(Kind::Cancelled) => ExitCode::from(130),
+        _ => ExitCode::from(2),
+    }
 }

@@ -15,10 +15,10 @@ use std::{
 };
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fallocate, fdatasync,
-    fstat, fstatfs, ftruncate, open, seek, statx, syncfs,
+    Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
+    fallocate, fdatasync, fstat, fstatfs, ftruncate, open, seek, statx, syncfs,
 };
-use straightway_core::{Alignment, Error, Extent, Kind, Object, Result};
+use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
 
 use crate::request::By;
 
@@ -78,7 +78,11 @@ impl File {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let buffered = open(path, flags, Mode::from_raw_mode(0o666))
             .map_err(|e| Error::os("create", path.display(), e.into()))?;
-        Ok(Self::with_direct(path, bytes, buffered, OFlags::RDWR))
+        let file = Self::with_direct(path, bytes, buffered, OFlags::RDWR);
+        // At its full length from the start, to whole pages: a direct write that makes a file longer
+        // is run alone by most file systems, and one inside it beside others. It is cut at the end.
+        file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
+        Ok(file)
     }
 
     fn reserve(&self) -> Result<()> {
@@ -191,6 +195,13 @@ impl File {
     /// Cuts it to `bytes`: an aligned tail was written past its end.
     pub fn truncate(&self, bytes: u64) -> Result<()> {
         ftruncate(&self.buffered, bytes).map_err(|e| self.error("truncate", e.into()))
+    }
+
+    /// Lets the page cache forget it. What is dirty is written first; what others use may stay.
+    pub fn evict(&self) -> Result<()> {
+        let _ = fdatasync(&self.buffered);
+        fadvise(&self.buffered, 0, None, Advice::DontNeed)
+            .map_err(|e| self.error("evict", e.into()))
     }
 
     /// Waits until what was written is durable.

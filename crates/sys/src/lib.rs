@@ -15,7 +15,6 @@ pub mod file;
 pub mod manifest;
 pub mod memory;
 pub mod mount;
-pub mod permission;
 pub mod region;
 pub mod request;
 pub mod residency;

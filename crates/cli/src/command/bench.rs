@@ -1,0 +1,208 @@
+//! `straightway bench`: what the drive behind a path can do, by each route.
+
+use std::{
+    fs,
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use straightway_core::{Bytes, Error, Route};
+use straightway_probe::{
+    bench::{self, Cache, Outcome, Spec, Track, Work},
+    profile::Profile,
+};
+use straightway_report::Terminal;
+
+use super::tuning::profile_path;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WorkChoice {
+    /// The file from front to back.
+    Read,
+    /// A new file, synced at the end.
+    Write,
+    /// Random blocks into one region.
+    Gather,
+}
+
+/// By which route to measure it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum RouteChoice {
+    /// O_DIRECT into the region.
+    Direct,
+    /// O_DIRECT through the ring.
+    Staged,
+    /// Through the page cache, which is empty at first.
+    Buffered,
+    /// Through the page cache, which holds everything.
+    Warm,
+}
+
+/// Measure the drive behind PATH by each route, over block sizes and depths.
+///
+/// Every point is a real transfer through the executor that `copy` uses. The result is kept as this
+/// machine's profile, from which `copy` then takes its defaults.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub(crate) struct Args {
+    /// A file to read, or a folder to make one in (it is removed again).
+    #[arg(default_value = ".")]
+    path: PathBuf,
+
+    /// How large a file to make.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    size: Bytes,
+
+    /// What to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["read", "write"])]
+    work: Vec<WorkChoice>,
+
+    /// By which routes.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["direct", "staged", "buffered", "warm"])]
+    route: Vec<RouteChoice>,
+
+    /// Block sizes.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB"])]
+    block: Vec<Bytes>,
+
+    /// Queue depths.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values = ["1", "4", "16", "32"])]
+    depth: Vec<u32>,
+
+    /// Lanes to the drive.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    lanes: u32,
+
+    /// How often each point is run; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    runs: u32,
+
+    /// Move the whole file at every point, rather than enough of it to tell.
+    #[arg(long)]
+    whole: bool,
+
+    /// How many blocks a gather takes.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    extents: u64,
+
+    /// What the offsets of a gather follow from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Write a page with all curves.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Write everything as JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Write the points as CSV.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+
+    /// Do not keep the result as this machine's profile.
+    #[arg(long)]
+    no_profile: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let spec = args.spec();
+    let bar = ProgressBar::new(0).with_style(
+        ProgressStyle::with_template("{bar:32} {pos} of {len}  {msg}")
+            .expect("the template is a constant"),
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
+    let outcome = bench::run(&spec, &mut |number, points, name| {
+        bar.set_length(points as u64);
+        bar.set_position(number as u64);
+        bar.set_message(name.to_owned());
+        !stop.load(Ordering::Relaxed)
+    })?;
+    bar.finish_and_clear();
+    show(args, &outcome)?;
+    if let Some(path) = &args.html {
+        fs::write(path, outcome.page().to_html())
+            .map_err(|e| Error::os("write", path.display(), e))?;
+    }
+    if let (false, Some(path)) = (args.no_profile, profile_path()) {
+        let mut profile = Profile::read(&path)?;
+        profile.add(&outcome);
+        profile.write(&path)?;
+        writeln!(
+            std::io::stderr(),
+            "kept as this machine's profile in {}",
+            path.display()
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn spec(&self) -> Spec {
+        let mut tracks = Vec::new();
+        for work in &self.work {
+            let work = match work {
+                WorkChoice::Read => Work::Read,
+                WorkChoice::Write => Work::Write,
+                WorkChoice::Gather => Work::Gather,
+            };
+            for route in &self.route {
+                let (route, cache) = match route {
+                    RouteChoice::Direct => (Route::Direct, Cache::Cold),
+                    RouteChoice::Staged => (Route::Staged, Cache::Cold),
+                    RouteChoice::Buffered => (Route::Buffered, Cache::Cold),
+                    RouteChoice::Warm => (Route::Buffered, Cache::Warm),
+                };
+                // What is written was in no cache before.
+                if !(work == Work::Write && cache == Cache::Warm) {
+                    tracks.push(Track { work, route, cache });
+                }
+            }
+        }
+        Spec {
+            path: self.path.clone(),
+            bytes: self.size.0,
+            tracks,
+            blocks: self.block.iter().map(|b| b.0).collect(),
+            depths: self.depth.clone(),
+            runs: self.runs,
+            drive_lanes: self.lanes,
+            whole: self.whole,
+            gather_extents: self.extents,
+            seed: self.seed,
+        }
+    }
+}
+
+fn show(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, outcome)?;
+        writeln!(out)?;
+    } else if args.csv {
+        out.write_all(outcome.sample_table().to_csv().as_bytes())?;
+    } else {
+        let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let columns = console::Term::stdout()
+            .size_checked()
+            .map_or(100, |(_, c)| c.into());
+        out.write_all(
+            outcome
+                .page()
+                .to_text(Terminal { columns, colour })
+                .as_bytes(),
+        )?;
+    }
+    Ok(())
+}

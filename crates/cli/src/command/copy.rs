@@ -1,0 +1,153 @@
+//! `straightway copy`: files and folders, by the straightest way, with a receipt.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use straightway_core::{Choice, Direction, Error, Kind, Receipt, Transfer};
+use straightway_io::{Executor, File, Job, Progress, Region, wrapper::traced::Trace};
+use straightway_pipeline::{Copier, Errand, verify::verify};
+
+use super::{
+    tuning::{RouteChoice, Tuning},
+    watch::Watch,
+};
+
+/// The target that stands for host memory.
+const HOST: &str = "host:";
+
+/// Copy files and folders by the straightest way, and say which way they went.
+///
+/// Each file appears under its name when it is whole and durable, or not at all. With `host:` as
+/// the target the bytes are read into host memory and let go: what a program that loads the file
+/// would wait for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to copy: files and folders.
+    #[arg(required = true, value_name = "SRC")]
+    sources: Vec<PathBuf>,
+
+    /// Where to: a file, a folder, or `host:` for memory.
+    #[arg(value_name = "DST")]
+    target: PathBuf,
+
+    /// Which way the bytes are to go.
+    #[arg(long, value_enum, default_value_t)]
+    route: RouteChoice,
+
+    /// Read every copy back from the drive and compare it.
+    #[arg(long)]
+    verify: bool,
+
+    /// Write the receipt as JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Write every I/O to this file, a JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let progress = Arc::new(Progress::default());
+    let trace = args.trace.as_ref().map(|_| Trace::default());
+    let mut settings = args.tuning.settings(&args.sources[0])?;
+    settings.trace.clone_from(&trace);
+    let executor = Executor::new(settings)?;
+    let choice = Choice::from(args.route);
+    let outcome = if args.target == Path::new(HOST) {
+        read(args, &executor, choice, &progress)
+    } else {
+        copy(args, &executor, choice, &progress)
+    };
+    // A trace is wanted most when something failed.
+    if let (Some(path), Some(trace)) = (&args.trace, &trace) {
+        write_trace(path, trace)?;
+    }
+    let receipt = outcome?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &receipt)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{receipt}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn copy(
+    args: &Args,
+    executor: &Executor,
+    choice: Choice,
+    progress: &Arc<Progress>,
+) -> anyhow::Result<Receipt> {
+    let errand = Errand::new(&args.sources, &args.target)?;
+    let passes = if args.verify { 3 } else { 1 };
+    let _watch = Watch::begin(progress, errand.bytes() * passes);
+    let copier = Copier {
+        executor,
+        choice,
+        progress: Arc::clone(progress),
+    };
+    let receipt = copier.run(&errand)?;
+    if args.verify {
+        verify(executor, &errand, progress)?;
+    }
+    Ok(receipt)
+}
+
+/// Reads the sources into host memory.
+fn read(
+    args: &Args,
+    executor: &Executor,
+    choice: Choice,
+    progress: &Arc<Progress>,
+) -> anyhow::Result<Receipt> {
+    if args.verify {
+        let message = "memory is not read back";
+        return Err(Error::new(Kind::Invalid, "verify", HOST, message)
+            .with_hint("leave out --verify, or copy to a file")
+            .into());
+    }
+    let files = args
+        .sources
+        .iter()
+        .map(|path| File::open(path).map(Arc::new));
+    let files: Vec<_> = files.collect::<Result<_, _>>()?;
+    let objects = files.iter().map(|f| f.object()).collect();
+    let transfer = Transfer::whole(Direction::In, objects)?;
+    let region = Arc::new(Region::host(transfer.bytes())?);
+    let _watch = Watch::begin(progress, transfer.bytes());
+    let moves = transfer.moves().to_vec();
+    let job = Job::read(files, moves, &region, choice, executor.settings())?;
+    let receipt = executor.run(job.with_progress(progress))?;
+    Ok(receipt)
+}
+
+fn write_trace(path: &Path, trace: &Trace) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for e in trace.take() {
+        let line = serde_json::json!({
+            "path": e.path,
+            "op": format!("{:?}", e.op).to_lowercase(),
+            "by": format!("{:?}", e.by),
+            "offset": e.offset,
+            "bytes": e.bytes,
+            "submitted_s": e.submitted.as_secs_f64(),
+            "took_us": e.took.as_secs_f64() * 1e6,
+            "moved": e.moved.as_ref().ok(),
+            "error": e.moved.as_ref().err(),
+        });
+        text.push_str(&line.to_string());
+        text.push('\n');
+    }
+    fs::write(path, text).map_err(|e| Error::os("write", path.display(), e))?;
+    Ok(())
+}

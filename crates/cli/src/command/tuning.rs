@@ -1,0 +1,139 @@
+//! The settings that `copy` and `bench` share: typed by the user, else from this machine's profile,
+//! else the defaults.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use straightway_core::{Bytes, Choice, Rate, Route};
+use straightway_io::{Settings, settings::DriveEngine};
+use straightway_probe::profile::Profile;
+use straightway_sys::{backing::Backing, root::Root};
+
+/// Which way the bytes are to go.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum RouteChoice {
+    /// The straightest that the machine allows, extent by extent.
+    #[default]
+    Auto,
+    /// By O_DIRECT, or an error.
+    Direct,
+    /// By O_DIRECT through the ring, or an error.
+    Staged,
+    /// Through the page cache.
+    Buffered,
+}
+
+impl From<RouteChoice> for Choice {
+    fn from(choice: RouteChoice) -> Self {
+        match choice {
+            RouteChoice::Auto => Self::Auto,
+            RouteChoice::Direct => Self::Only(Route::Direct),
+            RouteChoice::Staged => Self::Only(Route::Staged),
+            RouteChoice::Buffered => Self::Only(Route::Buffered),
+        }
+    }
+}
+
+/// What goes to the drive.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum EngineChoice {
+    /// io_uring, or threads where it is forbidden.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    IoUring,
+    /// A pool of threads.
+    Pool,
+}
+
+/// How hard to drive the drive.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Tuning")]
+pub(crate) struct Tuning {
+    /// The largest I/O, such as 256KiB or 4MiB [default: from the profile, else 1 MiB].
+    #[arg(long, value_name = "SIZE")]
+    chunk: Option<Bytes>,
+
+    /// I/Os in flight on each lane [default: from the profile, else 16].
+    #[arg(long, value_name = "N")]
+    depth: Option<u32>,
+
+    /// Lanes to the drive.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    lanes: u32,
+
+    /// Memory for the ring, over all lanes.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "64MiB",
+        hide_default_value = false
+    )]
+    staging: Bytes,
+
+    /// At most this many bytes a second, such as 500MB/s.
+    #[arg(long, value_name = "RATE")]
+    limit: Option<Rate>,
+
+    /// What goes to the drive.
+    #[arg(long, value_enum, default_value_t)]
+    engine: EngineChoice,
+}
+
+impl Tuning {
+    /// The settings for transfers with `path`.
+    pub(crate) fn settings(&self, path: &Path) -> anyhow::Result<Settings> {
+        let known = known_tuning(path)?;
+        let default = Settings::default();
+        let chunk_bytes = match (self.chunk, known) {
+            (Some(chunk), _) => chunk.0,
+            (None, Some(known)) => known.chunk_bytes,
+            (None, None) => default.chunk_bytes,
+        };
+        Ok(Settings {
+            // A ring smaller than one chunk a lane means smaller chunks, not an error.
+            chunk_bytes: match self.chunk {
+                Some(_) => chunk_bytes,
+                None => chunk_bytes
+                    .min(self.staging.0 / u64::from(self.lanes.max(1)))
+                    .max(4096),
+            },
+            depth: self
+                .depth
+                .or(known.map(|k| k.depth))
+                .unwrap_or(default.depth),
+            drive_lanes: self.lanes,
+            staging_bytes: self.staging.0,
+            rate_max: self.limit,
+            engine: match self.engine {
+                EngineChoice::Auto => DriveEngine::Auto,
+                EngineChoice::IoUring => DriveEngine::Ring,
+                EngineChoice::Pool => DriveEngine::Pool,
+            },
+            ..default
+        })
+    }
+}
+
+/// Where this machine's profile is kept, if there is a place for it.
+pub(crate) fn profile_path() -> Option<PathBuf> {
+    let state = std::env::var_os("XDG_STATE_HOME")
+        .filter(|v| !v.is_empty())
+        .map(PathBuf::from);
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+    Some(state.or_else(home)?.join("straightway/profile.toml"))
+}
+
+/// What this machine's profile says of the drives behind `path`.
+fn known_tuning(path: &Path) -> anyhow::Result<Option<straightway_probe::profile::Tuning>> {
+    let Some(profile) = profile_path() else {
+        return Ok(None);
+    };
+    let profile = Profile::read(&profile)?;
+    // A path that leads nowhere gets its own error when it is opened.
+    let Ok(backing) = Backing::of(&Root::machine(), path) else {
+        return Ok(None);
+    };
+    let drives: Vec<_> = backing.drives.iter().map(|d| d.name.clone()).collect();
+    Ok(profile.tuning(&backing.mount.file_system, &drives))
+}

@@ -1,0 +1,65 @@
+//! Watching a transfer: the progress bar, and Ctrl-C.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use straightway_io::Progress;
+
+/// How often the bar moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Shows how far a transfer has come until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Shows `progress` on its way to `bytes`, and stops the transfer on SIGINT or SIGTERM.
+    pub(crate) fn begin(progress: &Arc<Progress>, bytes: u64) -> Self {
+        let watched = Arc::clone(progress);
+        // A second command in one process would find the handler set; there is none.
+        let _ = ctrlc::set_handler(move || watched.cancel());
+        let over = Arc::new(AtomicBool::new(false));
+        let (is_over, progress) = (Arc::clone(&over), Arc::clone(progress));
+        // indicatif draws to stderr, and nothing at all where that is no terminal.
+        let bar = ProgressBar::new(bytes).with_style(style());
+        let show = move || {
+            while !is_over.load(Ordering::Relaxed) {
+                bar.set_position(progress.moved_bytes());
+                std::thread::park_timeout(TICK);
+            }
+            bar.finish_and_clear();
+        };
+        let thread = std::thread::Builder::new()
+            .name("progress".to_owned())
+            .spawn(show)
+            .ok();
+        Self { over, thread }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template(
+        "{bar:32} {binary_bytes:>10} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left",
+    )
+    .expect("the template is a constant")
+}

@@ -1,0 +1,113 @@
+//! Measures what the drive behind a path can do, by each route, over block sizes and depths.
+//!
+//! Every point is a real transfer through the same executor that `copy` uses, and keeps its
+//! receipt. A point is run several times and the run with the median rate counts: on a shared
+//! machine the best run is luck and the mean is somebody else's load.
+
+mod outcome;
+mod work;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Receipt, Result, Route};
+
+pub use outcome::{Knee, Outcome};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// The file from front to back into one region of host memory.
+    Read,
+    /// The same region to a new file, synced at the end.
+    Write,
+    /// Random blocks of the file into one region.
+    Gather,
+}
+
+/// What the page cache holds of the file when a run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cache {
+    /// Nothing.
+    Cold,
+    /// All of it.
+    Warm,
+}
+
+/// One series of measurements: what, by which route, from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Track {
+    /// What is measured.
+    pub work: Work,
+    /// Which route is demanded.
+    pub route: Route,
+    /// What the page cache holds.
+    pub cache: Cache,
+}
+
+impl Track {
+    /// Its name, for people.
+    pub fn name(self) -> String {
+        let work = match self.work {
+            Work::Read => "read",
+            Work::Write => "write",
+            Work::Gather => "gather",
+        };
+        match (self.route, self.cache, self.work) {
+            (Route::Buffered, Cache::Warm, _) => format!("{work} buffered, warm"),
+            (Route::Buffered, Cache::Cold, Work::Read | Work::Gather) => {
+                format!("{work} buffered, cold")
+            }
+            (route, _, _) => format!("{work} {route}"),
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// A file to read, or a folder to make one in.
+    pub path: PathBuf,
+    /// How long the file is to be, where one is made.
+    pub bytes: u64,
+    /// Which series.
+    pub tracks: Vec<Track>,
+    /// Block sizes to try.
+    pub blocks: Vec<u64>,
+    /// Queue depths to try.
+    pub depths: Vec<u32>,
+    /// How often each point is run.
+    pub runs: u32,
+    /// Lanes to the drive.
+    pub drive_lanes: u32,
+    /// Move the whole file at every point, rather than enough of it to tell.
+    pub whole: bool,
+    /// How many blocks a gather takes.
+    pub gather_extents: u64,
+    /// What the gathered offsets follow from.
+    pub seed: u64,
+}
+
+/// A measured point.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Which series it belongs to.
+    #[serde(flatten)]
+    pub track: Track,
+    /// The block size.
+    pub block_bytes: u64,
+    /// I/Os in flight; of the page cache, lanes side by side.
+    pub depth: u32,
+    /// The rates of all runs, in the order in which they were run.
+    pub rates_bytes_per_s: Vec<f64>,
+    /// The receipt of the run with the median rate.
+    pub receipt: Receipt,
+}
+
+/// Measures everything in `spec`, telling `progress` before each point which one it is, of how
+/// many. What was measured before an error or a `false` from `progress` is lost.
+pub fn run(spec: &Spec, progress: &mut dyn FnMut(usize, usize, &str) -> bool) -> Result<Outcome> {
+    work::Bench::new(spec)?.run(progress)
+}

@@ -1,0 +1,319 @@
+//! What a bench found out: the samples, the knee of each curve, and the page that shows them.
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Bytes, Rate, Route, Seconds};
+use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
+use straightway_sys::backing::Backing;
+
+use super::{Sample, Spec, Track, Work};
+use crate::{machine::Machine, profile::Tuning};
+
+/// A point this close to the best of its curve counts as good as the best.
+const KNEE_SHARE: f64 = 0.95;
+
+/// What a bench found out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The path that was measured.
+    pub path: String,
+    /// Its file system.
+    pub file_system: String,
+    /// The drives behind it.
+    pub drives: Vec<String>,
+    /// The machine.
+    pub machine: Machine,
+    /// How long the file was.
+    pub file_bytes: u64,
+    /// How often each point was run.
+    pub runs: u32,
+    /// The knee of each curve.
+    pub knees: Vec<Knee>,
+    /// All points.
+    pub samples: Vec<Sample>,
+}
+
+/// The cheapest point of a series that is as good as its best.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Knee {
+    /// Which series.
+    #[serde(flatten)]
+    pub track: Track,
+    /// The block size.
+    pub block_bytes: u64,
+    /// The depth.
+    pub depth: u32,
+    /// The rate there.
+    pub rate_bytes_per_s: f64,
+    /// The best rate of the series.
+    pub rate_bytes_per_s_max: f64,
+}
+
+impl Outcome {
+    pub(super) fn new(
+        spec: &Spec,
+        backing: &Backing,
+        file_bytes: u64,
+        samples: Vec<Sample>,
+    ) -> Self {
+        let knees = spec
+            .tracks
+            .iter()
+            .filter_map(|t| knee(*t, &samples))
+            .collect();
+        Self {
+            path: spec.path.display().to_string(),
+            file_system: backing.mount.file_system.clone(),
+            drives: backing.drives.iter().map(|d| d.name.clone()).collect(),
+            machine: Machine::here(),
+            file_bytes,
+            runs: spec.runs,
+            knees,
+            samples,
+        }
+    }
+
+    /// What it says about how to use the drive: the knee of direct reads, or else of any read.
+    pub fn tuning(&self) -> Option<Tuning> {
+        let reads = |k: &&Knee| k.track.work == Work::Read && k.track.route == Route::Direct;
+        let knee = self.knees.iter().find(reads)?;
+        Some(Tuning {
+            chunk_bytes: knee.block_bytes,
+            depth: knee.depth,
+        })
+    }
+
+    /// All of it as a page.
+    pub fn page(&self) -> Page {
+        let drives = self.drives.join(", ");
+        let place = format!("{} on {} {}", self.path, self.file_system, drives);
+        let mut page = Page::new(format!("What {} can do", self.path));
+        page = match self.best(Work::Read) {
+            Some(best) => page.verdict(
+                Tone::Good,
+                format!(
+                    "Reads reach {} by the {} route with {} blocks, {} in flight.",
+                    Rate(best.rate_bytes_per_s),
+                    best.track.route,
+                    Bytes(best.block_bytes),
+                    best.depth
+                ),
+            ),
+            None => page,
+        };
+        for knee in &self.knees {
+            let note = format!("{} × {}", Bytes(knee.block_bytes), knee.depth);
+            page = page.figure(knee.track.name(), Rate(knee.rate_bytes_per_s), note);
+        }
+        page = page.section("The knees", [self.knee_table().into()]);
+        for work in [Work::Read, Work::Write, Work::Gather] {
+            let tracks: Vec<_> = self.knees.iter().filter(|k| k.track.work == work).collect();
+            if !tracks.is_empty() {
+                page = page.section(
+                    match work {
+                        Work::Read => "Reading",
+                        Work::Write => "Writing, synced at the end",
+                        Work::Gather => "Gathering random blocks",
+                    },
+                    [
+                        self.chart(work, "throughput", Unit::Rate, |s| {
+                            s.receipt.rate_bytes_per_s
+                        })
+                        .into(),
+                        self.chart(work, "storage latency p99", Unit::Seconds, |s| {
+                            s.receipt.latency.storage.p99_us * 1e-6
+                        })
+                        .into(),
+                        self.chart(work, "CPU per GB", Unit::Seconds, |s| {
+                            s.receipt.cpu_s_per_gb
+                        })
+                        .into(),
+                    ],
+                );
+            }
+        }
+        page.section("All points", [self.sample_table().into()])
+            .fact("measured", place)
+            .fact("file", Bytes(self.file_bytes).to_string())
+            .fact(
+                "runs of each point",
+                format!("{}, the median is shown", self.runs),
+            )
+            .fact("machine", self.machine.to_string())
+    }
+
+    fn best(&self, work: Work) -> Option<&Knee> {
+        self.knees
+            .iter()
+            .filter(|k| k.track.work == work && k.track.route != Route::Buffered)
+            .max_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s))
+    }
+
+    /// One curve for each series and depth, with the knee of the series marked.
+    fn chart(&self, work: Work, label: &str, unit: Unit, value: fn(&Sample) -> f64) -> Chart {
+        let title = format!("{label} by block size");
+        let y = match unit {
+            Unit::Rate => Axis::linear(label, unit),
+            _ => Axis::log10(label, unit),
+        };
+        let mut chart = Chart::new(title, Axis::log2("block size", Unit::Bytes), y);
+        for knee in self.knees.iter().filter(|k| k.track.work == work) {
+            let mut depths: Vec<_> = self
+                .samples
+                .iter()
+                .filter(|s| s.track == knee.track)
+                .map(|s| s.depth)
+                .collect();
+            depths.dedup();
+            let single = depths.len() == 1;
+            for depth in depths {
+                let on_it = |s: &&Sample| s.track == knee.track && s.depth == depth;
+                let points = self.samples.iter().filter(on_it);
+                let points = points.map(|s| (s.block_bytes as f64, value(s)));
+                let name = if single {
+                    knee.track.name()
+                } else {
+                    format!("{} × {depth}", knee.track.name())
+                };
+                let mut series = Series::new(name, points);
+                let at_knee = |s: &&Sample| {
+                    on_it(s) && (s.block_bytes, s.depth) == (knee.block_bytes, knee.depth)
+                };
+                if let Some(sample) = self.samples.iter().find(at_knee) {
+                    series = series.mark(knee.block_bytes as f64, value(sample), "knee");
+                }
+                chart = chart.with(series);
+            }
+        }
+        chart
+    }
+
+    fn knee_table(&self) -> Table {
+        let mut table = Table::new(
+            "",
+            [
+                Column::text("route"),
+                Column::new("block", Unit::Bytes),
+                Column::new("depth", Unit::Count),
+                Column::new("rate", Unit::Rate),
+                Column::new("of its best", Unit::Share),
+            ],
+        );
+        for k in &self.knees {
+            table.push([
+                k.track.name().into(),
+                Bytes(k.block_bytes).into(),
+                k.depth.into(),
+                Rate(k.rate_bytes_per_s).into(),
+                Cell::share(k.rate_bytes_per_s / k.rate_bytes_per_s_max),
+            ]);
+        }
+        table
+    }
+
+    /// All points as a table.
+    pub fn sample_table(&self) -> Table {
+        let mut table = Table::new(
+            "",
+            [
+                Column::text("route"),
+                Column::new("block", Unit::Bytes),
+                Column::new("depth", Unit::Count),
+                Column::new("rate", Unit::Rate),
+                Column::new("p50", Unit::Seconds),
+                Column::new("p99", Unit::Seconds),
+                Column::new("p99.9", Unit::Seconds),
+                Column::new("CPU per GB", Unit::Seconds),
+                Column::text("bound by"),
+            ],
+        );
+        for s in &self.samples {
+            let us = |v: f64| Cell::from(Seconds(v * 1e-6));
+            let storage = &s.receipt.latency.storage;
+            table.push([
+                s.track.name().into(),
+                Bytes(s.block_bytes).into(),
+                s.depth.into(),
+                Rate(s.receipt.rate_bytes_per_s).into(),
+                us(storage.p50_us),
+                us(storage.p99_us),
+                us(storage.p99_9_us),
+                Seconds(s.receipt.cpu_s_per_gb).into(),
+                s.receipt.bound_by.to_string().into(),
+            ]);
+        }
+        table
+    }
+}
+
+/// The point of a series with the fewest bytes in flight that is as good as its best.
+fn knee(track: Track, samples: &[Sample]) -> Option<Knee> {
+    let of_track = || samples.iter().filter(|s| s.track == track);
+    let best = of_track()
+        .map(|s| s.receipt.rate_bytes_per_s)
+        .max_by(f64::total_cmp)?;
+    let in_flight = |s: &&Sample| s.block_bytes * u64::from(s.depth);
+    let good = |s: &&Sample| s.receipt.rate_bytes_per_s >= KNEE_SHARE * best;
+    let s = of_track().filter(good).min_by_key(in_flight)?;
+    Some(Knee {
+        track,
+        block_bytes: s.block_bytes,
+        depth: s.depth,
+        rate_bytes_per_s: s.receipt.rate_bytes_per_s,
+        rate_bytes_per_s_max: best,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Cache;
+
+    fn sample(block_bytes: u64, depth: u32, rate: f64) -> Sample {
+        let track = Track {
+            work: Work::Read,
+            route: Route::Direct,
+            cache: Cache::Cold,
+        };
+        let receipt = serde_json::json!({
+            "schema": "", "bytes": 1, "seconds": 1.0, "rate_bytes_per_s": rate, "routes": [],
+            "latency": {
+                "queueing": {"count": 0, "p50_us": 0.0, "p99_us": 0.0, "p99_9_us": 0.0, "max_us": 0.0},
+                "storage": {"count": 0, "p50_us": 0.0, "p99_us": 0.0, "p99_9_us": 0.0, "max_us": 0.0},
+                "copy": {"count": 0, "p50_us": 0.0, "p99_us": 0.0, "p99_9_us": 0.0, "max_us": 0.0}
+            },
+            "cpu_user_s": 0.0, "cpu_system_s": 0.0, "cpu_s_per_gb": 0.0, "staging_bytes_peak": 0,
+            "pinned_bytes_peak": 0, "ios": 1, "storage_bytes": 1, "sync_s": 0.0, "engine": "",
+            "lanes": 1, "bound_by": "storage"
+        });
+        let receipt = serde_json::from_value(receipt).unwrap();
+        Sample {
+            track,
+            block_bytes,
+            depth,
+            rates_bytes_per_s: vec![rate],
+            receipt,
+        }
+    }
+
+    #[test]
+    fn the_knee_is_the_cheapest_point_as_good_as_the_best() {
+        let samples = [
+            sample(65_536, 4, 1.0e9),
+            sample(1 << 20, 4, 2.9e9),
+            sample(1 << 20, 32, 3.0e9),
+            sample(4 << 20, 32, 2.95e9),
+        ];
+        let knee = knee(samples[0].track, &samples).unwrap();
+        assert_eq!((knee.block_bytes, knee.depth), (1 << 20, 4));
+    }
+
+    #[test]
+    fn a_series_without_points_has_no_knee() {
+        let track = Track {
+            work: Work::Write,
+            route: Route::Direct,
+            cache: Cache::Cold,
+        };
+        assert_eq!(knee(track, &[sample(1, 1, 1.0)]), None);
+    }
+}

@@ -1,0 +1,254 @@
+//! The runs themselves.
+
+use std::{path::PathBuf, sync::Arc};
+
+use straightway_core::{
+    Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
+};
+use straightway_io::{Draft, Executor, File, Job, Region, Settings};
+use straightway_sys::{backing::Backing, root::Root};
+
+use super::{Cache, Outcome, Sample, Spec, Track, Work};
+
+/// A point moves at least this much, however small its blocks.
+const POINT_BYTES_MIN: u64 = 16 << 20;
+
+/// And at least this many blocks, however large they are; unless the file ends before.
+const POINT_BLOCKS_MIN: u64 = 1024;
+
+/// The file and the memory that all runs share.
+pub(super) struct Bench<'a> {
+    spec: &'a Spec,
+    path: PathBuf,
+    /// A file of our own making, removed when the bench is over.
+    made: Option<tempfile::TempPath>,
+    file: Arc<File>,
+    region: Arc<Region>,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(spec: &'a Spec) -> Result<Self> {
+        let (path, made) = if spec.path.is_dir() {
+            let made = make_file(spec)?;
+            (made.to_path_buf(), Some(made))
+        } else {
+            (spec.path.clone(), None)
+        };
+        let file = Arc::new(File::open(&path)?);
+        if file.bytes() == 0 {
+            let message = "there is nothing in it to read";
+            return Err(Error::new(
+                Kind::Invalid,
+                "measure",
+                path.display(),
+                message,
+            ));
+        }
+        let gathered = spec.gather_extents * spec.blocks.iter().copied().max().unwrap_or(0);
+        let gathers = spec.tracks.iter().any(|t| t.work == Work::Gather);
+        let bytes = file.bytes().max(if gathers { gathered } else { 0 });
+        let region = Arc::new(Region::host(bytes)?);
+        Ok(Self {
+            spec,
+            path,
+            made,
+            file,
+            region,
+        })
+    }
+
+    pub(super) fn run(
+        self,
+        progress: &mut dyn FnMut(usize, usize, &str) -> bool,
+    ) -> Result<Outcome> {
+        let points = self.points();
+        let mut samples = Vec::new();
+        for (number, &(track, block, depth)) in points.iter().enumerate() {
+            let name = format!("{} {} × {depth}", track.name(), Bytes(block));
+            if !progress(number, points.len(), &name) {
+                let target = self.path.display();
+                return Err(Error::new(
+                    Kind::Cancelled,
+                    "measure",
+                    target,
+                    "it was interrupted",
+                ));
+            }
+            samples.push(self.point(track, block, depth)?);
+        }
+        let backing = Backing::of(&Root::machine(), &self.path)?;
+        drop(self.made);
+        Ok(Outcome::new(
+            self.spec,
+            &backing,
+            self.file.bytes(),
+            samples,
+        ))
+    }
+
+    /// All points, in order. What takes no queue depth is measured at one: a lane for each core.
+    fn points(&self) -> Vec<(Track, u64, u32)> {
+        let cores = Settings::default().cached_lanes;
+        let mut points = Vec::new();
+        for &track in &self.spec.tracks {
+            let depths = if track.route == Route::Buffered {
+                &[cores][..]
+            } else {
+                &self.spec.depths
+            };
+            for &depth in depths {
+                points.extend(self.spec.blocks.iter().map(|&block| (track, block, depth)));
+            }
+        }
+        points
+    }
+
+    /// Runs one point as often as asked and keeps the median.
+    fn point(&self, track: Track, block_bytes: u64, depth: u32) -> Result<Sample> {
+        let default = Settings::default();
+        let settings = Settings {
+            chunk_bytes: block_bytes,
+            depth: if track.route == Route::Buffered {
+                default.depth
+            } else {
+                depth
+            },
+            drive_lanes: self.spec.drive_lanes,
+            // Staging is measured at the depth that was asked for, so its ring must hold it.
+            staging_bytes: (block_bytes * u64::from(depth.max(default.depth)) * 2)
+                .max(default.staging_bytes),
+            ..default
+        };
+        let executor = Executor::new(settings)?;
+        let mut receipts = Vec::new();
+        for run in 0..self.spec.runs.max(1) {
+            receipts.push(self.once(&executor, track, block_bytes, run)?);
+        }
+        let rates_bytes_per_s = receipts.iter().map(|r| r.rate_bytes_per_s).collect();
+        receipts.sort_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s));
+        let receipt = receipts.swap_remove(receipts.len() / 2);
+        Ok(Sample {
+            track,
+            block_bytes,
+            depth,
+            rates_bytes_per_s,
+            receipt,
+        })
+    }
+
+    fn once(&self, executor: &Executor, track: Track, block: u64, run: u32) -> Result<Receipt> {
+        let settings = executor.settings();
+        let choice = Choice::Only(track.route);
+        let files = vec![Arc::clone(&self.file)];
+        let moves = match track.work {
+            Work::Read | Work::Write => {
+                let bytes = self.point_bytes(block);
+                vec![Move {
+                    object: 0,
+                    extent: Extent::new(0, bytes),
+                    at: 0,
+                }]
+            }
+            Work::Gather => self.scattered(block, run),
+        };
+        if track.work == Work::Write {
+            let target = self.path.with_extension("straightway-bench");
+            let draft = Draft::new(&target, moves[0].extent.bytes)?;
+            let files = vec![Arc::clone(draft.file())];
+            // The draft is dropped, and so nothing stays of it.
+            return executor.run(Job::write(&self.region, files, moves, choice, settings)?);
+        }
+        match track.cache {
+            Cache::Cold => self.file.evict()?,
+            Cache::Warm => self.warm(executor, &moves)?,
+        }
+        executor.run(Job::read(files, moves, &self.region, choice, settings)?)
+    }
+
+    /// Brings what is about to be measured into the page cache.
+    fn warm(&self, executor: &Executor, moves: &[Move]) -> Result<()> {
+        let choice = Choice::Only(Route::Buffered);
+        let files = vec![Arc::clone(&self.file)];
+        let job = Job::read(
+            files,
+            moves.to_vec(),
+            &self.region,
+            choice,
+            executor.settings(),
+        )?;
+        executor.run(job).map(drop)
+    }
+
+    /// How much of the file a point moves.
+    fn point_bytes(&self, block: u64) -> u64 {
+        let enough = (block * POINT_BLOCKS_MIN).max(POINT_BYTES_MIN);
+        if self.spec.whole {
+            self.file.bytes()
+        } else {
+            self.file.bytes().min(enough)
+        }
+    }
+
+    /// Blocks at random places, side by side in the region. Each run has places of its own.
+    fn scattered(&self, block: u64, run: u32) -> Vec<Move> {
+        let blocks = (self.file.bytes() / block).max(1);
+        let mut state = self.spec.seed ^ (u64::from(run) << 32) | 1;
+        let place = |i: u64| {
+            // xorshift64*: the offsets must be scattered, not unpredictable.
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            let random = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11;
+            let bytes = block.min(self.file.bytes());
+            Move {
+                object: 0,
+                extent: Extent::new(random % blocks * block, bytes),
+                at: i * block,
+            }
+        };
+        (0..self.spec.gather_extents).map(place).collect()
+    }
+}
+
+/// Makes a file of the wanted length with bytes that no drive can compress or leave out.
+fn make_file(spec: &Spec) -> Result<tempfile::TempPath> {
+    let failed = |e| Error::os("create a file in", spec.path.display(), e);
+    let made = tempfile::Builder::new()
+        .prefix(".straightway-bench-")
+        .tempfile_in(&spec.path)
+        .map_err(failed)?;
+    let path = made.into_temp_path();
+    let bytes = down(spec.bytes.max(4096), 4096);
+    let window = bytes.min(64 << 20);
+    let mut region = Region::host(window)?;
+    fill(region.as_mut_slice(), spec.seed);
+    let region = Arc::new(region);
+    let executor = Executor::new(Settings::default())?;
+    let draft = Draft::new(&path, bytes)?;
+    let mut at = 0;
+    while at < bytes {
+        let extent = Extent::new(at, window.min(bytes - at));
+        let moves = vec![Move {
+            object: 0,
+            extent,
+            at: 0,
+        }];
+        let files = vec![Arc::clone(draft.file())];
+        let settings = executor.settings();
+        executor.run(Job::write(&region, files, moves, Choice::Auto, settings)?)?;
+        at = extent.end();
+    }
+    draft.commit()?;
+    Ok(path)
+}
+
+/// Fills `bytes` with noise that follows from `seed`.
+fn fill(bytes: &mut [u8], seed: u64) {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for word in bytes.chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+}

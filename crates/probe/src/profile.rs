@@ -1,0 +1,156 @@
+//! What `bench` found out about this machine, kept as TOML, from which defaults are then taken.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Error, Kind, Result};
+
+use crate::{
+    bench::{Knee, Outcome},
+    machine::Machine,
+};
+
+/// The name and version of the file's form.
+const SCHEMA: &str = "straightway.profile/1";
+
+/// A profile longer than this is none of ours.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// What was found out about one machine's drives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    schema: String,
+    /// The machine that it was measured on.
+    pub machine: Machine,
+    /// What is known of each drive, or for one without drives, each file system.
+    pub drives: BTreeMap<String, DriveProfile>,
+}
+
+/// What is known of one drive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriveProfile {
+    /// What suits it.
+    pub tuning: Option<Tuning>,
+    /// The knee of each curve that was measured.
+    pub knees: Vec<Knee>,
+}
+
+/// The sizes that suit a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuning {
+    /// The largest I/O.
+    pub chunk_bytes: u64,
+    /// I/Os in flight.
+    pub depth: u32,
+}
+
+impl Profile {
+    /// Reads a profile; one that is not there is empty.
+    pub fn read(path: &Path) -> Result<Self> {
+        let broken = |message: String| {
+            Error::new(Kind::Corrupt, "use the profile", path.display(), message)
+                .with_hint("remove it, and `straightway bench` makes a new one")
+        };
+        match fs::metadata(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::empty()),
+            Err(e) => return Err(Error::os("read", path.display(), e)),
+            Ok(meta) if meta.len() > BYTES_MAX => return Err(broken("it is too long".to_owned())),
+            Ok(_) => {}
+        }
+        let text = fs::read_to_string(path).map_err(|e| Error::os("read", path.display(), e))?;
+        let profile: Self = toml::from_str(&text).map_err(|e| broken(e.message().to_owned()))?;
+        if profile.schema != SCHEMA {
+            return Err(broken(format!(
+                "it is `{}`, and `{SCHEMA}` is meant",
+                profile.schema
+            )));
+        }
+        Ok(profile)
+    }
+
+    fn empty() -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Adds what a bench found out. What another machine found out is forgotten.
+    pub fn add(&mut self, outcome: &Outcome) {
+        if self.machine != outcome.machine {
+            *self = Self {
+                machine: outcome.machine.clone(),
+                ..Self::empty()
+            };
+        }
+        let drive = DriveProfile {
+            tuning: outcome.tuning(),
+            knees: outcome.knees.clone(),
+        };
+        self.drives
+            .insert(key(&outcome.file_system, &outcome.drives), drive);
+    }
+
+    /// What suits the drives behind a path, if they were ever measured.
+    pub fn tuning(&self, file_system: &str, drives: &[String]) -> Option<Tuning> {
+        self.drives.get(&key(file_system, drives))?.tuning
+    }
+
+    /// Writes it to `path`, aside and then renamed.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let failed = |e| Error::os("write", path.display(), e);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let text = toml::to_string_pretty(self).expect("a profile is plain data");
+        let aside = path.with_extension("toml-part");
+        fs::write(&aside, text).map_err(failed)?;
+        fs::rename(&aside, path).map_err(failed)
+    }
+}
+
+/// What a profile knows drives by.
+fn key(file_system: &str, drives: &[String]) -> String {
+    if drives.is_empty() {
+        file_system.to_owned()
+    } else {
+        drives.join("+")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_that_is_not_there_is_empty_and_one_that_is_damaged_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/profile.toml");
+        let mut profile = Profile::read(&path).unwrap();
+        assert_eq!(profile.tuning("ext4", &["vda".to_owned()]), None);
+        let tuning = Tuning {
+            chunk_bytes: 1 << 20,
+            depth: 8,
+        };
+        let drive = DriveProfile {
+            tuning: Some(tuning),
+            knees: Vec::new(),
+        };
+        profile.drives.insert("vda".to_owned(), drive);
+        profile.write(&path).unwrap();
+        let again = Profile::read(&path).unwrap();
+        assert_eq!(again.tuning("ext4", &["vda".to_owned()]), Some(tuning));
+        for text in [
+            "schema = 7",
+            "zzz",
+            "schema = \"other/9\"\nmachine = {}\ndrives = {}",
+        ] {
+            fs::write(&path, text).unwrap();
+            let error = Profile::read(&path).unwrap_err();
+            assert!(error.hint().is_some_and(|h| h.contains("bench")), "{error}");
+        }
+    }
+}
