@@ -117,6 +117,9 @@ impl Executor {
     ) -> Result<T> {
         let place = region.map_or(Place::Host, Region::place);
         let context = region.and_then(Region::device_memory).map(|m| m.context());
+        if context.is_some() {
+            self.settings.check_gpu()?;
+        }
         let mut crews = self.crews.lock().unwrap_or_else(PoisonError::into_inner);
         let crew = crews
             .entry((track, place))

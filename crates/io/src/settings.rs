@@ -149,17 +149,6 @@ impl Settings {
                 allowed,
             );
         }
-        let drive = self.chunk_bytes * u64::from(self.drive_lanes) * DRIVE_SHARE;
-        let cached = self.gpu_chunk_bytes * u64::from(self.gpu_lanes) * DRIVE_SHARE;
-        let least = drive.max(cached.div_ceil(DRIVE_SHARE - 1));
-        if self.pinned_bytes < least {
-            let allowed = format!("each lane needs one chunk, {} in all", Bytes(least));
-            return refuse(
-                "pinned memory of",
-                Bytes(self.pinned_bytes).to_string(),
-                allowed,
-            );
-        }
         if self
             .rate_max
             .is_some_and(|rate| !(rate.0.is_finite() && rate.0 >= 1.0))
@@ -171,6 +160,20 @@ impl Settings {
             );
         }
         Ok(())
+    }
+
+    /// An error where the pinned memory is too small for the lanes of a GPU. Apart from `check`,
+    /// because those who use no GPU need not care.
+    pub(crate) fn check_gpu(&self) -> Result<()> {
+        let drive = self.chunk_bytes * u64::from(self.drive_lanes) * DRIVE_SHARE;
+        let cached = self.gpu_chunk_bytes * u64::from(self.gpu_lanes) * DRIVE_SHARE;
+        let least = drive.max(cached.div_ceil(DRIVE_SHARE - 1));
+        if self.pinned_bytes >= least {
+            return Ok(());
+        }
+        let message = format!("each lane needs one chunk, {} in all", Bytes(least));
+        let target = format!("pinned memory of {}", Bytes(self.pinned_bytes));
+        Err(Error::new(Kind::Invalid, "run with", target, message))
     }
 
     /// How many lanes serve a track and a place.
@@ -251,5 +254,40 @@ impl Settings {
             Some(trace) => Box::new(Traced::new(engine, trace.clone())),
             None => engine,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rings_of_a_gpu_s_lanes_stay_within_its_pinned_memory() {
+        let settings = Settings {
+            gpu_lanes: 12,
+            ..Settings::default()
+        };
+        let gpu = Place::Gpu(0);
+        let sum: usize = [(Track::Drive, 1), (Track::Cached, 12)]
+            .map(|(track, lanes)| {
+                let ring = settings.ring(track, gpu);
+                assert!(ring.slots >= 2, "a copy and the next read overlap");
+                lanes * ring.slots * ring.slot_bytes
+            })
+            .iter()
+            .sum();
+        assert_eq!(sum, 128 << 20);
+    }
+
+    #[test]
+    fn pinned_memory_too_small_for_a_gpu_s_lanes_is_refused_with_the_figure_and_only_there() {
+        let settings = Settings {
+            pinned_bytes: 8 << 20,
+            gpu_lanes: 3,
+            ..Settings::default()
+        };
+        settings.check().unwrap();
+        let error = settings.check_gpu().unwrap_err();
+        assert!(error.to_string().contains("16 MiB in all"), "{error}");
     }
 }

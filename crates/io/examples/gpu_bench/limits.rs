@@ -95,7 +95,6 @@ pub(crate) fn best_raw(bench: &Bench, file: Option<&Arc<File>>) -> Result<Settin
             chunk_bytes,
             depth,
             staging_bytes: 256 << 20,
-            pinned_bytes: 1 << 30,
             ..bench.args.settings()
         };
         let seconds = raw(bench, &Executor::new(settings.clone())?, file)?;
