@@ -1,6 +1,6 @@
 //! How the executor is set up: lanes, depth, chunk size, memory, engine.
 
-use straightway_core::{Alignment, Bytes, Error, Kind, Rate, Result};
+use straightway_core::{Alignment, Bytes, Error, Kind, Policy, Rate, Result};
 use straightway_sys::uring::DEPTH_MAX;
 
 use crate::{
@@ -39,7 +39,7 @@ pub struct Settings {
     pub staging_bytes: u64,
     /// Which engine goes to the drive.
     pub engine: DriveEngine,
-    /// A limit on all drive lanes together.
+    /// A limit on all lanes to the drive together, and one on all to the page cache.
     pub rate_max: Option<Rate>,
     /// Failures to inject.
     pub faults: Option<Faults>,
@@ -99,8 +99,9 @@ impl Settings {
             );
         }
         let page = Alignment::PAGE_BYTES;
-        if self.chunk_bytes < page || !self.chunk_bytes.is_multiple_of(page) {
-            let allowed = "a multiple of 4 KiB is meant".to_owned();
+        let most = Policy::CHUNK_BYTES_MAX;
+        if !(page..=most).contains(&self.chunk_bytes) || !self.chunk_bytes.is_multiple_of(page) {
+            let allowed = format!("a multiple of 4 KiB up to {} is meant", Bytes(most));
             return refuse("chunks of", Bytes(self.chunk_bytes).to_string(), allowed);
         }
         let least = self.chunk_bytes * u64::from(self.drive_lanes);
@@ -117,8 +118,8 @@ impl Settings {
             .is_some_and(|rate| !(rate.0.is_finite() && rate.0 >= 1.0))
         {
             return refuse(
-                "a rate limit",
-                String::new(),
+                "a rate limit of",
+                self.rate_max.unwrap_or(Rate(0.0)).to_string(),
                 "at least 1 B/s is meant".to_owned(),
             );
         }
@@ -157,7 +158,12 @@ impl Settings {
 
     /// The engine of one page-cache lane.
     pub(crate) fn cached_engine(&self) -> Box<dyn Engine> {
-        self.wrap(Box::new(Cached::default()))
+        let engine: Box<dyn Engine> = Box::new(Cached::default());
+        let lanes = f64::from(self.cached_lanes);
+        self.wrap(match self.rate_max {
+            Some(rate) => Box::new(Throttled::new(engine, Rate(rate.0 / lanes))),
+            None => engine,
+        })
     }
 
     fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {

@@ -4,10 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use straightway_core::{Bytes, Choice, Rate, Route};
+use straightway_core::{Alignment, Bytes, Choice, Rate, Route, extent::down};
 use straightway_io::{Settings, settings::DriveEngine};
 use straightway_probe::profile::Profile;
 use straightway_sys::{backing::Backing, root::Root};
+
+/// Chunks are whole pages.
+const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
 
 /// Which way the bytes are to go.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -94,9 +97,10 @@ impl Tuning {
             // A ring smaller than one chunk a lane means smaller chunks, not an error.
             chunk_bytes: match self.chunk {
                 Some(_) => chunk_bytes,
-                None => chunk_bytes
-                    .min(self.staging.0 / u64::from(self.lanes.max(1)))
-                    .max(4096),
+                None => {
+                    let share = self.staging.0 / u64::from(self.lanes.max(1));
+                    chunk_bytes.min(down(share, PAGE_BYTES)).max(PAGE_BYTES)
+                }
             },
             depth: self
                 .depth
