@@ -79,6 +79,11 @@ impl Errand {
             };
             if meta.is_dir() {
                 check_outside(source, &target)?;
+                if fs::metadata(&target).is_ok_and(|there| !there.is_dir()) {
+                    let message = "it is a file, and a folder is meant";
+                    let at = target.display();
+                    return Err(Error::new(Kind::Invalid, "copy into", at, message));
+                }
                 errand.add_folder(source, &target, &meta, 0)?;
             } else if !into && target.as_os_str().as_bytes().ends_with(b"/") {
                 return needs_folder("it ends in a slash, and there is no such folder");

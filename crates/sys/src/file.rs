@@ -280,12 +280,18 @@ impl fmt::Debug for File {
 fn direct_alignment(file: &OwnedFd) -> Option<Alignment> {
     // Since Linux 6.6 tmpfs takes O_DIRECT and makes it the same copy as without, on one core.
     const TMPFS_MAGIC: i128 = 0x0102_1994;
-    if fstatfs(file).is_ok_and(|fs| i128::from(fs.f_type) == TMPFS_MAGIC) {
+    const OVERLAY_MAGIC: i128 = 0x794C_7630;
+    let file_system = fstatfs(file).map_or(0, |fs| i128::from(fs.f_type));
+    if file_system == TMPFS_MAGIC {
         return None;
     }
     // Linux 6.1 and later say; 0 means that there is no direct I/O.
     let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    // An overlay says what the file system below says; silence there may be tmpfs.
+    if !known && file_system == OVERLAY_MAGIC {
+        return None;
+    }
     if !known {
         // Older kernels: a page suits every file system that takes O_DIRECT at all, and opening
         // with it tells whether this one does.

@@ -116,6 +116,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
+    // A profile that cannot be added to is better known before the work than after it.
+    let mut kept = match profile_path() {
+        Some(path) if !args.no_profile => Some((Profile::read(&path)?, path)),
+        _ => None,
+    };
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{bar:32} {pos} of {len}  {msg}")
             .expect("the template is a constant"),
@@ -135,10 +140,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         fs::write(path, outcome.page().to_html())
             .map_err(|e| Error::os("write", path.display(), e))?;
     }
-    if let (false, Some(path)) = (args.no_profile, profile_path()) {
-        let mut profile = Profile::read(&path)?;
+    if let Some((profile, path)) = &mut kept {
         profile.add(&outcome);
-        profile.write(&path)?;
+        profile.write(path)?;
         writeln!(
             std::io::stderr(),
             "kept as this machine's profile in {}",

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use straightway_core::{
     Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
 };
-use straightway_io::{Draft, Executor, File, Job, Region, Settings};
+use straightway_io::{Draft, Executor, File, Job, Region, Settings, draft};
 use straightway_sys::{backing::Backing, root::Root};
 
 use super::{Cache, Outcome, Sample, Spec, Track, Work};
@@ -15,6 +15,10 @@ const POINT_BYTES_MIN: u64 = 16 << 20;
 
 /// And at least this many blocks, however large they are; unless the file ends before.
 const POINT_BLOCKS_MIN: u64 = 1024;
+
+/// A gather of large blocks takes fewer of them than asked for: 200,000 of 4 KiB fit in here, and
+/// as many of 4 MiB into no machine.
+const GATHER_BYTES_MAX: u64 = 1 << 30;
 
 /// The file and the memory that all runs share.
 pub(super) struct Bench<'a> {
@@ -44,8 +48,14 @@ impl<'a> Bench<'a> {
                 message,
             ));
         }
-        let gathered = spec.gather_extents * spec.blocks.iter().copied().max().unwrap_or(0);
         let gathers = spec.tracks.iter().any(|t| t.work == Work::Gather);
+        if gathers && spec.gather_extents == 0 {
+            let message = "a gather takes one block at least";
+            let target = path.display();
+            return Err(Error::new(Kind::Invalid, "gather from", target, message));
+        }
+        let gathered = |block: &u64| block * gather_extents(spec, *block);
+        let gathered = spec.blocks.iter().map(gathered).max().unwrap_or(0);
         let bytes = file.bytes().max(if gathers { gathered } else { 0 });
         let region = Arc::new(Region::host(bytes)?);
         Ok(Self {
@@ -206,13 +216,21 @@ impl<'a> Bench<'a> {
                 at: i * block,
             }
         };
-        (0..self.spec.gather_extents).map(place).collect()
+        (0..gather_extents(self.spec, block)).map(place).collect()
     }
+}
+
+/// How many blocks of this size a gather takes: as many as asked for, but not more than memory has
+/// room for.
+fn gather_extents(spec: &Spec, block: u64) -> u64 {
+    spec.gather_extents
+        .min((GATHER_BYTES_MAX / block.max(1)).max(1))
 }
 
 /// Makes a file of the wanted length with bytes that no drive can compress or leave out.
 fn make_file(spec: &Spec) -> Result<tempfile::TempPath> {
     let failed = |e| Error::os("create a file in", spec.path.display(), e);
+    draft::sweep(&spec.path);
     let made = tempfile::Builder::new()
         .prefix(".straightway-bench-")
         .tempfile_in(&spec.path)
