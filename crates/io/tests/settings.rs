@@ -1,6 +1,6 @@
 //! Whatever is typed for the settings, it is refused with a reason or it works.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ fn the_corners_of_what_is_allowed_work() {
 fn read_with(settings: Settings) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("file");
-    let bytes: Vec<_> = (0..50_001_u32).flat_map(|i| i.to_le_bytes()).collect();
+    let bytes: Vec<_> = (0..50_001_u32).flat_map(u32::to_le_bytes).collect();
     std::fs::write(&path, &bytes).unwrap();
     let file = Arc::new(File::open(&path).unwrap());
     let executor = Executor::new(settings).unwrap();

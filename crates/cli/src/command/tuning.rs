@@ -88,20 +88,12 @@ impl Tuning {
     pub(crate) fn settings(&self, path: &Path) -> anyhow::Result<Settings> {
         let known = known_tuning(path)?;
         let default = Settings::default();
-        let chunk_bytes = match (self.chunk, known) {
-            (Some(chunk), _) => chunk.0,
-            (None, Some(known)) => known.chunk_bytes,
-            (None, None) => default.chunk_bytes,
-        };
+        // A ring smaller than one chunk a lane means smaller chunks, unless they were asked for.
+        let share = self.staging.0 / u64::from(self.lanes.max(1));
+        let room = down(share, PAGE_BYTES).max(PAGE_BYTES);
+        let usual = known.map_or(default.chunk_bytes, |known| known.chunk_bytes);
         Ok(Settings {
-            // A ring smaller than one chunk a lane means smaller chunks, not an error.
-            chunk_bytes: match self.chunk {
-                Some(_) => chunk_bytes,
-                None => {
-                    let share = self.staging.0 / u64::from(self.lanes.max(1));
-                    chunk_bytes.min(down(share, PAGE_BYTES)).max(PAGE_BYTES)
-                }
-            },
+            chunk_bytes: self.chunk.map_or(usual.min(room), |chunk| chunk.0),
             depth: self
                 .depth
                 .or(known.map(|k| k.depth))

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use crate::yard::{Yard, noise, routed};
+use crate::yard::{Yard, in_memory, noise, routed};
 
 /// A mounted file system, unmounted when dropped.
 struct Mount {
@@ -106,10 +106,7 @@ fn a_sparse_source_fills_a_disk_in_mid_write_too() {
 
 #[test]
 fn tmpfs_works_through_the_page_cache_and_the_receipt_says_why() {
-    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
-        eprintln!("skipped: no tmpfs at /dev/shm");
-        return;
-    };
+    let Some(memory) = in_memory() else { return };
     let yard = Yard::new();
     yard.file("source", 1_000_001, 1);
     let there = memory.path().join("file").display().to_string();
@@ -130,10 +127,7 @@ fn tmpfs_works_through_the_page_cache_and_the_receipt_says_why() {
 
 #[test]
 fn overlayfs_works_and_the_receipt_accounts_for_every_byte() {
-    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
-        eprintln!("skipped: no tmpfs at /dev/shm");
-        return;
-    };
+    let Some(memory) = in_memory() else { return };
     let yard = Yard::new();
     for base in [yard.root(), memory.path()] {
         for name in ["lower", "upper", "work", "merged"] {

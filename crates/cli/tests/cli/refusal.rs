@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::yard::{Ran, Yard};
+use crate::yard::{Ran, Yard, in_memory};
 
 /// Expects `copy` with `args` to be refused and to change nothing; answers what it said.
 fn refused(yard: &Yard, args: &str) -> String {
@@ -210,10 +210,7 @@ fn flags_that_make_no_sense() {
 
 #[test]
 fn a_route_that_cannot_be_had() {
-    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
-        eprintln!("skipped: no tmpfs at /dev/shm");
-        return;
-    };
+    let Some(memory) = in_memory() else { return };
     let yard = Yard::new();
     yard.file("file", 5000, 1);
     fs::copy(yard.path("file"), memory.path().join("file")).unwrap();

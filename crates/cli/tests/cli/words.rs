@@ -20,6 +20,16 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
+fn the_help_of_all() {
+    insta::assert_snapshot!(said(&["--help"]));
+}
+
+#[test]
+fn the_help_of_doctor() {
+    insta::assert_snapshot!(said(&["doctor", "--help"]));
+}
+
+#[test]
 fn the_help_of_copy() {
     insta::assert_snapshot!(said(&["copy", "--help"]));
 }

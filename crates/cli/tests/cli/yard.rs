@@ -207,6 +207,13 @@ impl Drop for Running {
     }
 }
 
+/// A folder on a file system in memory; `None`, with the reason printed, where there is none.
+pub(crate) fn in_memory() -> Option<TempDir> {
+    tempfile::tempdir_in("/dev/shm")
+        .inspect_err(|error| eprintln!("skipped: /dev/shm: {error}"))
+        .ok()
+}
+
 /// `len` bytes that follow from `seed` and that nothing compresses.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

@@ -51,7 +51,7 @@ impl<'a> Bench<'a> {
         let gathers = spec.tracks.iter().any(|t| t.work == Work::Gather);
         if gathers && spec.gather_extents == 0 {
             let message = "a gather takes one block at least";
-            let target = path.display();
+            let target = spec.path.display();
             return Err(Error::new(Kind::Invalid, "gather from", target, message));
         }
         let gathered = |block: &u64| block * gather_extents(spec, *block);
@@ -76,7 +76,7 @@ impl<'a> Bench<'a> {
         for (number, &(track, block, depth)) in points.iter().enumerate() {
             let name = format!("{} {} × {depth}", track.name(), Bytes(block));
             if !progress(number, points.len(), &name) {
-                let target = self.path.display();
+                let target = self.spec.path.display();
                 return Err(Error::new(
                     Kind::Cancelled,
                     "measure",
