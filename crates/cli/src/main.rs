@@ -29,6 +29,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    straightway_sys::limit::raise_open_files();
     let answer = match Cli::parse().command {
         Command::Copy(args) => command::copy::run(&args),
         Command::Bench(args) => command::bench::run(&args),

@@ -5,15 +5,13 @@ use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use straightway_core::{Bytes, Error, Route};
+use straightway_io::Progress;
 use straightway_probe::{
     bench::{self, Cache, Outcome, Spec, Track, Work},
     profile::Profile,
@@ -125,14 +123,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ProgressStyle::with_template("{bar:32} {pos} of {len}  {msg}")
             .expect("the template is a constant"),
     );
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
-    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
-    let outcome = bench::run(&spec, &mut |number, points, name| {
+    let progress = Arc::new(Progress::default());
+    let stopped = Arc::clone(&progress);
+    let _ = ctrlc::set_handler(move || stopped.cancel());
+    let outcome = bench::run(&spec, &progress, &mut |number, points, name| {
         bar.set_length(points as u64);
         bar.set_position(number as u64);
         bar.set_message(name.to_owned());
-        !stop.load(Ordering::Relaxed)
     })?;
     bar.finish_and_clear();
     show(args, &outcome)?;

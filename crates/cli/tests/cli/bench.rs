@@ -1,6 +1,10 @@
 //! `bench`: what it measures, writes, keeps and leaves.
 
-use std::fs;
+use std::{
+    fs,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -149,10 +153,17 @@ fn a_damaged_profile_is_an_error_with_a_way_out() {
 fn an_interrupted_bench_exits_with_130_and_leaves_nothing() {
     let yard = Yard::new();
     yard.folder("place");
-    let mut running = yard.start(["bench", "place", "--size", "8MiB", "--block", "4KiB"]);
+    // A single point that would take minutes.
+    let point =
+        "bench place --size 64MiB --block 4KiB --depth 1 --work read --route direct --whole";
+    let args = point.split(' ').chain(["--runs", "1000"]);
+    let mut running = yard.start(args);
     assert!(running.wait_until(|| yard.names().len() > 1));
+    sleep(Duration::from_millis(300));
     running.signal(Signal::INT);
+    let asked = Instant::now();
     let ran = running.wait();
+    assert!(asked.elapsed() < Duration::from_secs(5), "it took its time");
     assert_eq!(ran.code, Some(130), "{ran:?}");
     assert_eq!(yard.names(), ["place"]);
     assert!(!yard.profile().exists());

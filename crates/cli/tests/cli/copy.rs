@@ -234,6 +234,22 @@ fn memory_is_a_target() {
 }
 
 #[test]
+fn more_files_than_may_usually_be_open_go_into_memory() {
+    let yard = Yard::new();
+    let names: Vec<_> = (0..600).map(|i| format!("file-{i}")).collect();
+    for (i, name) in names.iter().enumerate() {
+        yard.file(name, 100, i as u64);
+    }
+    // Two descriptors each: more than the 1024 that most shells give.
+    let limited = "ulimit -S -n 1024; exec \"$0\" copy file-* host: --json";
+    let script = ["-c", limited, env!("CARGO_BIN_EXE_straightway")];
+    let ran = yard.run_program("sh", &script);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let receipt: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(receipt["bytes"], 60_000);
+}
+
+#[test]
 fn any_tuning_that_is_allowed_gives_the_same_bytes() {
     let yard = Yard::new();
     yard.file("source", 3_000_001, 1);

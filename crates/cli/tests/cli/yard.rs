@@ -96,6 +96,13 @@ impl Yard {
         self.start(args).wait()
     }
 
+    /// Runs another program in the yard.
+    pub(crate) fn run_program(&self, program: &str, args: &[&str]) -> Ran {
+        let mut command = Command::new(program);
+        self.settle(command.args(args));
+        Running(Some(command.spawn().unwrap())).wait()
+    }
+
     /// Runs the binary as somebody without any rights; `None`, with the reason printed, where this
     /// user cannot become one.
     pub(crate) fn run_as_nobody(&self, args: &[&str]) -> Option<Ran> {
