@@ -4,5 +4,8 @@ pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod copy;
 pub(crate) mod doctor;
+pub(crate) mod output;
+pub(crate) mod plan;
+pub(crate) mod sim;
 mod tuning;
 mod watch;

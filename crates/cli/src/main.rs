@@ -21,6 +21,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Plan(command::plan::Args),
+    Sim(command::sim::Args),
     Copy(command::copy::Args),
     Bench(command::bench::Args),
     Doctor(command::doctor::Args),
@@ -31,6 +33,8 @@ enum Command {
 fn main() -> ExitCode {
     straightway_sys::limit::raise_open_files();
     let answer = match Cli::parse().command {
+        Command::Plan(args) => command::plan::run(args),
+        Command::Sim(args) => command::sim::run(args),
         Command::Copy(args) => command::copy::run(&args),
         Command::Bench(args) => command::bench::run(&args),
         Command::Doctor(args) => command::doctor::run(&args),

@@ -314,7 +314,7 @@ fn the_documented_receipt_is_the_real_one() {
     let undocumented: Vec<_> = source
         .lines()
         .filter_map(field)
-        .filter(|f| !text.contains(&format!("`{f}`")))
+        .filter(|f| !f.contains(' ') && !text.contains(&format!("`{f}`")))
         .collect();
     assert_none(&undocumented);
 }

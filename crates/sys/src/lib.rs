@@ -16,7 +16,6 @@ pub mod limit;
 pub mod manifest;
 pub mod memory;
 pub mod mount;
-pub mod permission;
 pub mod region;
 pub mod request;
 pub mod residency;

@@ -1,0 +1,84 @@
+//! The page of storage architectures.
+
+use straightway_core::Seconds;
+use straightway_model::architecture::Answer;
+use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
+
+use super::{
+    shared::{rate, time},
+    transport::wait,
+};
+
+/// Fills it.
+pub(super) fn fill(page: Page, answer: &Answer) -> Page {
+    let rows = &answer.systems;
+    let fastest = rows
+        .iter()
+        .min_by(|a, b| a.write_s.total_cmp(&b.write_s))
+        .expect("a checked scenario has a system");
+    let calm = rows
+        .iter()
+        .min_by(|a, b| a.storm_s.total_cmp(&b.storm_s))
+        .expect("a checked scenario has a system");
+    page.verdict(
+        Tone::Neutral,
+        format!(
+            "With the same hardware {} writes the checkpoint first ({}), and {} ends the storm first ({}).",
+            fastest.name,
+            Seconds(fastest.write_s),
+            calm.name,
+            Seconds(calm.storm_s)
+        ),
+    )
+    .figure("a remote metadata operation takes at least", time(answer.metadata_floor_s), "round trip and one service")
+    .section("Checkpoint and ingest", [loads(answer).into()])
+    .section("Metadata storm", [storm(answer).into()])
+}
+
+fn loads(answer: &Answer) -> Table {
+    let columns = [
+        Column::text("system"),
+        Column::new("writes", Unit::Rate),
+        Column::new("checkpoint", Unit::Seconds),
+        Column::text("bound by"),
+        Column::new("files a second", Unit::Count),
+        Column::new("reads", Unit::Rate),
+        Column::text("reads bound by"),
+    ];
+    let mut table = Table::new("", columns);
+    for row in &answer.systems {
+        table.push([
+            row.name.as_str().into(),
+            rate(row.write_bytes_per_s),
+            time(row.write_s),
+            row.write_bound_by.into(),
+            Cell::count(row.files_per_s.round()),
+            rate(row.read_bytes_per_s),
+            row.read_bound_by.into(),
+        ]);
+    }
+    table
+}
+
+fn storm(answer: &Answer) -> Table {
+    let columns = [
+        Column::text("system"),
+        Column::new("servers", Unit::Count),
+        Column::new("load", Unit::Share),
+        Column::mixed("mean wait"),
+        Column::mixed("99 of 100 below"),
+        Column::new("until all is done", Unit::Seconds),
+    ];
+    let mut table = Table::new("", columns);
+    for row in &answer.systems {
+        table.push([
+            row.name.as_str().into(),
+            row.storm_servers.into(),
+            Cell::share(row.storm.load),
+            wait(row.storm.mean_s).into(),
+            wait(row.storm.p99_s).into(),
+            time(row.storm_s),
+        ]);
+    }
+    table
+}

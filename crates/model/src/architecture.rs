@@ -1,0 +1,506 @@
+//! Storage architectures under three loads: a checkpoint, an ingest, a storm of metadata.
+//!
+//! Lustre, Weka, VAST and FlashBlade differ in structure, and that is all this compares: how many
+//! targets one file reaches, how many servers answer for one directory, what protection takes of a
+//! write, how a client gets in. Unless a scenario says otherwise all get the *same* servers, drives,
+//! ports and operations a second, so a difference in the answer is a difference in structure. It is
+//! a model with stated assumptions, not a score of products.
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Bytes, Rate, Seconds};
+
+use crate::{
+    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
+    provenance::{Basis, Formula, Source},
+    queue::{self, Wait},
+};
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Architecture {
+    /// Nodes that read and write.
+    pub clients: u64,
+    /// What one client's ports carry.
+    pub client_rate: Rate,
+    /// The round trip between client and server.
+    pub hop: Seconds,
+    /// The hardware every system gets.
+    pub hardware: Hardware,
+    /// The systems compared.
+    pub systems: Vec<System>,
+    /// A checkpoint written by all clients.
+    pub checkpoint: Write,
+    /// Small files read at random.
+    pub ingest: Reads,
+    /// Metadata operations all at once.
+    pub storm: Storm,
+}
+
+/// What every system is built from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hardware {
+    /// Storage servers.
+    pub servers: u64,
+    /// What one server's ports carry.
+    pub server_rate: Rate,
+    /// Targets (drives, or groups of them that act as one) in a server.
+    pub targets_per_server: u64,
+    /// What one target reads.
+    pub target_read: Rate,
+    /// What one target writes.
+    pub target_write: Rate,
+    /// Creates one metadata server does in a second.
+    pub creates_per_s: f64,
+    /// Lookups one metadata server does in a second.
+    pub stats_per_s: f64,
+}
+
+/// What makes one architecture.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct System {
+    /// Its name.
+    pub name: String,
+    /// Targets one file is spread over; absent for all of them.
+    #[serde(default)]
+    pub stripe: Option<u64>,
+    /// Servers that hold metadata; absent for all of them.
+    #[serde(default)]
+    pub metadata_servers: Option<u64>,
+    /// Servers that answer for one directory; absent for every metadata server.
+    #[serde(default)]
+    pub directory_servers: Option<u64>,
+    /// Share of written bytes that is data and not protection.
+    pub write_share: f64,
+    /// What one client's protocol carries, where that is less than its port.
+    #[serde(default)]
+    pub client_limit: Option<Rate>,
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Write {
+    /// All of it.
+    pub size: Bytes,
+    /// The files it is written as.
+    pub files: u64,
+}
+
+/// An ingest of small files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reads {
+    /// One file.
+    pub file: Bytes,
+    /// Lookups before its first byte.
+    pub lookups: f64,
+}
+
+/// A storm of metadata.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Storm {
+    /// Operations a second that arrive.
+    pub operations_per_s: f64,
+    /// Operations in all.
+    pub operations: f64,
+    /// Whether they create; else they look up.
+    pub creates: bool,
+    /// Whether they all go to one directory.
+    pub one_directory: bool,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// One row for each system.
+    pub systems: Vec<Row>,
+    /// The least a remote metadata operation can take: the round trip and one service.
+    pub metadata_floor_s: f64,
+    /// What all this rests on.
+    pub basis: Basis,
+}
+
+/// One system under the three loads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// Writing the checkpoint.
+    pub write_bytes_per_s: f64,
+    /// How long it takes.
+    pub write_s: f64,
+    /// What bound it.
+    pub write_bound_by: &'static str,
+    /// Small files read in a second.
+    pub files_per_s: f64,
+    /// Their bytes.
+    pub read_bytes_per_s: f64,
+    /// What bound it.
+    pub read_bound_by: &'static str,
+    /// Servers that stand against the storm.
+    pub storm_servers: u64,
+    /// The wait in the storm.
+    pub storm: Wait,
+    /// Until all its operations are done.
+    pub storm_s: f64,
+}
+
+const LUSTRE: Source = Source::read(
+    "Lustre manual (old)",
+    "35 k creates and 100 k stats a second for an MDS",
+);
+const STRUCTURE: Source = Source::quoted(
+    "vendors' documents",
+    "usual protection: RAID 8+2, 16+2, 146+4, 13+2",
+);
+
+const FORMULAS: [Formula; 2] = [
+    Formula {
+        gives: "bandwidth",
+        text: "B = min(Σ clients, Σ over stripes of targets, Σ server ports) · share that is data",
+        source: Source::read("Lustre manual", "striping: default 1 stripe of 4 MiB"),
+    },
+    queue::MMC,
+];
+
+impl Default for Architecture {
+    fn default() -> Self {
+        Self {
+            clients: 128,
+            client_rate: Rate::gbit(400.0),
+            hop: Seconds(10e-6),
+            hardware: Hardware::default(),
+            systems: systems(),
+            checkpoint: Write {
+                size: Bytes(14_000_000_000_000),
+                files: 1024,
+            },
+            ingest: Reads {
+                file: Bytes::kib(110),
+                lookups: 2.0,
+            },
+            storm: Storm::default(),
+        }
+    }
+}
+
+impl Default for Hardware {
+    fn default() -> Self {
+        Self {
+            servers: 16,
+            server_rate: Rate::gbit(400.0),
+            targets_per_server: 8,
+            target_read: Rate(12e9),
+            target_write: Rate(6e9),
+            creates_per_s: 35e3,
+            stats_per_s: 100e3,
+        }
+    }
+}
+
+impl Default for Write {
+    fn default() -> Self {
+        Self {
+            size: Bytes(14_000_000_000_000),
+            files: 1024,
+        }
+    }
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self {
+            file: Bytes::kib(110),
+            lookups: 2.0,
+        }
+    }
+}
+
+impl Default for Storm {
+    fn default() -> Self {
+        Self {
+            operations_per_s: 200e3,
+            operations: 10e6,
+            creates: false,
+            one_directory: true,
+        }
+    }
+}
+
+/// The four architectures of the article, by their structure.
+fn systems() -> Vec<System> {
+    let system = |name: &str, write_share| System {
+        name: name.to_owned(),
+        stripe: None,
+        metadata_servers: None,
+        directory_servers: None,
+        write_share,
+        client_limit: None,
+    };
+    vec![
+        // One stripe, two metadata servers, a directory on one of them, RAID 8+2.
+        System {
+            stripe: Some(1),
+            metadata_servers: Some(2),
+            directory_servers: Some(1),
+            ..system("lustre", 0.8)
+        },
+        // Data and metadata over every node, a directory too; 16+2.
+        system("weka", 16.0 / 18.0),
+        // Every server sees every drive; wide codes of 146+4.
+        system("vast", 146.0 / 150.0),
+        // Blades behind NFS: a client enters by its connections, here 16 at 10 Gb/s.
+        System {
+            client_limit: Some(Rate::gbit(160.0)),
+            ..system("flashblade", 13.0 / 15.0)
+        },
+    ]
+}
+
+impl Checked for Architecture {
+    fn check(&self, c: &mut Checker) {
+        c.count("clients", self.clients, 1..=10_000_000);
+        c.rate("client_rate", self.client_rate, RATE_ANY);
+        c.seconds("hop", self.hop, TIME_ANY);
+        c.within("hardware", |c| {
+            let hardware = &self.hardware;
+            c.count("servers", hardware.servers, 1..=100_000);
+            c.rate("server_rate", hardware.server_rate, RATE_ANY);
+            c.count(
+                "targets_per_server",
+                hardware.targets_per_server,
+                1..=10_000,
+            );
+            c.rate("target_read", hardware.target_read, RATE_ANY);
+            c.rate("target_write", hardware.target_write, RATE_ANY);
+            c.range("creates_per_s", hardware.creates_per_s, 1.0..=1e12, "per s");
+            c.range("stats_per_s", hardware.stats_per_s, 1.0..=1e12, "per s");
+        });
+        c.each("systems", &self.systems, 1..=64);
+        c.within("checkpoint", |c| {
+            c.bytes("size", self.checkpoint.size, BYTES_ANY);
+            c.count("files", self.checkpoint.files, 1..=1_000_000_000);
+        });
+        c.within("ingest", |c| {
+            c.bytes("file", self.ingest.file, BYTES_ANY);
+            c.range("lookups", self.ingest.lookups, 0.0..=1000.0, "");
+        });
+        c.within("storm", |c| {
+            c.range(
+                "operations_per_s",
+                self.storm.operations_per_s,
+                0.0..=1e15,
+                "per s",
+            );
+            c.range("operations", self.storm.operations, 0.0..=1e18, "");
+        });
+    }
+}
+
+impl Checked for System {
+    fn check(&self, c: &mut Checker) {
+        if self.name.is_empty() || self.name.len() > 60 {
+            c.refuse(
+                "name",
+                format!("`{}`", self.name),
+                "a name of 1 to 60 bytes",
+            );
+        }
+        for (field, value) in [
+            ("stripe", self.stripe),
+            ("metadata_servers", self.metadata_servers),
+            ("directory_servers", self.directory_servers),
+        ] {
+            if let Some(count) = value {
+                c.count(field, count, 1..=1_000_000);
+            }
+        }
+        c.range("write_share", self.write_share, 0.01..=1.0, "");
+        if let Some(rate) = self.client_limit {
+            c.rate("client_limit", rate, RATE_ANY);
+        }
+    }
+}
+
+impl Architecture {
+    /// Compares the systems.
+    pub fn answer(&self) -> Answer {
+        Answer {
+            systems: self.systems.iter().map(|system| self.row(system)).collect(),
+            metadata_floor_s: self.hop.0 + 1.0 / self.hardware.stats_per_s,
+            basis: self.basis(),
+        }
+    }
+
+    fn row(&self, system: &System) -> Row {
+        let hardware = &self.hardware;
+        let (write, write_bound_by) = self.write(system);
+        let ports = hardware.servers as f64 * hardware.server_rate.0;
+        let targets = (hardware.servers * hardware.targets_per_server) as f64;
+        let file = self.ingest.file.0 as f64;
+        let lookups = self.metadata_servers(system) as f64 * hardware.stats_per_s;
+        let (files_per_s, read_bound_by) = least([
+            (self.clients_rate(system) / file, "clients"),
+            (targets * hardware.target_read.0 / file, "targets"),
+            (ports / file, "server ports"),
+            (lookups / self.ingest.lookups.max(1e-9), "metadata"),
+        ]);
+        let storm = &self.storm;
+        let storm_servers = self.storm_servers(system);
+        let each = if storm.creates {
+            hardware.creates_per_s
+        } else {
+            hardware.stats_per_s
+        };
+        Row {
+            name: system.name.clone(),
+            write_bytes_per_s: write,
+            write_s: self.checkpoint.size.0 as f64 / write,
+            write_bound_by,
+            files_per_s,
+            read_bytes_per_s: files_per_s * file,
+            read_bound_by,
+            storm_servers,
+            storm: queue::mmc(storm_servers, each, storm.operations_per_s),
+            storm_s: storm.operations / (storm_servers as f64 * each),
+        }
+    }
+
+    /// What a checkpoint is written with, and what bound it.
+    fn write(&self, system: &System) -> (f64, &'static str) {
+        let hardware = &self.hardware;
+        let all = hardware.servers * hardware.targets_per_server;
+        let reached = system.stripe.map_or(all, |stripe| {
+            all.min(stripe.saturating_mul(self.checkpoint.files))
+        });
+        let ports = hardware.servers as f64 * hardware.server_rate.0;
+        least([
+            (self.clients_rate(system), "clients"),
+            (
+                reached as f64 * hardware.target_write.0 * system.write_share,
+                "targets",
+            ),
+            (ports * system.write_share, "server ports"),
+        ])
+    }
+
+    fn clients_rate(&self, system: &System) -> f64 {
+        let one = system
+            .client_limit
+            .map_or(self.client_rate.0, |limit| limit.0.min(self.client_rate.0));
+        one * self.clients as f64
+    }
+
+    fn metadata_servers(&self, system: &System) -> u64 {
+        system.metadata_servers.unwrap_or(self.hardware.servers)
+    }
+
+    fn storm_servers(&self, system: &System) -> u64 {
+        let all = self.metadata_servers(system);
+        match system.directory_servers {
+            Some(few) if self.storm.one_directory => few.min(all),
+            _ => all,
+        }
+    }
+
+    fn basis(&self) -> Basis {
+        let mut basis = Basis::of(&FORMULAS);
+        let (hardware, from) = (&self.hardware, Hardware::default());
+        let creates = (hardware.creates_per_s, from.creates_per_s);
+        basis.assume_or("creates of a metadata server", creates, "per s", LUSTRE);
+        basis.assume_or(
+            "lookups of a metadata server",
+            (hardware.stats_per_s, from.stats_per_s),
+            "per s",
+            LUSTRE,
+        );
+        let same = Source::computed("the same hardware for all", "only the structure differs");
+        basis.assume("servers", hardware.servers as f64, "", same);
+        for system in &self.systems {
+            let what = format!("{}: share of a write that is data", system.name);
+            basis.assume(what, system.write_share, "", STRUCTURE);
+        }
+        basis
+    }
+}
+
+/// The least of several limits, and its name.
+fn least<const N: usize>(limits: [(f64, &'static str); N]) -> (f64, &'static str) {
+    limits
+        .into_iter()
+        .min_by(|a, b| a.0.total_cmp(&b.0))
+        .expect("there is a limit")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::near::near;
+
+    fn row(asked: &Architecture, name: &str) -> Row {
+        asked
+            .answer()
+            .systems
+            .into_iter()
+            .find(|row| row.name == name)
+            .unwrap()
+    }
+
+    #[test]
+    fn one_file_of_lustre_reaches_one_target_and_of_the_others_all() {
+        let asked = Architecture {
+            checkpoint: Write {
+                files: 1,
+                ..Write::default()
+            },
+            ..Architecture::default()
+        };
+        near(row(&asked, "lustre").write_bytes_per_s, 6e9 * 0.8, 1e-9);
+        assert_eq!(row(&asked, "weka").write_bound_by, "targets");
+        assert!(row(&asked, "weka").write_bytes_per_s > 100.0 * 6e9 * 0.8);
+    }
+
+    #[test]
+    fn a_hot_directory_is_one_server_of_lustre_and_its_line_grows() {
+        let asked = Architecture::default();
+        let (lustre, weka) = (row(&asked, "lustre"), row(&asked, "weka"));
+        assert_eq!((lustre.storm_servers, weka.storm_servers), (1, 16));
+        assert!(!lustre.storm.stable && weka.storm.stable);
+        // 10 M lookups at 100 k a second.
+        near(lustre.storm_s, 100.0, 1e-9);
+        near(weka.storm_s, 6.25, 1e-9);
+    }
+
+    #[test]
+    fn spread_over_directories_lustre_uses_all_its_metadata_servers() {
+        let mut asked = Architecture::default();
+        asked.storm.one_directory = false;
+        assert_eq!(row(&asked, "lustre").storm_servers, 2);
+    }
+
+    #[test]
+    fn no_remote_metadata_is_below_a_microsecond() {
+        let floor = Architecture::default().answer().metadata_floor_s;
+        assert!(floor > 1e-6, "{floor}");
+    }
+
+    #[test]
+    fn dgx2_reads_of_4_kb_took_135_to_163_microseconds() {
+        // GDS guide: threads and IOPS; by Little's law the latency of each.
+        for (threads, iops) in [
+            (4.0, 24_468.0),
+            (8.0, 49_255.0),
+            (16.0, 100_928.0),
+            (32.0, 238_245.0),
+            (64.0, 484_612.0),
+            (128.0, 850_240.0),
+        ] {
+            let latency_us = threads / iops * 1e6;
+            assert!((132.0..=163.6).contains(&latency_us), "{latency_us}");
+        }
+    }
+}

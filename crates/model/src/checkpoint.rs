@@ -1,0 +1,612 @@
+//! The checkpoint estimator: how long a save takes, what it stops, and what is left of a job's time.
+//!
+//! A checkpoint is `bytes_per_parameter × parameters`; its time is `S / B + T_sync`, where `B` comes
+//! from the [path](crate::path) of every node and the storage behind them, never from a factor for
+//! "GDS". From that time, the cluster's failures and the interval follow availability, goodput, and
+//! what the lost time costs. Three ways are compared: saving through host memory, saving directly
+//! from the GPUs, and copying to host memory and flushing behind the training's back.
+
+pub mod failures;
+pub mod interval;
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Bytes, Rate, Seconds};
+
+use self::{
+    failures::{Job, Played, Trials},
+    interval::{availability, availability_of_cycle, daly_s, goodput, young_s},
+};
+use crate::{
+    check::{BYTES_ANY, Checked, Checker, RATE_ANY, Refusals, TIME_ANY, TIME_SOME},
+    path::{self, Carried, Node, Way},
+    provenance::{Basis, Formula, Source},
+};
+
+/// What is asked: a model, a cluster, its storage and a schedule.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// What is saved.
+    #[serde(default)]
+    pub model: Model,
+    /// What trains it.
+    #[serde(default)]
+    pub cluster: Cluster,
+    /// One node's way to storage.
+    #[serde(default)]
+    pub node: Node,
+    /// What the storage takes from all nodes together.
+    #[serde(default)]
+    pub storage: Storage,
+    /// When it is saved.
+    #[serde(default)]
+    pub schedule: Schedule,
+    /// How failures are played out.
+    #[serde(default)]
+    pub trials: Trials,
+}
+
+/// The model's state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Model {
+    /// The number of parameters.
+    pub parameters: f64,
+    /// Bytes of weights for a parameter: 2 for 16 bits.
+    pub weight_bytes: f64,
+    /// Bytes of optimizer state and master weights: 12 for Adam in 32 bits, 0 for weights alone.
+    pub optimizer_bytes: f64,
+    /// Bytes of gradients, where they are saved: 2 for 16 bits.
+    pub gradient_bytes: f64,
+    /// The size of the checkpoint, where it is known; it overrides the bytes for a parameter.
+    pub size: Option<Bytes>,
+}
+
+/// The cluster that trains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cluster {
+    /// GPUs in the job.
+    pub gpus: u64,
+    /// GPUs in a node.
+    pub gpus_per_node: u64,
+    /// Mean time between failures of one GPU and what belongs to it.
+    pub mtbf_per_gpu: Seconds,
+    /// What the cluster draws when it trains, in watts.
+    pub power_w: f64,
+    /// The share of that power it draws while it waits; 1 gives the upper bound of waste.
+    pub idle_power_share: f64,
+    /// What a GPU costs for an hour, in whatever money.
+    pub gpu_hour_cost: f64,
+}
+
+/// The storage behind all nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Storage {
+    /// What it takes from all nodes together; absent where the nodes' own paths are the limit.
+    pub rate: Option<Rate>,
+    /// The barrier across all ranks at a save.
+    pub sync: Seconds,
+}
+
+/// When the job saves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Schedule {
+    /// Training time between saves; absent for Daly's best.
+    pub interval: Option<Seconds>,
+    /// From a failure until training goes on.
+    pub restart: Seconds,
+    /// The part of the interval an asynchronous flush may take.
+    pub overlap: f64,
+    /// A share of time that must remain for training: what bandwidth does it need?
+    pub target_availability: f64,
+    /// A gain in availability, in points (0.1 is ten), for which the interval is sought.
+    pub target_gain: Option<f64>,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// The size of a checkpoint.
+    pub size_bytes: f64,
+    /// Bytes for each parameter.
+    pub bytes_per_parameter: f64,
+    /// The size with weights, optimizer and gradients: 16 bytes a parameter.
+    pub size_at_16_bytes: f64,
+    /// Parameters the size implies at 14 bytes each.
+    pub parameters_at_14_bytes: f64,
+    /// Nodes in the job.
+    pub nodes: u64,
+    /// Mean time between failures of the whole job.
+    pub mtbf_s: f64,
+    /// What one node carries by the standard way.
+    pub standard: Carried,
+    /// What one node carries by the direct way.
+    pub direct: Carried,
+    /// How many times faster the direct save is.
+    pub gain: f64,
+    /// Availability points gained by saving directly, at the given interval or the standard's best.
+    pub gain_points: f64,
+    /// The longest training interval at which the direct save gains `target_gain`.
+    pub interval_for_gain_s: Option<f64>,
+    /// The three ways to save.
+    pub ways: Ways,
+    /// The bandwidth that keeps `target_availability` when saving stops training; none does where
+    /// the barrier alone takes too long.
+    pub rate_for_target_bytes_per_s: Option<f64>,
+    /// The training interval at which the standard save takes a fifth of all time.
+    pub interval_for_fifth_s: f64,
+    /// Goodput over the interval, for each way.
+    pub curve: Vec<Point>,
+    /// What all this rests on.
+    pub basis: Basis,
+}
+
+/// The three ways to save.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ways {
+    /// Through host memory, training stopped.
+    pub standard: Outcome,
+    /// Straight from the GPUs, training stopped.
+    pub direct: Outcome,
+    /// Copied to host memory, training stopped; flushed while it trains.
+    pub asynchronous: Outcome,
+}
+
+/// What one way of saving does to the job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Until the checkpoint is stored.
+    pub durable_s: f64,
+    /// What the job writes with, all nodes together.
+    pub rate_bytes_per_s: f64,
+    /// How long training stands still.
+    pub stop_s: f64,
+    /// Young's interval for that stop.
+    pub young_s: f64,
+    /// Daly's interval for that stop.
+    pub daly_s: f64,
+    /// The interval used: the given one, or Daly's.
+    pub interval_s: f64,
+    /// Whether a checkpoint is done before the next is due.
+    pub fits: bool,
+    /// The share of time that is training when nothing fails.
+    pub availability: f64,
+    /// The same where the interval counts the save too.
+    pub availability_of_cycle: f64,
+    /// The share of time that is training and kept, failures included.
+    pub goodput: f64,
+    /// The same, played out.
+    pub played: Option<Played>,
+    /// The bandwidth the flush needs to end in time.
+    pub rate_needed_bytes_per_s: f64,
+    /// Mean power drawn without training, at the idle share of power.
+    pub wasted_w: f64,
+    /// The same if waiting GPUs drew full power: the upper bound.
+    pub wasted_w_max: f64,
+    /// GPU hours lost in a day.
+    pub lost_gpu_hours_per_day: f64,
+    /// Money lost in a day.
+    pub lost_cost_per_day: f64,
+}
+
+/// Goodput at one interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// Training time between saves.
+    pub interval_s: f64,
+    /// Goodput through host memory.
+    pub standard: f64,
+    /// Goodput straight from the GPUs.
+    pub direct: f64,
+    /// Goodput with an asynchronous flush.
+    pub asynchronous: f64,
+}
+
+const SIZE: Formula = Formula {
+    gives: "checkpoint size and time",
+    text: "S = bytes_per_parameter × P; T = S/B + T_sync",
+    source: Source::read(
+        "seed article on storage networking",
+        "checkpoint time formula",
+    ),
+};
+
+const ASYNCHRONOUS: Formula = Formula {
+    gives: "asynchronous save",
+    text: "stop = S / D2H; flush needs B ≥ S/(overlap·W); a failure also loses the flush under way",
+    source: Source::computed("definition", "restart lengthened by the flush time"),
+};
+
+/// 419 unexpected interruptions of 16,384 GPUs in 54 days.
+const LLAMA_MTBF: Source = Source::read(
+    "Llama 3 405B, press",
+    "419 in 54 d on 16,384 GPUs: 50,677 h a GPU",
+);
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            parameters: 405.9e9,
+            weight_bytes: 2.0,
+            optimizer_bytes: 12.0,
+            gradient_bytes: 0.0,
+            size: None,
+        }
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            gpus: 1024,
+            gpus_per_node: 8,
+            mtbf_per_gpu: Seconds(50_677.0 * 3600.0),
+            power_w: 1.2e6,
+            idle_power_share: 1.0,
+            gpu_hour_cost: 2.0,
+        }
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self {
+            rate: None,
+            sync: Seconds(1.0),
+        }
+    }
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            interval: None,
+            restart: Seconds(300.0),
+            overlap: 0.9,
+            target_availability: 0.99,
+            target_gain: None,
+        }
+    }
+}
+
+impl Checked for Checkpoint {
+    fn check(&self, c: &mut Checker) {
+        c.within("model", |c| {
+            let model = &self.model;
+            c.range("parameters", model.parameters, 1.0..=1e16, "");
+            c.range("weight_bytes", model.weight_bytes, 0.0..=64.0, "bytes");
+            c.range(
+                "optimizer_bytes",
+                model.optimizer_bytes,
+                0.0..=64.0,
+                "bytes",
+            );
+            c.range("gradient_bytes", model.gradient_bytes, 0.0..=64.0, "bytes");
+            if let Some(size) = model.size {
+                c.bytes("size", size, BYTES_ANY);
+            } else if model.bytes_per_parameter() <= 0.0 {
+                c.refuse(
+                    "weight_bytes",
+                    "0 bytes for a parameter in all",
+                    "more than 0 in all",
+                );
+            }
+        });
+        c.within("cluster", |c| {
+            let cluster = &self.cluster;
+            c.count("gpus", cluster.gpus, 1..=10_000_000);
+            c.count("gpus_per_node", cluster.gpus_per_node, 1..=1024);
+            c.seconds(
+                "mtbf_per_gpu",
+                cluster.mtbf_per_gpu,
+                Seconds(1.0)..=Seconds(1e12),
+            );
+            c.range("power_w", cluster.power_w, 0.0..=1e12, "W");
+            c.share("idle_power_share", cluster.idle_power_share);
+            c.range("gpu_hour_cost", cluster.gpu_hour_cost, 0.0..=1e6, "");
+        });
+        c.nested("node", &self.node);
+        c.within("storage", |c| {
+            if let Some(rate) = self.storage.rate {
+                c.rate("rate", rate, RATE_ANY);
+            }
+            c.seconds("sync", self.storage.sync, TIME_ANY);
+        });
+        c.nested("schedule", &self.schedule);
+        c.nested("trials", &self.trials);
+    }
+}
+
+impl Checked for Schedule {
+    fn check(&self, c: &mut Checker) {
+        if let Some(interval) = self.interval {
+            c.seconds("interval", interval, TIME_SOME);
+        }
+        c.seconds("restart", self.restart, TIME_ANY);
+        c.range("overlap", self.overlap, 0.001..=1.0, "");
+        c.range(
+            "target_availability",
+            self.target_availability,
+            0.001..=0.999_999,
+            "",
+        );
+        if let Some(gain) = self.target_gain {
+            c.range("target_gain", gain, 1e-6..=0.999_999, "");
+        }
+    }
+}
+
+impl Model {
+    fn bytes_per_parameter(&self) -> f64 {
+        self.weight_bytes + self.optimizer_bytes + self.gradient_bytes
+    }
+
+    fn size_bytes(&self) -> f64 {
+        match self.size {
+            Some(size) => size.0 as f64,
+            None => self.bytes_per_parameter() * self.parameters,
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Estimates; refuses an interval shorter than every way of saving.
+    pub fn answer(&self) -> Result<Answer, Refusals> {
+        let size_bytes = self.model.size_bytes();
+        let nodes = self.cluster.gpus.div_ceil(self.cluster.gpus_per_node);
+        let mtbf_s = self.cluster.mtbf_per_gpu.0 / self.cluster.gpus as f64;
+        let (standard, direct) = (self.node.carry(Way::Standard), self.node.carry(Way::Direct));
+        let ways = self.ways(size_bytes, nodes, mtbf_s, (&standard, &direct));
+        self.refuse_short_interval(&ways)?;
+        let work_s = ways.standard.interval_s;
+        let target = self.schedule.target_availability;
+        let stop_for_target_s = work_s * (1.0 - target) / target - self.storage.sync.0;
+        Ok(Answer {
+            size_bytes,
+            bytes_per_parameter: size_bytes / self.model.parameters,
+            size_at_16_bytes: 16.0 * self.model.parameters,
+            parameters_at_14_bytes: size_bytes / 14.0,
+            nodes,
+            mtbf_s,
+            gain: ways.standard.durable_s / ways.direct.durable_s,
+            gain_points: availability(ways.direct.stop_s, work_s)
+                - availability(ways.standard.stop_s, work_s),
+            interval_for_gain_s: self.schedule.target_gain.and_then(|gain| {
+                interval::interval_for_gain_s(ways.standard.stop_s, ways.direct.stop_s, gain)
+            }),
+            rate_for_target_bytes_per_s: (stop_for_target_s > 0.0)
+                .then_some(size_bytes / stop_for_target_s),
+            // C / (W + C) = 1/5 at W = 4 C.
+            interval_for_fifth_s: 4.0 * ways.standard.stop_s,
+            curve: self.curve(&ways, mtbf_s),
+            basis: self.basis(mtbf_s),
+            standard,
+            direct,
+            ways,
+        })
+    }
+
+    fn ways(
+        &self,
+        size: f64,
+        nodes: u64,
+        mtbf_s: f64,
+        (standard, direct): (&Carried, &Carried),
+    ) -> Ways {
+        let together = |one_node: f64| {
+            let all = one_node * nodes as f64;
+            self.storage.rate.map_or(all, |rate| all.min(rate.0))
+        };
+        let save = |one_node: f64, stop_of: &dyn Fn(f64) -> f64| {
+            let rate = together(one_node);
+            let durable_s = size / rate + self.storage.sync.0;
+            self.outcome(size, rate, durable_s, stop_of(durable_s), mtbf_s)
+        };
+        let stopped = |durable_s: f64| durable_s;
+        let to_host = nodes as f64 * self.node.host.gpu_copy_rate.0;
+        let copied = |_: f64| size / to_host + self.storage.sync.0;
+        Ways {
+            standard: save(standard.rate_bytes_per_s, &stopped),
+            direct: save(direct.rate_bytes_per_s, &stopped),
+            // The flush leaves host memory by the standard path, but no longer in its way.
+            asynchronous: save(standard.rate_bytes_per_s, &copied),
+        }
+    }
+
+    fn outcome(&self, size: f64, rate: f64, durable_s: f64, stop_s: f64, mtbf_s: f64) -> Outcome {
+        let (young_s, daly_s) = (young_s(mtbf_s, stop_s), daly_s(mtbf_s, stop_s));
+        let flush_s = durable_s - stop_s.min(durable_s);
+        // An interval found here must leave room for the flush.
+        let found = daly_s.max(flush_s / self.schedule.overlap);
+        let interval_s = self.schedule.interval.map_or(found, |interval| interval.0);
+        let restart_s = self.schedule.restart.0 + flush_s;
+        let goodput = goodput(mtbf_s, stop_s, interval_s, restart_s);
+        let job = Job {
+            mtbf_s,
+            save_s: stop_s,
+            work_s: interval_s,
+            restart_s,
+        };
+        let (cluster, lost) = (&self.cluster, 1.0 - goodput);
+        // While it saves the cluster idles; what failures throw away was computed at full power.
+        let idle = 1.0 - availability(stop_s, interval_s);
+        let hours = lost * cluster.gpus as f64 * 24.0;
+        Outcome {
+            durable_s,
+            rate_bytes_per_s: rate,
+            stop_s,
+            young_s,
+            daly_s,
+            interval_s,
+            fits: durable_s.max(stop_s) <= interval_s,
+            availability: availability(stop_s, interval_s),
+            availability_of_cycle: availability_of_cycle(stop_s, interval_s),
+            goodput,
+            played: failures::play(job, &self.trials),
+            rate_needed_bytes_per_s: size / (self.schedule.overlap * interval_s),
+            wasted_w: idle * cluster.power_w * cluster.idle_power_share,
+            wasted_w_max: idle * cluster.power_w,
+            lost_gpu_hours_per_day: hours,
+            lost_cost_per_day: hours * cluster.gpu_hour_cost,
+        }
+    }
+
+    /// A checkpoint that is not done when the next is due, by any way, is no schedule.
+    fn refuse_short_interval(&self, ways: &Ways) -> Result<(), Refusals> {
+        let Some(interval) = self.schedule.interval else {
+            return Ok(());
+        };
+        if ways.standard.fits || ways.direct.fits || ways.asynchronous.fits {
+            return Ok(());
+        }
+        let fastest_s = ways.direct.durable_s.min(ways.standard.durable_s);
+        Err(Refusals::one(
+            "schedule.interval",
+            interval.to_string(),
+            format!(
+                "at least {}, the time of the fastest save (leave it out for the best interval)",
+                Seconds(fastest_s)
+            ),
+        ))
+    }
+
+    /// Goodput from a tenth to ten times the best interval.
+    fn curve(&self, ways: &Ways, mtbf_s: f64) -> Vec<Point> {
+        const POINTS: i32 = 41;
+        let middle = ways.standard.daly_s;
+        let restart_s = self.schedule.restart.0;
+        let at = |outcome: &Outcome, work_s: f64| {
+            let flush_s = (outcome.durable_s - outcome.stop_s).max(0.0);
+            goodput(mtbf_s, outcome.stop_s, work_s, restart_s + flush_s)
+        };
+        (0..POINTS)
+            .map(|i| middle * 10f64.powf(f64::from(i) / f64::from(POINTS - 1) * 2.0 - 1.0))
+            .map(|interval_s| Point {
+                interval_s,
+                standard: at(&ways.standard, interval_s),
+                direct: at(&ways.direct, interval_s),
+                asynchronous: at(&ways.asynchronous, interval_s),
+            })
+            .collect()
+    }
+
+    fn basis(&self, mtbf_s: f64) -> Basis {
+        let mut basis = Basis::of(&[SIZE, ASYNCHRONOUS]);
+        basis.formulas.extend(path::FORMULAS);
+        basis.formulas.extend(interval::FORMULAS);
+        let adam = Source::read(
+            "mlcommons/storage",
+            "submission guidelines: 14 bytes a parameter",
+        );
+        if self.model.size.is_none() {
+            basis.assume_or(
+                "bytes for a parameter",
+                (self.model.bytes_per_parameter(), 14.0),
+                "B",
+                adam,
+            );
+        }
+        let mtbf = (
+            self.cluster.mtbf_per_gpu.0,
+            Cluster::default().mtbf_per_gpu.0,
+        );
+        basis.assume_or("mean time between failures of a GPU", mtbf, "s", LLAMA_MTBF);
+        basis.assume(
+            "mean time between failures of the job",
+            mtbf_s,
+            "s",
+            Source::computed("one GPU's over their number", ""),
+        );
+        basis.assume(
+            "restart after a failure",
+            self.schedule.restart.0,
+            "s",
+            Source::GIVEN,
+        );
+        self.node.assume(&mut basis);
+        basis
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::near::near;
+
+    #[test]
+    fn mlperf_sizes_follow_from_14_bytes_a_parameter() {
+        // mlcommons/storage submission guidelines, ±3 %; real parameter counts of Llama 3.
+        const GIB: f64 = 1_073_741_824.0;
+        for (parameters, published_gib) in
+            [(8.03e9, 105.0), (70.6e9, 912.0), (405.9e9, 5.29 * 1024.0)]
+        {
+            let model = Model {
+                parameters,
+                ..Model::default()
+            };
+            near(model.size_bytes() / GIB, published_gib, 0.03);
+        }
+    }
+
+    #[test]
+    fn failures_of_one_gpu_and_of_all_are_those_published() {
+        // Llama 3 405B: 419 interruptions in 54 days: 3.09 h; MLCommons: 50 kh and 100 k GPUs: half an hour.
+        near(54.0 * 24.0 / 419.0, 3.09, 0.01);
+        let asked = |gpus, hours: f64| Checkpoint {
+            cluster: Cluster {
+                gpus,
+                mtbf_per_gpu: Seconds(hours * 3600.0),
+                ..Cluster::default()
+            },
+            ..Checkpoint::default()
+        };
+        near(
+            asked(16_384, 50_677.0).answer().unwrap().mtbf_s / 3600.0,
+            3.093,
+            0.001,
+        );
+        near(
+            asked(100_000, 50_000.0).answer().unwrap().mtbf_s,
+            1800.0,
+            1e-12,
+        );
+    }
+
+    #[test]
+    fn an_interval_shorter_than_every_save_is_refused() {
+        let asked = Checkpoint {
+            schedule: Schedule {
+                interval: Some(Seconds(0.01)),
+                ..Schedule::default()
+            },
+            ..Checkpoint::default()
+        };
+        let refusal = asked.answer().unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("schedule.interval = 10 ms: allowed is at least"),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn asynchronous_saving_stops_training_only_for_the_copy() {
+        let answer = Checkpoint::default().answer().unwrap();
+        let ways = &answer.ways;
+        // 5.68 TB over 128 nodes at 55.1 GB/s, and a second of barrier.
+        near(
+            ways.asynchronous.stop_s,
+            405.9e9 * 14.0 / (128.0 * 55.1e9) + 1.0,
+            1e-9,
+        );
+        assert!(ways.asynchronous.durable_s >= ways.asynchronous.stop_s);
+        assert!(ways.asynchronous.rate_bytes_per_s >= ways.asynchronous.rate_needed_bytes_per_s);
+    }
+
+    #[test]
+    fn every_default_is_within_its_own_range() {
+        crate::check::checked(&Checkpoint::default()).unwrap();
+    }
+}

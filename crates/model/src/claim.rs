@@ -1,0 +1,285 @@
+//! Published figures, checked: what an article says beside what its own numbers give.
+//!
+//! A scenario that reproduces a published case carries the figures published with it. Each names
+//! the field of the answer it speaks of, so the model's figure is computed and never typed in; the
+//! file only says whether the published one follows, and why. A test holds every file to its word.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Bytes, Rate, Seconds};
+
+use crate::{
+    check::{Checked, Checker},
+    provenance::Correction,
+};
+
+/// A figure someone published.
+///
+/// Most are figures: `answer` and `value`. A few are words that no figure decides; those say
+/// `instead` what holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// What is claimed, in a sentence.
+    pub says: String,
+    /// The field of the answer it speaks of, such as `ways.direct.durable_s`.
+    pub answer: Option<String>,
+    /// The published figure.
+    pub value: Option<Figure>,
+    /// What stands in place of a figure, where the claim is one of words.
+    pub instead: Option<String>,
+    /// How the two compare where the claim holds.
+    #[serde(default)]
+    pub compare: Compare,
+    /// How far they may be apart, relative to the published figure.
+    #[serde(default = "tolerance")]
+    pub tolerance: f64,
+    /// Whether the claim holds.
+    #[serde(default = "yes")]
+    pub holds: bool,
+    /// Why it does not, or where its tolerance comes from.
+    #[serde(default)]
+    pub why: String,
+    /// Who published it.
+    pub source: String,
+}
+
+/// How a published figure compares with the computed one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compare {
+    /// They are the same within the tolerance.
+    #[default]
+    Near,
+    /// The computed one is at most the published.
+    AtMost,
+    /// The computed one is at least the published.
+    AtLeast,
+}
+
+/// A number as published: bare, or with a unit that says what it counts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct Figure {
+    /// The number, in the base unit.
+    pub value: f64,
+    /// What it counts.
+    pub kind: Kind,
+    /// As it was written.
+    text: String,
+}
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A bare number.
+    Plain,
+    /// Bytes.
+    Bytes,
+    /// Bytes a second.
+    Rate,
+    /// Seconds.
+    Seconds,
+}
+
+/// A figure as TOML has it.
+#[derive(Deserialize, Serialize)]
+#[serde(untagged)]
+enum Written {
+    Number(f64),
+    Text(String),
+}
+
+const fn tolerance() -> f64 {
+    0.01
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl TryFrom<Written> for Figure {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let text = match written {
+            Written::Number(value) => {
+                return Ok(Self {
+                    value,
+                    kind: Kind::Plain,
+                    text: value.to_string(),
+                });
+            }
+            Written::Text(text) => text,
+        };
+        let parsed = if let Ok(Rate(value)) = text.parse::<Rate>() {
+            (value, Kind::Rate)
+        } else if let Ok(Seconds(value)) = text.parse::<Seconds>() {
+            (value, Kind::Seconds)
+        } else if let Ok(Bytes(value)) = text.parse::<Bytes>() {
+            (value as f64, Kind::Bytes)
+        } else {
+            return Err(format!(
+                "`{text}` is not a figure such as 0.23, 45s, 50TB or 200GB/s"
+            ));
+        };
+        Ok(Self {
+            value: parsed.0,
+            kind: parsed.1,
+            text,
+        })
+    }
+}
+
+impl From<Figure> for Written {
+    fn from(figure: Figure) -> Self {
+        match figure.kind {
+            Kind::Plain => Self::Number(figure.value),
+            _ => Self::Text(figure.text),
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.beside(self.value))
+    }
+}
+
+impl Figure {
+    /// `computed` in the unit this figure was published in, so that the two can be compared by eye.
+    fn beside(&self, computed: f64) -> String {
+        let digits = self.text.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let unit = self.text[digits.len()..].trim();
+        // The factor of the unit, from the figure itself; a figure of zero has none to tell.
+        let factor = match digits.trim().parse::<f64>() {
+            Ok(number) if number != 0.0 => self.value / number,
+            _ => 1.0,
+        };
+        format!("{} {unit}", significant(computed / factor))
+            .trim_end()
+            .to_owned()
+    }
+}
+
+/// Four significant digits, and all digits before the point.
+fn significant(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the exponent of a double is below 400"
+    )]
+    let before_point = value.abs().log10().floor() as i32 + 1;
+    let decimals = usize::try_from(4 - before_point).unwrap_or(0);
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+impl Checked for Claim {
+    fn check(&self, c: &mut Checker) {
+        c.range("tolerance", self.tolerance, 0.0..=10.0, "");
+        if let Some(value) = &self.value {
+            c.range("value", value.value, -1e30..=1e30, "");
+        }
+        match (&self.answer, &self.value, &self.instead) {
+            (Some(_), Some(_), None) | (None, None, Some(_)) => {}
+            _ => c.refuse("answer", "a claim", "answer with value, or instead alone"),
+        }
+    }
+}
+
+impl Claim {
+    /// Sets the claim beside `answer`; nothing where the answer has no such figure.
+    pub fn judge(&self, answer: &serde_json::Value) -> Option<Correction> {
+        if let Some(instead) = &self.instead {
+            return Some(self.correction("in words".to_owned(), instead.clone(), self.holds));
+        }
+        let (path, figure) = (self.answer.as_ref()?, self.value.as_ref()?);
+        let computed = lookup(answer, path)?.as_f64()?;
+        let published = figure.value;
+        let margin = self.tolerance * published.abs();
+        let holds = match self.compare {
+            Compare::Near => (computed - published).abs() <= margin,
+            Compare::AtMost => computed <= published + margin,
+            Compare::AtLeast => computed >= published - margin,
+        };
+        let word = match self.compare {
+            Compare::Near => "",
+            Compare::AtMost => "at most ",
+            Compare::AtLeast => "at least ",
+        };
+        let published = format!("{word}{figure}");
+        Some(self.correction(published, figure.beside(computed), holds))
+    }
+
+    fn correction(&self, article_says: String, model_says: String, holds: bool) -> Correction {
+        Correction {
+            claim: format!("{} ({})", self.says, self.source),
+            article_says,
+            model_says,
+            holds,
+            why: self.why.clone(),
+        }
+    }
+}
+
+/// The value at a dotted path of an answer, such as `ways.direct.stop_s` or `systems[0].write_s`.
+pub fn lookup<'a>(answer: &'a serde_json::Value, path: &str) -> Option<&'a serde_json::Value> {
+    crate::check::steps(path).try_fold(answer, |at, step| match step {
+        crate::check::Step::Key(key) => at.get(key),
+        crate::check::Step::Index(i) => at.get(i),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(value: &str, compare: &str) -> Claim {
+        let text = format!(
+            "says = \"it\"\nanswer = \"a.b[1]\"\nvalue = {value}\ncompare = \"{compare}\"\nsource = \"s\""
+        );
+        toml::from_str(&text).unwrap()
+    }
+
+    fn figure(value: &str) -> Figure {
+        claim(value, "near").value.unwrap()
+    }
+
+    #[test]
+    fn a_figure_is_read_with_its_unit() {
+        assert_eq!(figure("\"45s\"").kind, Kind::Seconds);
+        assert_eq!(figure("\"50TB\"").kind, Kind::Bytes);
+        assert_eq!(
+            figure("\"1.111TB/s\"").value.to_bits(),
+            1.111e12f64.to_bits()
+        );
+        assert_eq!(figure("0.23").to_string(), "0.23");
+        assert_eq!(figure("\"1.111TB/s\"").beside(1.2e12), "1.2 TB/s");
+        assert_eq!(figure("\"2199s\"").beside(2198.9), "2199 s");
+        assert_eq!(figure("1e6").beside(600_000.0), "600000");
+        assert_eq!(figure("\"266us\"").to_string(), "266 us");
+        assert!(toml::from_str::<Claim>("value = \"zzz\"").is_err());
+    }
+
+    #[test]
+    fn a_claim_is_judged_by_the_computed_figure() {
+        let answer = serde_json::json!({ "a": { "b": [0, 100.5] } });
+        assert!(claim("100", "near").judge(&answer).unwrap().holds);
+        assert!(!claim("90", "near").judge(&answer).unwrap().holds);
+        assert!(claim("200", "at_most").judge(&answer).unwrap().holds);
+        assert!(!claim("200", "at_least").judge(&answer).unwrap().holds);
+    }
+
+    #[test]
+    fn a_claim_about_nothing_is_no_verdict() {
+        assert_eq!(claim("1", "near").judge(&serde_json::json!({})), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! A DPU before the host: which of its cores come back, and what the card itself carries.
+//!
+//! Protocol, encryption, erasure coding and checksums take cores by the byte. A card takes that work
+//! over, and is then itself a stage of the path: its engines and its own slow cores have rates, and
+//! "no penalty" holds only below them.
+
+use serde::{Deserialize, Serialize};
+use straightway_core::Rate;
+
+use crate::{
+    check::{Checked, Checker, RATE_ANY},
+    provenance::{Basis, Formula, Source},
+};
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dpu {
+    /// What the node is to move.
+    pub rate: Rate,
+    /// The host's cores.
+    pub host_cores: u64,
+    /// The card's port.
+    pub port: Rate,
+    /// What a byte goes through.
+    pub work: Vec<Work>,
+}
+
+/// One thing done to every byte.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    /// What it is.
+    pub name: String,
+    /// What one host core does.
+    pub per_core: Rate,
+    /// What the card does in all; absent where the host must keep doing it.
+    #[serde(default)]
+    pub on_card: Option<Rate>,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// Cores the work takes on the host alone.
+    pub cores_without: f64,
+    /// Cores it takes with the card.
+    pub cores_with: f64,
+    /// Share of the host that comes back.
+    pub share_freed: f64,
+    /// What the host alone can move.
+    pub rate_without_bytes_per_s: f64,
+    /// What bound it.
+    pub bound_without: String,
+    /// What host and card can move.
+    pub rate_with_bytes_per_s: f64,
+    /// What bound it.
+    pub bound_with: String,
+    /// Each kind of work.
+    pub work: Vec<Row>,
+    /// What all this rests on.
+    pub basis: Basis,
+}
+
+/// One kind of work.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What it is.
+    pub name: String,
+    /// Host cores it takes at the rate asked.
+    pub cores: f64,
+    /// What the card does of it in all.
+    pub card_bytes_per_s: Option<f64>,
+    /// Share of the card's engine it takes.
+    pub card_load: Option<f64>,
+}
+
+const PRACTICE: Source = Source::quoted(
+    "OpenSSL speed, ISA-L and vendor data sheets",
+    "order of magnitude for one core with vector instructions",
+);
+
+const FORMULA: Formula = Formula {
+    gives: "cores freed",
+    text: "Σ over work of rate / rate of a core; the path is bound by the slowest engine, port or the host's cores",
+    source: Source::computed("definition", ""),
+};
+
+impl Default for Dpu {
+    fn default() -> Self {
+        Self {
+            rate: Rate(50e9),
+            host_cores: 128,
+            port: Rate::gbit(400.0),
+            work: work(),
+        }
+    }
+}
+
+fn work() -> Vec<Work> {
+    let work = |name: &str, per_core, on_card| Work {
+        name: name.to_owned(),
+        per_core: Rate(per_core),
+        on_card: Some(Rate(on_card)),
+    };
+    vec![
+        // 42 Gb/s for a core is the best of SIGCOMM'21; the card ends NVMe-oF in hardware.
+        work("nvme/tcp", 42e9 / 8.0, 50e9),
+        work("aes-xts", 5e9, 50e9),
+        work("erasure coding", 10e9, 25e9),
+    ]
+}
+
+impl Checked for Dpu {
+    fn check(&self, c: &mut Checker) {
+        c.rate("rate", self.rate, RATE_ANY);
+        c.count("host_cores", self.host_cores, 1..=100_000);
+        c.rate("port", self.port, RATE_ANY);
+        c.each("work", &self.work, 1..=64);
+    }
+}
+
+impl Checked for Work {
+    fn check(&self, c: &mut Checker) {
+        c.rate("per_core", self.per_core, RATE_ANY);
+        if let Some(rate) = self.on_card {
+            c.rate("on_card", rate, RATE_ANY);
+        }
+    }
+}
+
+impl Dpu {
+    /// Weighs host against card.
+    pub fn answer(&self) -> Answer {
+        // From zero: the sum of nothing would be minus zero.
+        let cores_at = |work: &mut dyn Iterator<Item = &Work>| -> f64 {
+            work.fold(0.0, |cores, work| cores + self.rate.0 / work.per_core.0)
+        };
+        let cores_without = cores_at(&mut self.work.iter());
+        let cores_with = cores_at(&mut self.work.iter().filter(|work| work.on_card.is_none()));
+        let host = self.host_cores as f64;
+        let by_cores = |cores: f64| {
+            if cores > 0.0 {
+                self.rate.0 * host / cores
+            } else {
+                f64::MAX
+            }
+        };
+        let mut without = vec![
+            (self.port.0, "port"),
+            (by_cores(cores_without), "host cores"),
+        ];
+        let mut with = vec![(self.port.0, "port"), (by_cores(cores_with), "host cores")];
+        with.extend(
+            self.work
+                .iter()
+                .filter_map(|work| Some((work.on_card?.0, work.name.as_str()))),
+        );
+        let least = |limits: &mut Vec<(f64, &str)>| {
+            limits.sort_by(|a, b| a.0.total_cmp(&b.0));
+            (limits[0].0, limits[0].1.to_owned())
+        };
+        let (rate_without, bound_without) = least(&mut without);
+        let (rate_with, bound_with) = least(&mut with);
+        Answer {
+            cores_without,
+            cores_with,
+            share_freed: (cores_without - cores_with) / host,
+            rate_without_bytes_per_s: rate_without,
+            bound_without,
+            rate_with_bytes_per_s: rate_with,
+            bound_with,
+            work: self.work.iter().map(|work| self.row(work)).collect(),
+            basis: self.basis(),
+        }
+    }
+
+    fn row(&self, work: &Work) -> Row {
+        Row {
+            name: work.name.clone(),
+            cores: self.rate.0 / work.per_core.0,
+            card_bytes_per_s: work.on_card.map(|rate| rate.0),
+            card_load: work.on_card.map(|rate| self.rate.0 / rate.0),
+        }
+    }
+
+    fn basis(&self) -> Basis {
+        let mut basis = Basis::of(&[FORMULA]);
+        let known = work();
+        for work in &self.work {
+            let source = if known.contains(work) {
+                PRACTICE
+            } else {
+                Source::GIVEN
+            };
+            basis.assume(
+                format!("{}: a core does", work.name),
+                work.per_core.0,
+                "B/s",
+                source,
+            );
+            if let Some(rate) = work.on_card {
+                basis.assume(
+                    format!("{}: the card does", work.name),
+                    rate.0,
+                    "B/s",
+                    source,
+                );
+            }
+        }
+        basis
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::near::near;
+
+    #[test]
+    fn the_card_gives_back_the_cores_its_work_took() {
+        let answer = Dpu::default().answer();
+        // 50 GB/s over 5.25, 5 and 10 GB/s a core.
+        near(answer.cores_without, 50.0 / 5.25 + 10.0 + 5.0, 1e-9);
+        assert!(answer.cores_with.abs() < f64::EPSILON);
+        near(answer.share_freed, answer.cores_without / 128.0, 1e-9);
+    }
+
+    #[test]
+    fn no_penalty_ends_where_an_engine_does() {
+        let answer = Dpu::default().answer();
+        assert_eq!(answer.bound_with, "erasure coding");
+        near(answer.rate_with_bytes_per_s, 25e9, 1e-9);
+    }
+
+    #[test]
+    fn work_the_card_cannot_do_stays_on_the_host() {
+        let mut asked = Dpu::default();
+        asked.work[2].on_card = None;
+        let answer = asked.answer();
+        near(answer.cores_with, 5.0, 1e-9);
+        near(answer.rate_with_bytes_per_s, 50e9, 1e-9);
+    }
+}

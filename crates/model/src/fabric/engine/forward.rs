@@ -1,0 +1,185 @@
+//! What switches do: take packets in, send them on, and stop their neighbours in time.
+
+use super::{super::port::NIL, Engine, Event};
+
+/// A pause frame on the wire: 64 bytes, preamble and gap.
+const PAUSE_FRAME_BYTES: u64 = 84;
+
+impl Engine<'_> {
+    /// A packet reaches the far end of a link.
+    #[inline]
+    pub(super) fn arrive(&mut self, link: u32, packet: u32) {
+        let node = self.ports[link as usize].to;
+        if self.net.is_host(node) {
+            self.deliver(packet);
+            return;
+        }
+        let held = self.pool.at_mut(packet);
+        let out = self.routes.link(held.route);
+        held.route += 1;
+        held.came_by = link;
+        held.ready_ps = self.now + self.latency_ps;
+        let bytes = u64::from(held.bytes);
+        let shared = &mut self.shared[node as usize];
+        let admitted = if self.lossless {
+            self.ingress[link as usize].admit(shared, bytes)
+        } else {
+            shared.admit_lossy(self.ports[out as usize].queue_bytes, bytes)
+        };
+        if !admitted {
+            self.drop_packet(out, packet);
+            return;
+        }
+        self.ports[out as usize].enqueue(&mut self.pool, packet, bytes);
+        if self.ports[out as usize].watched {
+            self.record_queue(out);
+        }
+        self.kick(out);
+        if self.lossless {
+            let shared = &self.shared[node as usize];
+            if self.ingress[link as usize].should_stop(shared) {
+                self.stop(link, node);
+            }
+        }
+    }
+
+    /// Sends from a port that has something to send, now or when its wire is free.
+    #[inline]
+    pub(super) fn kick(&mut self, link: u32) {
+        let port = &mut self.ports[link as usize];
+        if port.armed || port.paused || port.head == NIL {
+            return;
+        }
+        if port.busy_until_ps > self.now {
+            port.armed = true;
+            self.wheel.push(port.busy_until_ps, Event::Free { link });
+        } else if self.net.is_host(port.from) {
+            self.emit(link);
+        } else {
+            self.transmit(link);
+        }
+    }
+
+    /// A port's wire is free.
+    #[inline]
+    pub(super) fn free(&mut self, link: u32) {
+        self.ports[link as usize].armed = false;
+        self.kick(link);
+    }
+
+    /// Sends the packet at the head of a switch's port.
+    #[inline]
+    fn transmit(&mut self, link: u32) {
+        let port = &mut self.ports[link as usize];
+        let place = port.head;
+        let packet = self.pool.at_mut(place);
+        let bytes = u64::from(packet.bytes);
+        port.head = packet.next;
+        if let Some(ecn) = &self.marking[link as usize]
+            && port.queue_bytes > ecn.kmin.0
+            && self.dice.chance(ecn.share(port.queue_bytes as f64))
+        {
+            packet.marked = true;
+            port.marked_packets += 1;
+        }
+        port.queue_bytes -= bytes;
+        port.sent_bytes += bytes;
+        port.busy_until_ps = self.now.max(packet.ready_ps) + port.wire_time_ps(bytes);
+        let came_by = packet.came_by;
+        let arrives = port.busy_until_ps + port.wire_ps;
+        let packet = place;
+        self.wheel.push(arrives, Event::Arrive { link, packet });
+        if port.head != NIL {
+            port.armed = true;
+            self.wheel.push(port.busy_until_ps, Event::Free { link });
+        }
+        let node = port.from as usize;
+        if port.watched {
+            self.record_queue(link);
+        }
+        if self.lossless {
+            let (ingress, shared) = (&mut self.ingress[came_by as usize], &mut self.shared[node]);
+            ingress.release(shared, bytes);
+            if ingress.should_go(shared) {
+                ingress.stopped = false;
+                self.signal(came_by, false);
+            }
+        } else {
+            self.shared[node].release_lossy(bytes);
+        }
+    }
+
+    /// Tells the neighbour at the other end of `link` to stop, and remembers on whose account.
+    #[cold]
+    fn stop(&mut self, link: u32, node: u32) {
+        self.ingress[link as usize].stopped = true;
+        let fullest = self.net.leaving[node as usize]
+            .iter()
+            .copied()
+            .max_by_key(|out| self.ports[*out as usize].queue_bytes)
+            .unwrap_or(NIL);
+        self.pause_roots[link as usize] = self.root(fullest);
+        self.signal(link, true);
+    }
+
+    /// The congestion behind a full egress: itself, or, where its queue grew while it was paused,
+    /// what it was paused for.
+    fn root(&self, egress: u32) -> u32 {
+        let Some(port) = self.ports.get(egress as usize) else {
+            return NIL;
+        };
+        let pauses = &self.pauses[egress as usize];
+        let drains_ps = pauses.ended_ps + port.wire_time_ps(port.queue_bytes);
+        if port.paused || (pauses.count > 0 && drains_ps > self.now) {
+            pauses.root
+        } else {
+            egress
+        }
+    }
+
+    /// Sends a pause frame, or the one that ends it, back along `link`.
+    #[cold]
+    fn signal(&mut self, link: u32, stop: bool) {
+        let back = &mut self.ports[(link ^ 1) as usize];
+        back.busy_until_ps =
+            back.busy_until_ps.max(self.now) + back.wire_time_ps(PAUSE_FRAME_BYTES);
+        back.sent_bytes += PAUSE_FRAME_BYTES;
+        let at = back.busy_until_ps + back.wire_ps + back.response_ps;
+        self.tally.pause_frames += u64::from(stop);
+        self.wheel.push(at, Event::Pause { link, stop });
+    }
+
+    /// A pause takes effect, or ends.
+    #[cold]
+    pub(super) fn pause(&mut self, link: u32, stop: bool) {
+        if self.ports[link as usize].watched {
+            self.record_pause(link, stop);
+        }
+        if stop {
+            self.ports[link as usize].paused = true;
+            let pauses = &mut self.pauses[link as usize];
+            pauses.since_ps = self.now;
+            pauses.count += 1;
+            pauses.root = self.pause_roots[link as usize];
+            self.tally.first_pause_ps.get_or_insert(self.now);
+            self.look_later();
+        } else {
+            self.end_pause(link);
+            self.ports[link as usize].paused = false;
+            self.kick(link);
+        }
+    }
+
+    /// Loses a packet that found no room.
+    #[cold]
+    fn drop_packet(&mut self, out: u32, place: u32) {
+        let packet = *self.pool.at(place);
+        self.pool.free(place);
+        self.ports[out as usize].dropped_packets += 1;
+        self.tally.dropped_packets += 1;
+        self.tally.dropped_bytes += u64::from(packet.bytes);
+        let (flow, seq) = (packet.flow, packet.seq);
+        self.wheel
+            .push(self.now + self.timeout_ps, Event::Timeout { flow, seq });
+    }
+}

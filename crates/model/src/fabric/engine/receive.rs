@@ -1,0 +1,182 @@
+//! What hosts do as receivers: take packets in order, answer marks, and ask for what is missing.
+
+use super::{super::scenario::Control, Engine, Event};
+
+/// The receiving half of a flow.
+#[derive(Clone, Debug)]
+pub(crate) struct Receiver {
+    /// The next packet in order.
+    pub(crate) expected: u32,
+    packets: u32,
+    /// When the last notification left, or will.
+    notified_ps: Option<u64>,
+    /// Payload that arrived in order.
+    pub(crate) delivered_bytes: u64,
+    /// When the last byte arrived.
+    pub(crate) finished_ps: Option<u64>,
+    /// Asked for the packet now expected.
+    asked: bool,
+    /// Runs of packets that arrived ahead of a hole, for senders that do not go back.
+    ahead: Vec<(u32, u32)>,
+}
+
+impl Receiver {
+    pub(super) fn new(packets: u32) -> Self {
+        Self {
+            expected: 0,
+            packets,
+            notified_ps: None,
+            delivered_bytes: 0,
+            finished_ps: None,
+            asked: false,
+            ahead: Vec::new(),
+        }
+    }
+
+    /// When to send the notification that a marked packet calls for, if none is under way: at once
+    /// after a quiet interval, else when the running interval ends.
+    fn notify(&mut self, now: u64, interval_ps: u64) -> Option<u64> {
+        let leaves = match self.notified_ps {
+            Some(last) if last > now => return None,
+            Some(last) => now.max(last + interval_ps),
+            None => now,
+        };
+        self.notified_ps = Some(leaves);
+        Some(leaves)
+    }
+
+    /// Keeps a packet that came ahead of a hole; false if it is there already.
+    fn keep(&mut self, seq: u32) -> bool {
+        let place = self.ahead.partition_point(|(start, _)| *start <= seq);
+        let before = place.checked_sub(1).map(|i| self.ahead[i]);
+        if before.is_some_and(|(_, end)| seq < end) {
+            return false;
+        }
+        let joins_before = before.is_some_and(|(_, end)| end == seq);
+        let joins_after = self
+            .ahead
+            .get(place)
+            .is_some_and(|(start, _)| *start == seq + 1);
+        match (joins_before, joins_after) {
+            (true, true) => {
+                self.ahead[place - 1].1 = self.ahead[place].1;
+                self.ahead.remove(place);
+            }
+            (true, false) => self.ahead[place - 1].1 = seq + 1,
+            (false, true) => self.ahead[place].0 = seq,
+            (false, false) => self.ahead.insert(place, (seq, seq + 1)),
+        }
+        true
+    }
+
+    /// Moves on past the packet expected, and past what already lies behind it.
+    #[inline]
+    fn advance(&mut self) {
+        self.expected += 1;
+        self.asked = false;
+        while let Some((start, end)) = self.ahead.first().copied()
+            && start <= self.expected
+        {
+            self.expected = self.expected.max(end);
+            self.ahead.remove(0);
+        }
+    }
+}
+
+impl Engine<'_> {
+    /// A packet reaches its host.
+    #[inline]
+    pub(super) fn deliver(&mut self, place: u32) {
+        let packet = *self.pool.at(place);
+        self.pool.free(place);
+        let (flow, bytes) = (packet.flow, u64::from(packet.bytes));
+        let windowed = matches!(self.control, Control::Dctcp | Control::Newreno);
+        let receiver = &mut self.receivers[flow as usize];
+        let taken = if packet.seq == receiver.expected {
+            receiver.advance();
+            true
+        } else {
+            windowed && packet.seq > receiver.expected && receiver.keep(packet.seq)
+        };
+        if taken {
+            receiver.delivered_bytes += bytes - self.overhead_bytes;
+            self.tally.delivered_bytes += bytes;
+            if receiver.expected == receiver.packets && receiver.finished_ps.is_none() {
+                receiver.finished_ps = Some(self.now);
+                self.unfinished -= 1;
+            }
+        } else {
+            self.tally.discarded_bytes += bytes;
+        }
+        self.answer(flow, packet.seq, packet.marked, windowed);
+    }
+
+    /// What the receiver sends back.
+    #[inline]
+    fn answer(&mut self, flow: u32, seq: u32, marked: bool, windowed: bool) {
+        let receiver = &mut self.receivers[flow as usize];
+        let sender = &self.senders[flow as usize];
+        let back_ps = self.now + sender.return_ps;
+        if windowed {
+            let ack = receiver.expected;
+            self.wheel.push(back_ps, Event::Ack { flow, ack, marked });
+            return;
+        }
+        if marked && self.control == Control::Dcqcn {
+            let interval = self.constants[sender.constants as usize].cnp_interval_ps;
+            if let Some(leaves) = receiver.notify(self.now, interval) {
+                self.tally.notifications += 1;
+                let at = leaves + sender.return_ps;
+                self.wheel.push(at, Event::Notify { flow });
+            }
+        }
+        if seq > receiver.expected && !receiver.asked {
+            receiver.asked = true;
+            let seq = receiver.expected;
+            self.wheel.push(back_ps, Event::Nak { flow, seq });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn marks_are_answered_at_once_then_once_an_interval() {
+        let mut receiver = Receiver::new(1);
+        let answers: Vec<Option<u64>> = [10, 20, 30, 60, 70, 500]
+            .into_iter()
+            .map(|now| receiver.notify(now, 50))
+            .collect();
+        assert_eq!(
+            answers,
+            [Some(10), Some(60), None, Some(110), None, Some(500)]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn packets_in_any_order_and_number_are_each_taken_once(
+            order in prop::collection::vec(0u32..40, 1..300),
+        ) {
+            let mut receiver = Receiver::new(40);
+            let mut seen = HashSet::new();
+            for seq in order {
+                let taken = if seq == receiver.expected {
+                    receiver.advance();
+                    true
+                } else {
+                    seq > receiver.expected && receiver.keep(seq)
+                };
+                prop_assert_eq!(taken, seen.insert(seq));
+                let in_order = (0..).find(|s| !seen.contains(s)).unwrap();
+                prop_assert_eq!(receiver.expected, in_order);
+            }
+        }
+    }
+}

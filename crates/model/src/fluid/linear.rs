@@ -1,0 +1,230 @@
+//! Whether the fixed point holds: the loop from queue to marks to rates and back, linearised.
+//!
+//! Around the fixed point the equations are linear in small disturbances. Their response to a
+//! sinusoid is a complex number for each frequency; where the loop's gain falls through one, what
+//! its phase still lacks to half a turn is the *phase margin*. Below zero a disturbance grows.
+
+use std::ops::{Add, Mul, Neg, Sub};
+
+use super::{Fluid, Lagged, State};
+
+/// Frequencies tried, spread evenly in the logarithm between these, in radians per second.
+const FREQUENCIES: u32 = 3000;
+const FREQUENCY_MIN: f64 = 1.0;
+const FREQUENCY_MAX: f64 = 1e7;
+
+/// A complex number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Complex {
+    re: f64,
+    im: f64,
+}
+
+/// The linearised senders: how a disturbance of each state, of the lagged rate and of the lagged
+/// marks moves each state.
+struct Linear {
+    states: [[f64; 3]; 3],
+    lagged_rate: [f64; 3],
+    lagged_marks: [f64; 3],
+}
+
+impl Fluid {
+    /// The phase margin of the fixed point in degrees, at every delay; none where the queue is
+    /// pinned at `kmax`, for there the marking is a step and nothing is linear.
+    pub fn phase_margin(&self) -> Option<f64> {
+        let fixed = self.fixed_point();
+        if fixed.pinned {
+            return None;
+        }
+        let linear = self.linearised();
+        let ratio = (FREQUENCY_MAX / FREQUENCY_MIN).ln() / f64::from(FREQUENCIES);
+        let mut before: Option<(f64, f64)> = None;
+        let mut margin: Option<f64> = None;
+        for i in 0..=FREQUENCIES {
+            let frequency = FREQUENCY_MIN * (ratio * f64::from(i)).exp();
+            let gain = self.loop_gain(&linear, frequency);
+            let mut phase = gain.im.atan2(gain.re).to_degrees();
+            if let Some((size_before, phase_before)) = before {
+                // The phase runs on where the arc tangent jumps.
+                phase -= ((phase - phase_before) / 360.0).round() * 360.0;
+                if size_before >= 1.0 && gain.size() < 1.0 {
+                    let here = 180.0 + phase;
+                    margin = Some(margin.map_or(here, |m| m.min(here)));
+                }
+            } else if phase > 0.0 {
+                // At the lowest frequency the loop lags: it cannot lead.
+                phase -= 360.0;
+            }
+            before = Some((gain.size(), phase));
+        }
+        margin
+    }
+
+    /// What comes back of a disturbance of the queue at `frequency`, after once around.
+    fn loop_gain(&self, linear: &Linear, frequency: f64) -> Complex {
+        let s = Complex::new(0.0, frequency);
+        let angle = -frequency * self.delay.0;
+        let lag = Complex::new(angle.cos(), angle.sin());
+        // (sI − A − A_lag·e^{−sτ})·x = B·e^{−sτ}, solved for the first state by Cramer's rule.
+        let mut matrix = [[Complex::new(0.0, 0.0); 3]; 3];
+        for (i, row) in matrix.iter_mut().enumerate() {
+            for (j, cell) in row.iter_mut().enumerate() {
+                *cell = Complex::new(-linear.states[i][j], 0.0);
+                if i == j {
+                    *cell = *cell + s;
+                }
+            }
+            row[0] = row[0] - lag * Complex::new(linear.lagged_rate[i], 0.0);
+        }
+        let mut replaced = matrix;
+        for (row, marks) in replaced.iter_mut().zip(linear.lagged_marks) {
+            row[0] = lag * Complex::new(marks, 0.0);
+        }
+        let response = determinant(&replaced).over(determinant(&matrix));
+        let span = (self.ecn.kmax.0 - self.ecn.kmin.0) as f64 / self.packet.0 as f64;
+        let marks_per_packet = self.ecn.pmax / span;
+        let flows = Complex::new(f64::from(self.flows) * marks_per_packet, 0.0);
+        -(response * flows).over(s)
+    }
+
+    /// The derivatives' own derivatives at the fixed point, by central differences.
+    fn linearised(&self) -> Linear {
+        let fixed = self.fixed_point();
+        let fair = self.packets(fixed.rate);
+        let state = State {
+            rate: fair,
+            target: fair + self.packets(fixed.target_above),
+            alpha: fixed.alpha,
+            queue: 0.0,
+        };
+        let lagged = Lagged {
+            marked: fixed.marked,
+            rate: fair,
+        };
+        let slope = |by: f64, moved: &dyn Fn(f64) -> [f64; 3]| {
+            let (up, down) = (moved(by), moved(-by));
+            [0, 1, 2].map(|i| (up[i] - down[i]) / (2.0 * by))
+        };
+        let small = fair * 1e-4;
+        let by_rate = slope(small, &|d| {
+            let rate = state.rate + d;
+            self.derivatives(&State { rate, ..state }, lagged)
+        });
+        let by_target = slope(small, &|d| {
+            let target = state.target + d;
+            self.derivatives(&State { target, ..state }, lagged)
+        });
+        let by_alpha = slope(1e-5, &|d| {
+            let alpha = state.alpha + d;
+            self.derivatives(&State { alpha, ..state }, lagged)
+        });
+        Linear {
+            states: [0, 1, 2].map(|i| [by_rate[i], by_target[i], by_alpha[i]]),
+            lagged_rate: slope(small, &|d| {
+                let rate = lagged.rate + d;
+                self.derivatives(&state, Lagged { rate, ..lagged })
+            }),
+            lagged_marks: slope(fixed.marked * 1e-4, &|d| {
+                let marked = lagged.marked + d;
+                self.derivatives(&state, Lagged { marked, ..lagged })
+            }),
+        }
+    }
+}
+
+fn determinant(m: &[[Complex; 3]; 3]) -> Complex {
+    let minor = |a: usize, b: usize| m[1][a] * m[2][b] - m[1][b] * m[2][a];
+    m[0][0] * minor(1, 2) - m[0][1] * minor(0, 2) + m[0][2] * minor(0, 1)
+}
+
+impl Complex {
+    fn new(re: f64, im: f64) -> Self {
+        Self { re, im }
+    }
+
+    fn size(self) -> f64 {
+        self.re.hypot(self.im)
+    }
+
+    fn over(self, other: Self) -> Self {
+        let norm = other.re * other.re + other.im * other.im;
+        let turned = self * Self::new(other.re, -other.im);
+        Self::new(turned.re / norm, turned.im / norm)
+    }
+}
+
+impl Add for Complex {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self::new(self.re + other.re, self.im + other.im)
+    }
+}
+
+impl Sub for Complex {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self::new(self.re - other.re, self.im - other.im)
+    }
+}
+
+impl Mul for Complex {
+    type Output = Self;
+    fn mul(self, other: Self) -> Self {
+        Self::new(
+            self.re * other.re - self.im * other.im,
+            self.re * other.im + self.im * other.re,
+        )
+    }
+}
+
+impl Neg for Complex {
+    type Output = Self;
+    fn neg(self) -> Self {
+        Self::new(-self.re, -self.im)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use straightway_core::Seconds;
+
+    use super::{super::tests::paper, *};
+
+    #[test]
+    fn cramer_solves_what_it_is_given() {
+        let c = Complex::new;
+        let m = [
+            [c(2.0, 1.0), c(0.0, 0.0), c(1.0, 0.0)],
+            [c(0.0, 3.0), c(1.0, -1.0), c(0.0, 0.0)],
+            [c(0.0, 0.0), c(4.0, 0.0), c(0.0, 2.0)],
+        ];
+        // (2+i)·(1−i)·2i + 1·(3i·4 − 0)
+        let expected = c(2.0, 1.0) * c(1.0, -1.0) * c(0.0, 2.0) + c(0.0, 12.0);
+        assert_eq!(determinant(&m), expected);
+        assert_eq!(expected.over(expected), c(1.0, 0.0));
+    }
+
+    #[test]
+    fn a_longer_delay_costs_phase_margin() {
+        for flows in [2, 4, 10] {
+            let [short, long] = [4.0, 85.0].map(|us| paper(flows, us).phase_margin());
+            assert!(long < short, "{flows}: {short:?} {long:?}");
+        }
+    }
+
+    #[test]
+    fn the_sign_of_the_margin_says_whether_the_integration_swings() {
+        for (flows, delay_us) in [(2, 4.0), (4, 4.0), (10, 4.0), (10, 85.0), (4, 500.0)] {
+            let fluid = paper(flows, delay_us);
+            let margin = fluid.phase_margin().expect("not pinned");
+            let settled = fluid.settle(Seconds(0.4));
+            let queue = fluid.fixed_point().queue.0 as f64;
+            let swing = (settled.queue_max.0 - settled.queue_min.0) as f64 / queue;
+            assert_eq!(
+                margin > 0.0,
+                swing < 0.1,
+                "{flows} flows, {delay_us} µs: {margin}°, {swing}"
+            );
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The path between storage and GPU memory, and what it carries.
+//!
+//! Nobody's "GDS is 2.5 to 4 times faster" is a constant. A transfer crosses media, a network hop,
+//! host memory, CPU cores and PCIe; taking the copies away helps exactly as much as the copies cost
+//! on *this* host. So the gain is derived: both paths are built from the same parts, the direct one
+//! with fewer, and each carries what its slowest part, or its depth over its latency, allows.
+//!
+//! Throughput is `min(slowest stage, depth · io / latency)`; latency is the sum over stages of
+//! `fixed + io / rate`. Stages of one transfer overlap between transfers, not within one. What it
+//! leaves out is contention inside PCIe and the fabric: the simulators have that.
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Bytes, Rate, Seconds};
+
+use crate::{
+    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
+    provenance::{Basis, Formula, Source},
+};
+
+/// What one node and its way to storage are made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// The media as one node sees it: its share of the drives.
+    pub media: Media,
+    /// The network hop between; absent for drives in the node.
+    pub hop: Option<Hop>,
+    /// What the host can copy.
+    pub host: Host,
+    /// The size of one I/O.
+    pub io: Bytes,
+    /// I/Os in flight by the standard path: its writer or reader threads.
+    pub standard_depth: u64,
+    /// I/Os in flight by the direct path.
+    pub direct_depth: u64,
+}
+
+/// Drives, as one node sees them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Media {
+    /// Until the first byte comes.
+    pub latency: Seconds,
+    /// What the drives sustain together for this node.
+    pub rate: Rate,
+}
+
+/// A network between the node and its storage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hop {
+    /// There and back.
+    pub latency: Seconds,
+    /// What the node's storage ports carry together.
+    pub rate: Rate,
+    /// Host CPU seconds the protocol takes for a GB: zero for RDMA.
+    pub cpu_s_per_gb: f64,
+}
+
+/// The host between network and GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Host {
+    /// What one core copies in memory.
+    pub copy_rate: Rate,
+    /// How often the standard path copies a byte by CPU: page cache, bounce buffer, serialiser.
+    pub copies: u64,
+    /// Cores that may copy or run the protocol.
+    pub cores: u64,
+    /// Memory bandwidth of the host.
+    pub dram_rate: Rate,
+    /// What the DMA between host memory and all of the node's GPUs carries.
+    pub gpu_copy_rate: Rate,
+    /// What PCIe carries between the storage ports or drives and the GPUs, peer to peer.
+    pub peer_rate: Rate,
+    /// The kernel's fixed work for an I/O: system call, interrupt, wake-up.
+    pub io_cost: Seconds,
+}
+
+/// How bytes go between storage and the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Through host memory, copied by the CPU.
+    Standard,
+    /// By DMA from the drive or the network port into the GPU.
+    Direct,
+}
+
+/// What a path carries.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Carried {
+    /// Which way.
+    pub way: Way,
+    /// Sustained bytes per second for one node.
+    pub rate_bytes_per_s: f64,
+    /// What bound it.
+    pub bound_by: String,
+    /// The latency of one I/O on an idle path.
+    pub latency_s: f64,
+    /// Where that latency is spent.
+    pub stages: Vec<StageTime>,
+    /// CPU seconds for each GB moved.
+    pub cpu_s_per_gb: f64,
+    /// Cores kept busy at the sustained rate.
+    pub cores_busy: f64,
+}
+
+/// One stage's part in the latency and its limit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StageTime {
+    /// The stage.
+    pub stage: &'static str,
+    /// Its part of one I/O's latency.
+    pub latency_s: f64,
+    /// The rate it sustains when kept busy.
+    pub rate_bytes_per_s: f64,
+}
+
+/// How often a byte crosses the memory bus with `copies` CPU copies: in by DMA, out by DMA, and a
+/// read and a write for each copy.
+const fn crossings(copies: u64) -> f64 {
+    2.0 + 2.0 * copies as f64
+}
+
+const H200_HOST: Source = Source::read(
+    "peers measured on an H200 host",
+    "limits of that machine: one memcpy thread 9 GB/s, pinned copies 55.1 GB/s",
+);
+
+/// The formulas of this file.
+pub const FORMULAS: [Formula; 2] = [
+    Formula {
+        gives: "rate of a path",
+        text: "B = min(slowest stage, depth · io / latency)",
+        source: Source::computed("Little's law and the slowest stage of a pipeline", ""),
+    },
+    Formula {
+        gives: "latency of an I/O",
+        text: "T = T_media + T_hop + T_copies + Σ io / rate of each stage",
+        source: Source::read(
+            "seed article on GPUDirect Storage",
+            "latency and throughput modelling",
+        ),
+    },
+];
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            media: Media::default(),
+            hop: Some(Hop::default()),
+            host: Host::default(),
+            io: Bytes::mib(4),
+            standard_depth: 8,
+            direct_depth: 64,
+        }
+    }
+}
+
+impl Default for Media {
+    fn default() -> Self {
+        // 100 µs: a flash read under load; DGX-2 saw 135 to 163 µs for 4 KB through the stack.
+        Self {
+            latency: Seconds(100e-6),
+            rate: Rate(50e9),
+        }
+    }
+}
+
+impl Default for Hop {
+    fn default() -> Self {
+        Self {
+            latency: Seconds(10e-6),
+            rate: Rate::gbit(400.0),
+            cpu_s_per_gb: 0.0,
+        }
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            copy_rate: Rate(9e9),
+            copies: 1,
+            cores: 16,
+            dram_rate: Rate(300e9),
+            gpu_copy_rate: Rate(55.1e9),
+            peer_rate: Rate(51.98e9),
+            io_cost: Seconds(5e-6),
+        }
+    }
+}
+
+impl Checked for Node {
+    fn check(&self, c: &mut Checker) {
+        c.within("media", |c| {
+            c.seconds("latency", self.media.latency, TIME_ANY);
+            c.rate("rate", self.media.rate, RATE_ANY);
+        });
+        if let Some(hop) = &self.hop {
+            c.within("hop", |c| {
+                c.seconds("latency", hop.latency, TIME_ANY);
+                c.rate("rate", hop.rate, RATE_ANY);
+                c.range("cpu_s_per_gb", hop.cpu_s_per_gb, 0.0..=1000.0, "s/GB");
+            });
+        }
+        c.within("host", |c| {
+            let host = &self.host;
+            c.rate("copy_rate", host.copy_rate, RATE_ANY);
+            c.count("copies", host.copies, 0..=16);
+            c.count("cores", host.cores, 1..=4096);
+            c.rate("dram_rate", host.dram_rate, RATE_ANY);
+            c.rate("gpu_copy_rate", host.gpu_copy_rate, RATE_ANY);
+            c.rate("peer_rate", host.peer_rate, RATE_ANY);
+            c.seconds("io_cost", host.io_cost, TIME_ANY);
+        });
+        c.bytes("io", self.io, BYTES_ANY);
+        c.count("standard_depth", self.standard_depth, 1..=1_000_000);
+        c.count("direct_depth", self.direct_depth, 1..=1_000_000);
+    }
+}
+
+impl Node {
+    /// What this node carries by `way`.
+    pub fn carry(&self, way: Way) -> Carried {
+        let stages = self.stages(way);
+        let depth = match way {
+            Way::Standard => self.standard_depth,
+            Way::Direct => self.direct_depth,
+        };
+        let latency_s: f64 = stages.iter().map(|s| s.latency_s).sum();
+        let slowest = stages
+            .iter()
+            .min_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s))
+            .expect("every path has media");
+        let by_depth = depth as f64 * self.io.0 as f64 / latency_s;
+        let (rate, bound_by) = if by_depth < slowest.rate_bytes_per_s {
+            (by_depth, format!("depth {depth} over the latency"))
+        } else {
+            (slowest.rate_bytes_per_s, slowest.stage.to_owned())
+        };
+        let cpu_s_per_gb = self.cpu_s_per_byte(way) * 1e9;
+        Carried {
+            way,
+            rate_bytes_per_s: rate,
+            bound_by,
+            latency_s,
+            cpu_s_per_gb,
+            cores_busy: cpu_s_per_gb * rate / 1e9,
+            stages,
+        }
+    }
+
+    /// The stages a byte passes, each with its part of the latency and its sustained rate.
+    fn stages(&self, way: Way) -> Vec<StageTime> {
+        let io = self.io.0 as f64;
+        let stage = |stage, fixed: Seconds, rate: f64| StageTime {
+            stage,
+            latency_s: fixed.0 + io / rate,
+            rate_bytes_per_s: rate,
+        };
+        let host = &self.host;
+        let mut stages = vec![stage("media", self.media.latency, self.media.rate.0)];
+        stages.extend(
+            self.hop
+                .as_ref()
+                .map(|hop| stage("network", hop.latency, hop.rate.0)),
+        );
+        let now = Seconds(0.0);
+        match way {
+            Way::Direct => stages.push(stage("pcie peer to peer", now, host.peer_rate.0)),
+            Way::Standard => {
+                stages.push(stage("host to gpu copy", now, host.gpu_copy_rate.0));
+                let dram = host.dram_rate.0 / crossings(host.copies);
+                stages.push(StageTime {
+                    stage: "host memory",
+                    latency_s: 0.0,
+                    rate_bytes_per_s: dram,
+                });
+            }
+        }
+        // One I/O is worked on by one core; many I/Os keep all cores busy.
+        let cpu_s = self.cpu_s_per_byte(way);
+        stages.push(StageTime {
+            stage: "cpu",
+            latency_s: cpu_s * io,
+            rate_bytes_per_s: host.cores as f64 / cpu_s.max(1e-18),
+        });
+        stages
+    }
+
+    /// CPU time a byte costs: its copies, the protocol, and its part of the I/O's fixed work.
+    fn cpu_s_per_byte(&self, way: Way) -> f64 {
+        let host = &self.host;
+        let fixed = host.io_cost.0 / self.io.0 as f64;
+        let protocol = self.hop.as_ref().map_or(0.0, |hop| hop.cpu_s_per_gb / 1e9);
+        let copies = match way {
+            Way::Standard => host.copies as f64 / host.copy_rate.0,
+            Way::Direct => 0.0,
+        };
+        fixed + protocol + copies
+    }
+
+    /// Names the constants of the path.
+    pub fn assume(&self, basis: &mut Basis) {
+        let (host, from) = (&self.host, Host::default());
+        let gds_guide = Source::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
+        basis.assume_or(
+            "media latency",
+            (self.media.latency.0, Media::default().latency.0),
+            "s",
+            gds_guide,
+        );
+        basis.assume(
+            "media rate of a node",
+            self.media.rate.0,
+            "B/s",
+            Source::GIVEN,
+        );
+        if let Some(hop) = &self.hop {
+            basis.assume("network rate of a node", hop.rate.0, "B/s", Source::GIVEN);
+            basis.assume_or(
+                "network latency",
+                (hop.latency.0, Hop::default().latency.0),
+                "s",
+                Source::read("seed article on storage networking", "RoCE below 10 µs"),
+            );
+        }
+        let copy = (host.copy_rate.0, from.copy_rate.0);
+        basis.assume_or("memory copy by one core", copy, "B/s", H200_HOST);
+        basis.assume(
+            "cpu copies of a byte",
+            host.copies as f64,
+            "",
+            Source::GIVEN,
+        );
+        basis.assume(
+            "cores for copies and protocol",
+            host.cores as f64,
+            "",
+            Source::GIVEN,
+        );
+        let dma = (host.gpu_copy_rate.0, from.gpu_copy_rate.0);
+        basis.assume_or("host to gpu copy", dma, "B/s", H200_HOST);
+        let peer = (host.peer_rate.0, from.peer_rate.0);
+        let pcie = Source::computed("pcie-bench model", "Gen5 x16, 256 B payloads");
+        basis.assume_or("pcie peer to peer", peer, "B/s", pcie);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn without_copies_to_save_direct_gains_nothing() {
+        let mut node = Node::default();
+        node.host.copies = 0;
+        node.host.gpu_copy_rate = node.host.peer_rate;
+        node.host.dram_rate = Rate(1e15);
+        (node.standard_depth, node.direct_depth) = (64, 64);
+        let (standard, direct) = (node.carry(Way::Standard), node.carry(Way::Direct));
+        assert!((direct.rate_bytes_per_s / standard.rate_bytes_per_s - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn few_copying_cores_bound_the_standard_path_and_not_the_direct_one() {
+        let mut node = Node::default();
+        node.host.cores = 2;
+        let (standard, direct) = (node.carry(Way::Standard), node.carry(Way::Direct));
+        assert_eq!(standard.bound_by, "cpu");
+        // Two cores at 9 GB/s less the fixed cost of each I/O.
+        assert!((standard.rate_bytes_per_s / 17.8e9 - 1.0).abs() < 0.01);
+        assert_eq!(direct.bound_by, "media");
+        assert!((direct.rate_bytes_per_s - 50e9).abs() < 1.0);
+    }
+
+    #[test]
+    fn one_io_in_flight_is_bound_by_its_latency() {
+        let node = Node {
+            standard_depth: 1,
+            ..Node::default()
+        };
+        let carried = node.carry(Way::Standard);
+        let by_hand = node.io.0 as f64 / carried.stages.iter().map(|s| s.latency_s).sum::<f64>();
+        assert!((carried.rate_bytes_per_s - by_hand).abs() < 1.0);
+        assert!(carried.bound_by.starts_with("depth 1"));
+    }
+
+    #[test]
+    fn memory_is_crossed_twice_by_dma_and_twice_by_each_copy() {
+        let mut node = Node::default();
+        node.host.dram_rate = Rate(40e9);
+        let carried = node.carry(Way::Standard);
+        assert_eq!(carried.bound_by, "host memory");
+        assert!((carried.rate_bytes_per_s - 10e9).abs() < 1.0);
+    }
+
+    proptest! {
+        #[test]
+        fn more_of_anything_never_carries_less(
+            cores in 1u64..64, copies in 0u64..4, depth in 1u64..64, io in 4096u64..64 << 20,
+        ) {
+            let mut node = Node { standard_depth: depth, io: Bytes(io), ..Node::default() };
+            node.host.cores = cores;
+            node.host.copies = copies;
+            let before = node.carry(Way::Standard).rate_bytes_per_s;
+            node.host.cores += 1;
+            node.standard_depth += 1;
+            node.media.rate.0 *= 1.5;
+            prop_assert!(node.carry(Way::Standard).rate_bytes_per_s >= before * (1.0 - 1e-12));
+            node.host.copies += 1;
+            prop_assert!(node.carry(Way::Standard).latency_s > 0.0);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Which link, engine or buffer holds a stream back, and how that is known.
+//!
+//! A stream is held by the busiest thing on its way, if that is busy enough to be full. If nothing
+//! is, either a port had TLPs to send and no credits to send them with, or the stream simply has
+//! too little in flight for the latency it sees.
+
+use std::collections::BTreeMap;
+
+use straightway_core::{Bytes, Rate, Seconds};
+
+use super::{
+    bound::{Resource, costs},
+    engine::Finished,
+    outcome::{Limit, StreamOutcome},
+    scenario::{Arbiter, Mode},
+    topology::{PortName, Topology, initiator},
+};
+
+/// From here on something counts as full. Round robin between unequal TLPs and the start and end
+/// of a run leave a few percent.
+const FULL_SHARE: f64 = 0.9;
+
+/// From here on missing credits count as the reason.
+const STARVED_SHARE: f64 = 0.25;
+
+/// What holds a stream, and the thing itself where there is one.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) limit: Limit,
+    by: Option<Resource>,
+}
+
+/// What holds each stream.
+pub(super) fn limits(topology: &Topology, run: &Finished, seconds: f64) -> Vec<Held> {
+    let used: Vec<BTreeMap<Resource, f64>> = topology
+        .streams
+        .iter()
+        .map(|s| costs(topology, s))
+        .collect();
+    let mut sharers: BTreeMap<Resource, usize> = BTreeMap::new();
+    for resource in used.iter().flat_map(BTreeMap::keys) {
+        *sharers.entry(*resource).or_default() += 1;
+    }
+    let busy = busy(run, seconds);
+    (0..used.len())
+        .map(|i| {
+            let share = |r: &Resource| busy.get(r).copied().unwrap_or(0.0);
+            let busiest = used[i]
+                .keys()
+                .copied()
+                .max_by(|a, b| share(a).total_cmp(&share(b)));
+            match busiest.filter(|r| share(r) >= FULL_SHARE) {
+                Some(r) => Held {
+                    limit: full(topology, r, share(&r), sharers[&r]),
+                    by: Some(r),
+                },
+                None => starved_or_latent(topology, run, seconds, i, &used[i]),
+            }
+        })
+        .collect()
+}
+
+/// The share of the time each thing was at work.
+fn busy(run: &Finished, seconds: f64) -> BTreeMap<Resource, f64> {
+    let share = |ps: u64| ps as f64 * 1e-12 / seconds;
+    let ports = run
+        .ports
+        .iter()
+        .map(|(port, tally)| (Resource::Port(*port), share(tally.busy)));
+    let devices = run
+        .devices
+        .iter()
+        .enumerate()
+        .flat_map(|(n, [writes, reads, out, into])| {
+            [
+                (Resource::Writes(n), share(*writes)),
+                (Resource::Reads(n), share(*reads)),
+                (Resource::MediaOut(n), share(*out)),
+                (Resource::MediaIn(n), share(*into)),
+            ]
+        });
+    ports.chain(devices).collect()
+}
+
+fn full(topology: &Topology, resource: Resource, share: f64, sharers: usize) -> Limit {
+    let percent = share * 100.0;
+    let streams = match sharers {
+        1 => "one stream".to_owned(),
+        n => format!("{n} streams"),
+    };
+    let name = |n: usize| &topology.nodes[n].name;
+    let (what, why) = match resource {
+        Resource::Port(port) => {
+            let (rate, width) = topology.port_rate(port);
+            let width = width.map_or_else(String::new, |w| format!("{w}, "));
+            let what = match port {
+                PortName::Up(_) | PortName::Down(_) => {
+                    format!("link {}", topology.port_label(port))
+                }
+                _ => topology.port_label(port),
+            };
+            let why = format!(
+                "{width}{} with headers, {percent:.1} % busy with {streams}",
+                Rate(rate)
+            );
+            (what, why)
+        }
+        Resource::MediaOut(n) => (
+            format!("media of {}", name(n)),
+            format!("reading {percent:.1} % of the time for {streams}"),
+        ),
+        Resource::MediaIn(n) => (
+            format!("media of {}", name(n)),
+            format!("writing {percent:.1} % of the time for {streams}"),
+        ),
+        Resource::Writes(n) => (
+            format!("DMA engine of {}", name(n)),
+            format!("issuing writes {percent:.1} % of the time for {streams}"),
+        ),
+        Resource::Reads(n) => (
+            format!("DMA engine of {}", name(n)),
+            format!("issuing reads {percent:.1} % of the time for {streams}"),
+        ),
+    };
+    Limit { what, why }
+}
+
+fn starved_or_latent(
+    topology: &Topology,
+    run: &Finished,
+    seconds: f64,
+    number: usize,
+    used: &BTreeMap<Resource, f64>,
+) -> Held {
+    let stream = &topology.streams[number];
+    let on_way = |port: &PortName| used.contains_key(&Resource::Port(*port));
+    let starved = run.ports.iter().filter(|(port, _)| on_way(port));
+    let starved = starved.max_by_key(|(_, tally)| tally.starved);
+    if let Some((port, tally)) = starved
+        && tally.starved as f64 * 1e-12 / seconds >= STARVED_SHARE
+    {
+        let percent = tally.starved as f64 * 1e-10 / seconds;
+        return Held {
+            limit: Limit {
+                what: format!("credits of {}", topology.port_label(*port)),
+                why: format!(
+                    "TLPs were ready and the far end had no room {percent:.0} % of the time"
+                ),
+            },
+            by: Some(Resource::Port(*port)),
+        };
+    }
+    let progress = &run.streams[number];
+    let fenced = progress.fence_wait as f64 * 1e-12;
+    let active = (progress.last - progress.start) as f64 * 1e-12;
+    if fenced / active >= STARVED_SHARE {
+        let each = Seconds(fenced / progress.fences as f64);
+        return Held {
+            limit: Limit {
+                what: "fences".to_owned(),
+                why: format!(
+                    "{} of {each} each take {:.0} % of its time",
+                    progress.fences,
+                    100.0 * fenced / active
+                ),
+            },
+            by: None,
+        };
+    }
+    let node = &topology.nodes[initiator(stream)];
+    let verb = match stream.mode {
+        Mode::Write => "writes",
+        Mode::Read => "reads",
+    };
+    Held {
+        limit: Limit {
+            what: "latency".to_owned(),
+            why: format!(
+                "{} {verb} of {} in flight on {}, {} each",
+                stream.depth,
+                Bytes(stream.io_bytes),
+                node.name,
+                Seconds(progress.latency.mean() * 1e-12),
+            ),
+        },
+        by: None,
+    }
+}
+
+/// What holds the most streams, with how its arbiter shared it out.
+pub(super) fn bottleneck(topology: &Topology, held: &[Held], streams: &[StreamOutcome]) -> Limit {
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for (i, one) in held.iter().enumerate() {
+        let entry = counts.entry(one.limit.what.as_str()).or_insert((0, i));
+        entry.0 += 1;
+    }
+    // Of those that hold equally many, the one that holds the first stream.
+    let most = counts
+        .values()
+        .max_by_key(|(count, first)| (*count, std::cmp::Reverse(*first)));
+    let Some((_, first)) = most else {
+        unreachable!("a scenario has a stream");
+    };
+    let one = &held[*first];
+    let mut limit = one.limit.clone();
+    let rates = held
+        .iter()
+        .zip(streams)
+        .filter(|(h, _)| h.limit.what == limit.what);
+    let rates: Vec<f64> = rates.map(|(_, s)| s.bytes_per_s.0).collect();
+    if let (Some(Resource::Port(port)), true) = (one.by, rates.len() > 1) {
+        let least = rates.iter().copied().fold(f64::MAX, f64::min);
+        let most = rates.iter().copied().fold(0.0, f64::max);
+        let arbiter = match arbiter_of(topology, port) {
+            Arbiter::RoundRobin => "round robin",
+            Arbiter::WeightedRoundRobin => "weighted round robin",
+            Arbiter::WeightedFair => "weighted fair queueing",
+        };
+        let shares = if most / least < 1.01 {
+            format!("{} each", Rate(least))
+        } else {
+            format!("{} to {} each", Rate(least), Rate(most))
+        };
+        limit.why = format!("{}; {arbiter} gives them {shares}", limit.why);
+    }
+    limit
+}
+
+/// The arbiter that decides who enters a port.
+fn arbiter_of(topology: &Topology, port: PortName) -> Arbiter {
+    let node = |n: usize| &topology.nodes[n];
+    match port {
+        PortName::Down(n) => node(n).parent.map_or(node(n).arbiter, |p| node(p).arbiter),
+        PortName::Up(n) | PortName::Peer(n) | PortName::Memory(n) => node(n).arbiter,
+    }
+}

@@ -1,0 +1,192 @@
+//! What the streams could get at best, without simulating anything.
+//!
+//! Every link, memory, medium and DMA engine on a stream's way has a rate, and a byte of the
+//! stream costs so much of it (headers included). Filling all streams up at the same speed until
+//! something is full, then the rest, and so on, gives the max-min fair share: an upper bound for
+//! what round robin reaches, and the answer at once where a simulation takes seconds. A stream is
+//! also held by its depth: what is in flight divided by how long one I/O takes on an idle tree.
+
+use std::collections::BTreeMap;
+
+use super::{
+    link::{Generation, Packet},
+    scenario::Mode,
+    topology::{PortName, Stream, Topology, initiator},
+};
+
+/// Something with a rate that streams share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resource {
+    /// A link, a host's inside, or a memory; in wire bytes.
+    Port(PortName),
+    /// What a drive's media give, in bytes.
+    MediaOut(usize),
+    /// What they take.
+    MediaIn(usize),
+    /// A DMA engine's writes, in TLPs.
+    Writes(usize),
+    /// Its read requests.
+    Reads(usize),
+}
+
+/// What a stream could get, and what holds it there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// Bytes a second.
+    pub bytes_per_s: f64,
+    /// What is full; `None` when the stream's own depth is.
+    pub by: Option<Resource>,
+}
+
+/// The fair bound of every stream.
+pub fn bounds(topology: &Topology) -> Vec<Bound> {
+    let costs: Vec<BTreeMap<Resource, f64>> = topology
+        .streams
+        .iter()
+        .map(|s| costs(topology, s))
+        .collect();
+    let own: Vec<f64> = topology
+        .streams
+        .iter()
+        .map(|s| depth_bytes_per_s(topology, s))
+        .collect();
+    let mut left: BTreeMap<Resource, f64> = BTreeMap::new();
+    for resource in costs.iter().flat_map(BTreeMap::keys) {
+        left.insert(*resource, capacity(topology, *resource));
+    }
+    let mut rates = vec![0.0; costs.len()];
+    let mut by: Vec<Option<Option<Resource>>> = vec![None; costs.len()];
+    while by.iter().any(Option::is_none) {
+        let mut load: BTreeMap<Resource, f64> = BTreeMap::new();
+        for (cost, _) in costs.iter().zip(&by).filter(|(_, by)| by.is_none()) {
+            for (resource, each) in cost {
+                *load.entry(*resource).or_default() += each;
+            }
+        }
+        let full = load.iter().map(|(r, each)| (left[r].max(0.0) / each, *r));
+        let full = full.min_by(|a, b| a.0.total_cmp(&b.0));
+        let open = (0..costs.len()).filter(|i| by[*i].is_none());
+        let depth = open
+            .map(|i| (own[i] - rates[i], i))
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        let (depth_step, depth_stream) = depth.expect("a stream is open");
+        let step = full
+            .map_or(depth_step, |(step, _)| step.min(depth_step))
+            .max(0.0);
+        for i in (0..costs.len()).filter(|i| by[*i].is_none()) {
+            rates[i] += step;
+        }
+        for (resource, each) in &load {
+            *left
+                .get_mut(resource)
+                .expect("every resource has a capacity") -= step * each;
+        }
+        match full {
+            Some((least, resource)) if least <= depth_step => {
+                for i in (0..costs.len()).filter(|i| costs[*i].contains_key(&resource)) {
+                    by[i].get_or_insert(Some(resource));
+                }
+            }
+            _ => by[depth_stream] = Some(None),
+        }
+    }
+    let bound = |(rate, by): (f64, Option<Option<Resource>>)| Bound {
+        bytes_per_s: rate,
+        by: by.flatten(),
+    };
+    rates.into_iter().zip(by).map(bound).collect()
+}
+
+/// The rate of a resource.
+fn capacity(topology: &Topology, resource: Resource) -> f64 {
+    let node = |n: usize| &topology.nodes[n];
+    match resource {
+        Resource::Port(port) => topology.port_rate(port).0,
+        Resource::MediaOut(n) => node(n).media_read_bytes_per_s.unwrap_or(f64::MAX),
+        Resource::MediaIn(n) => node(n).media_write_bytes_per_s.unwrap_or(f64::MAX),
+        Resource::Writes(n) => node(n).dma_writes_per_s.unwrap_or(f64::MAX),
+        Resource::Reads(n) => node(n).dma_reads_per_s.unwrap_or(f64::MAX),
+    }
+}
+
+/// What a byte of a stream costs of everything on its way.
+pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, f64> {
+    let mut costs = BTreeMap::new();
+    let mover = initiator(stream);
+    let node = &topology.nodes[mover];
+    let bytes = stream.io_bytes as f64;
+    let payloads = stream.io_bytes.div_ceil(u64::from(stream.mps_bytes)) as f64 / bytes;
+    let requests = stream.io_bytes.div_ceil(u64::from(stream.mrrs_bytes)) as f64 / bytes;
+    let mut add = |port: PortName, packet: Packet, per_byte: f64| {
+        let generation = topology
+            .port_rate(port)
+            .1
+            .map_or(Generation::Gen5, |w| w.generation);
+        let header = f64::from(packet.overhead_bytes(generation));
+        let is_link = matches!(port, PortName::Up(_) | PortName::Down(_));
+        let cost = match (packet, is_link) {
+            (Packet::Read, true) => header * per_byte,
+            (Packet::Read, false) if matches!(port, PortName::Memory(_)) => 1.0,
+            (Packet::Read, false) => 0.0,
+            (_, true) => 1.0 + header * per_byte,
+            (_, false) => 1.0,
+        };
+        *costs.entry(Resource::Port(port)).or_insert(0.0) += cost;
+    };
+    match stream.mode {
+        Mode::Write => {
+            let ports = topology.ports(stream.from, stream.to);
+            ports
+                .into_iter()
+                .for_each(|p| add(p, Packet::Write, payloads));
+        }
+        Mode::Read => {
+            let out = topology.ports(stream.to, stream.from);
+            out.into_iter().for_each(|p| add(p, Packet::Read, requests));
+            let back = topology.ports(stream.from, stream.to);
+            back.into_iter()
+                .for_each(|p| add(p, Packet::Completion, payloads));
+        }
+    }
+    match stream.mode {
+        Mode::Write => {
+            node.media_read_bytes_per_s
+                .map(|_| costs.insert(Resource::MediaOut(mover), 1.0));
+            node.dma_writes_per_s
+                .map(|_| costs.insert(Resource::Writes(mover), payloads));
+        }
+        Mode::Read => {
+            node.media_write_bytes_per_s
+                .map(|_| costs.insert(Resource::MediaIn(mover), 1.0));
+            node.dma_reads_per_s
+                .map(|_| costs.insert(Resource::Reads(mover), requests));
+        }
+    }
+    costs.retain(|_, cost| *cost > 0.0);
+    costs
+}
+
+/// Little's law on an idle tree: what is in flight over how long it is.
+fn depth_bytes_per_s(topology: &Topology, stream: &Stream) -> f64 {
+    let nodes = &topology.nodes;
+    let crossing = |a: usize, b: usize| -> f64 {
+        let way = topology.way(a, b);
+        let links = way.windows(2).map(|pair| {
+            let below = if nodes[pair[0]].parent == Some(pair[1]) {
+                pair[0]
+            } else {
+                pair[1]
+            };
+            nodes[below].link_latency_s + nodes[pair[1]].forward_s
+        });
+        links.sum()
+    };
+    let mover = initiator(stream);
+    let round = crossing(stream.from, stream.to) + crossing(stream.to, stream.from);
+    let answer = match stream.mode {
+        Mode::Write => 0.0,
+        Mode::Read => nodes[stream.from].read_s,
+    };
+    let seconds = nodes[mover].media_s + nodes[mover].jitter_s + round + answer;
+    stream.depth as f64 * stream.io_bytes as f64 / seconds
+}

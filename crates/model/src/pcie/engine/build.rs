@@ -1,0 +1,433 @@
+//! From a topology to an engine: ports, slots, pools and the way of every stream.
+
+use std::collections::BTreeMap;
+
+use super::{
+    ARRIVED, Engine, Flow, Hop, Ps,
+    credit::{Pool, Promise, UNIT_BYTES},
+    port::{CLASSES, Ingress, Port, Slot, Wire},
+    source::{Device, Job, Pace, Source},
+    wake::Wakes,
+};
+use crate::pcie::{
+    link::{Generation, Packet},
+    scenario::{Credits, Kind, Mode, Scenario},
+    topology::{Node, PortName, Stream, Topology, initiator},
+};
+
+/// What a drive's own buffer lets its media fall behind and catch up.
+const MEDIA_BUFFER_BYTES: f64 = 64.0 * 1024.0;
+
+/// What a TLP comes from when it enters a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Input {
+    /// Another port of the node.
+    Port(u32),
+    /// A stream that starts here.
+    Stream(u32),
+    /// The node's answers to reads.
+    Answers,
+}
+
+/// An engine in the making.
+struct Builder<'a> {
+    topology: &'a Topology,
+    scenario: &'a Scenario,
+    ports: Vec<Port>,
+    names: Vec<PortName>,
+    index: BTreeMap<PortName, u32>,
+    pools: Vec<Pool>,
+    /// The slots of each port, by input and channel.
+    inputs: Vec<BTreeMap<(Input, u8), Slot>>,
+    /// The ways, as inputs into ports.
+    ways: Vec<Vec<(u32, Input)>>,
+}
+
+impl Engine {
+    /// Lays out a topology for a run.
+    pub(in crate::pcie) fn new(scenario: &Scenario, topology: &Topology) -> Self {
+        let mut builder = Builder {
+            topology,
+            scenario,
+            ports: Vec::new(),
+            names: Vec::new(),
+            index: BTreeMap::new(),
+            pools: Vec::new(),
+            inputs: Vec::new(),
+            ways: Vec::new(),
+        };
+        builder.add_ports();
+        for number in 0..topology.streams.len() {
+            builder.add_stream(number);
+        }
+        builder.finish()
+    }
+}
+
+impl Builder<'_> {
+    fn add_ports(&mut self) {
+        let nodes = &self.topology.nodes;
+        for (i, node) in nodes.iter().enumerate() {
+            if let Some(parent) = node.parent {
+                let generation = node.width.map_or(Generation::Gen5, |w| w.generation);
+                for (name, receiver, arbiter) in [
+                    (PortName::Up(i), &nodes[parent], node.arbiter),
+                    (PortName::Down(i), node, nodes[parent].arbiter),
+                ] {
+                    let crossing = ps(node.link_latency_s);
+                    let latency = crossing + ps(receiver.forward_s);
+                    let mut wire = Wire::new(node.link_bytes_per_s, latency, crossing);
+                    let packets = [Packet::Write, Packet::Read, Packet::Completion];
+                    wire.overhead = packets.map(|p| p.overhead_bytes(generation));
+                    let mut port = Port::new(wire);
+                    port.arbiter = arbiter;
+                    let promises = promises(&self.scenario.credits, receiver.kind);
+                    self.add_port(name, port, promises);
+                }
+            }
+            if let Some(rate) = node.peer_bytes_per_s {
+                let latency = ps(node.peer_s);
+                let mut wire = Wire::new(rate, latency, latency);
+                // A request costs a beat of the internal bus.
+                wire.overhead = [0, 4, 0];
+                let mut port = Port::new(wire);
+                port.arbiter = node.arbiter;
+                let promises = promises(&self.scenario.credits, Kind::Switch);
+                self.add_port(PortName::Peer(i), port, promises);
+            }
+            if let Some(rate) = node.memory_bytes_per_s {
+                let mut wire = Wire::new(rate, ps(shortest_link_s(nodes)), 0);
+                wire.is_memory = true;
+                let mut port = Port::new(wire);
+                port.arbiter = node.arbiter;
+                self.add_port(PortName::Memory(i), port, [None; CLASSES]);
+            }
+        }
+    }
+
+    fn add_port(&mut self, name: PortName, mut port: Port, promises: [Option<Promise>; CLASSES]) {
+        port.pool = narrow(self.pools.len());
+        let channels = &self.scenario.channels;
+        for _ in 0..channels.count {
+            self.pools.extend(promises.map(Pool::new));
+        }
+        port.channel_slots = vec![0; usize::try_from(channels.count).expect("at most eight")];
+        port.channel_arbiter = channels.arbiter;
+        let weight = |w: &u64| u32::try_from(*w).expect("checked to be small");
+        port.channel_weights = channels.weights.iter().map(weight).collect();
+        self.index.insert(name, narrow(self.names.len()));
+        self.names.push(name);
+        self.ports.push(port);
+        self.inputs.push(BTreeMap::new());
+    }
+
+    /// Adds both ways of a stream and the slots on them.
+    fn add_stream(&mut self, number: usize) {
+        let stream = &self.topology.streams[number];
+        let start = initiator(stream);
+        let end = if start == stream.from {
+            stream.to
+        } else {
+            stream.from
+        };
+        self.add_way(stream, Input::Stream(narrow(number)), start, end);
+        self.add_way(stream, Input::Answers, end, start);
+    }
+
+    fn add_way(&mut self, stream: &Stream, first: Input, start: usize, end: usize) {
+        let channel = u8::try_from(stream.channel).expect("at most eight channels");
+        let mut input = first;
+        let mut way = Vec::new();
+        for port in self
+            .topology
+            .ports(start, end)
+            .into_iter()
+            .map(|n| self.index[&n])
+            .collect::<Vec<_>>()
+        {
+            let weight = match input {
+                Input::Stream(_) => stream.weight,
+                Input::Port(from) => self.weight_of(from),
+                Input::Answers => self.topology.nodes[start].weight,
+            };
+            let ingress = match input {
+                Input::Port(from) => Some(self.ingress(from, channel)),
+                _ => None,
+            };
+            let source = match input {
+                Input::Stream(number) => Some(number),
+                _ => None,
+            };
+            self.inputs[port as usize]
+                .entry((input, channel))
+                .or_insert_with(|| Slot::new(ingress, source, channel, weight));
+            way.push((port, input));
+            input = Input::Port(port);
+        }
+        self.ways.push(way);
+    }
+
+    /// The weight of what comes in over a port: that of the device it leads from.
+    fn weight_of(&self, port: u32) -> u32 {
+        match self.names[port as usize] {
+            PortName::Up(node) => self.topology.nodes[node].weight,
+            PortName::Down(_) | PortName::Peer(_) | PortName::Memory(_) => 1,
+        }
+    }
+
+    fn ingress(&self, port: u32, channel: u8) -> Ingress {
+        let from = &self.ports[port as usize];
+        Ingress {
+            port,
+            pool: from.pool + u32::from(channel) * narrow(CLASSES),
+            latency: from.wire.credit_latency,
+        }
+    }
+
+    fn finish(mut self) -> Engine {
+        let mut slots = Vec::new();
+        let mut places = vec![BTreeMap::new(); self.ports.len()];
+        for (p, inputs) in std::mem::take(&mut self.inputs).into_iter().enumerate() {
+            let first = narrow(slots.len());
+            for (key, slot) in inputs {
+                let place = narrow(slots.len());
+                let bit = 1 << (place - first);
+                self.ports[p].channel_slots[usize::from(key.1)] |= bit;
+                if slot.source.is_some() {
+                    self.ports[p].occupied |= bit;
+                }
+                places[p].insert(key, place);
+                slots.push(slot);
+            }
+            self.ports[p].slots = first..narrow(slots.len());
+        }
+        let mut hops = Vec::new();
+        let mut flows = Vec::new();
+        for (number, way) in self.ways.iter().enumerate() {
+            let stream = &self.topology.streams[number / 2];
+            let channel = u8::try_from(stream.channel).expect("at most eight channels");
+            let (mover, other) = match stream.mode {
+                Mode::Write => (stream.from, stream.to),
+                Mode::Read => (stream.to, stream.from),
+            };
+            flows.push(Flow {
+                first: narrow(hops.len()),
+                end: narrow(if number % 2 == 0 { other } else { mover }),
+                mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
+                last_ready: 0,
+            });
+            hops.extend(way.iter().map(|(port, input)| Hop {
+                port: *port,
+                slot: places[*port as usize][&(*input, channel)],
+            }));
+            hops.push(ARRIVED);
+        }
+        let sources = (0..self.topology.streams.len())
+            .map(|n| self.source(n, flows[2 * n].first))
+            .collect();
+        self.forget_ample_credits();
+        self.set_windows(&slots);
+        let devices = (0..self.topology.nodes.len())
+            .map(|n| self.device(n))
+            .collect();
+        Engine {
+            wakes: Wakes::new(self.ports.len()),
+            ports: self.ports,
+            names: self.names,
+            slots,
+            pools: self.pools,
+            hops,
+            flows,
+            sources,
+            devices,
+            relaxed: self.scenario.pcie.relaxed_ordering,
+            starving: false,
+            events: 0,
+            tlps: 0,
+        }
+    }
+
+    /// How long nothing another port does can bring each port a TLP.
+    fn set_windows(&mut self, slots: &[Slot]) {
+        let shortest = ps(shortest_link_s(&self.topology.nodes));
+        for p in 0..self.ports.len() {
+            let range = self.ports[p].slots.clone();
+            let windows = range.map(|slot| match &slots[slot as usize] {
+                Slot {
+                    ingress: Some(from),
+                    ..
+                } => self.ports[from.port as usize].wire.latency,
+                // News of a delivery, or what was read, must come back first.
+                Slot {
+                    source: Some(stream),
+                    ..
+                } => {
+                    let stream = *stream as usize;
+                    let is_pure = self.topology.streams[stream].mode == Mode::Write
+                        && self.topology.streams[stream].fence_bytes.is_none();
+                    if is_pure { self.back(stream) } else { shortest }
+                }
+                // A request must arrive before its answer.
+                Slot { .. } => shortest,
+            });
+            self.ports[p].window = windows.min().unwrap_or(shortest);
+        }
+    }
+
+    /// Drops the credits of links into a sink that never run out. A sink takes what arrives at
+    /// once, so a credit is away for two crossings; if it promised more TLPs of the smallest size
+    /// than the link carries in that time, counting them cannot change anything.
+    fn forget_ample_credits(&mut self) {
+        for p in 0..self.ports.len() {
+            let port = &self.ports[p];
+            let number = narrow(p);
+            let on = self
+                .ways
+                .iter()
+                .enumerate()
+                .filter(|(_, way)| way.iter().any(|h| h.0 == number));
+            let on: Vec<(usize, bool)> = on
+                .map(|(flow, way)| (flow, way.last().is_some_and(|h| h.0 == number)))
+                .collect();
+            if on.iter().any(|(_, ends)| !ends) {
+                continue;
+            }
+            let smallest = on
+                .iter()
+                .map(|(flow, _)| self.smallest_wire_bytes(*flow, port))
+                .min();
+            let Some(smallest) = smallest else { continue };
+            let away = port.wire.latency + port.wire.credit_latency;
+            let tlps = away / port.wire.duration(smallest).max(1) + 2;
+            let bytes = (away << 20) / port.wire.byte_cost + 2 * 4096;
+            let pools = port.pool as usize..port.pool as usize + self.pools_per_port();
+            for pool in &mut self.pools[pools] {
+                let ample = pool.promised().is_some_and(|promise| {
+                    let headers = u64::from(promise.headers);
+                    let data = u64::from(promise.data) * u64::from(UNIT_BYTES);
+                    // Each TLP rounds its payload up to a unit.
+                    headers >= tlps && (data == 0 || data >= bytes + tlps * u64::from(UNIT_BYTES))
+                });
+                if ample {
+                    pool.forget();
+                }
+            }
+        }
+    }
+
+    fn pools_per_port(&self) -> usize {
+        usize::try_from(self.scenario.channels.count).expect("at most eight") * CLASSES
+    }
+
+    /// The smallest TLP of a way: the tail of an I/O, a request, or a fence.
+    fn smallest_wire_bytes(&self, flow: usize, port: &Port) -> u32 {
+        let stream = &self.topology.streams[flow / 2];
+        let least = *port
+            .wire
+            .overhead
+            .iter()
+            .min()
+            .expect("there are three classes");
+        if stream.fence_bytes.is_some() || stream.mode == Mode::Read {
+            return least;
+        }
+        let mps = u64::from(stream.mps_bytes);
+        let tail = |bytes: u64| match bytes % mps {
+            0 => mps,
+            tail => tail,
+        };
+        let last = stream.size_bytes % stream.io_bytes;
+        let payload = match last {
+            0 => tail(stream.io_bytes),
+            last => tail(stream.io_bytes).min(tail(last)),
+        };
+        least + u32::try_from(payload).expect("at most a payload")
+    }
+
+    /// How long the news of a delivery takes back to the device that moves a stream.
+    fn back(&self, stream: usize) -> Ps {
+        let way = self.ways[2 * stream + 1].iter();
+        way.map(|(port, _)| self.ports[*port as usize].wire.latency)
+            .sum()
+    }
+
+    fn source(&self, number: usize, first_hop: u32) -> Source {
+        let stream = &self.topology.streams[number];
+        Source::new(&Job {
+            mode: stream.mode,
+            device: narrow(initiator(stream)),
+            back: self.back(number),
+            flow: u16::try_from(2 * number).expect("at most a thousand streams"),
+            hop: first_hop + 1,
+            piece_bytes: u64::from(match stream.mode {
+                Mode::Write => stream.mps_bytes,
+                Mode::Read => stream.mrrs_bytes,
+            }),
+            io_bytes: stream.io_bytes,
+            depth: stream.depth,
+            fence_bytes: stream.fence_bytes,
+            size_bytes: stream.size_bytes,
+            start: ps(stream.start_s),
+        })
+    }
+
+    fn device(&mut self, number: usize) -> Device {
+        let node = &self.topology.nodes[number];
+        let tags = Promise {
+            headers: node.tags,
+            data: 0,
+        };
+        self.pools.push(Pool::new(Some(tags)));
+        Device {
+            // A root moves nothing itself, so its port is never asked for.
+            port: self.index.get(&PortName::Up(number)).copied().unwrap_or(0),
+            tags: narrow(self.pools.len() - 1),
+            writes: Pace::new(node.dma_writes_per_s, 1.0),
+            reads: Pace::new(node.dma_reads_per_s, 1.0),
+            media_out: Pace::new(node.media_read_bytes_per_s, MEDIA_BUFFER_BYTES),
+            media_in: Pace::new(node.media_write_bytes_per_s, MEDIA_BUFFER_BYTES),
+            media_latency: ps(node.media_s),
+            read_latency: ps(node.read_s),
+            commit: ps(node.commit_s),
+            jitter: node.jitter_s * 1e12,
+            dice: self.scenario.seed.part(number as u64).dice(),
+        }
+    }
+}
+
+/// What a receiver promises for each class. Endpoints and root complexes must take every
+/// completion: they asked for it.
+fn promises(credits: &Credits, receiver: Kind) -> [Option<Promise>; CLASSES] {
+    let promise = |headers: u64, data: u64| {
+        let units = data / u64::from(UNIT_BYTES);
+        Some(Promise {
+            headers: u32::try_from(headers).expect("checked to be small"),
+            data: u32::try_from(units).expect("checked to be small"),
+        })
+    };
+    [
+        promise(credits.posted_headers, credits.posted_data.0),
+        promise(credits.nonposted_headers, 0),
+        promise(credits.completion_headers, credits.completion_data.0)
+            .filter(|_| receiver.forwards()),
+    ]
+}
+
+fn shortest_link_s(nodes: &[Node]) -> f64 {
+    let links = nodes.iter().filter(|n| n.parent.is_some());
+    links.map(|n| n.link_latency_s).fold(1.0, f64::min)
+}
+
+/// Seconds as picoseconds.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked times"
+)]
+fn ps(seconds: f64) -> Ps {
+    (seconds * 1e12).round() as Ps
+}
+
+fn narrow(n: usize) -> u32 {
+    u32::try_from(n).expect("bounded by the number of nodes and streams")
+}

@@ -1,0 +1,402 @@
+//! Where a stream's TLPs start: its I/Os in flight, its fences, and the DMA engine that sends them.
+//!
+//! A stream is a closed loop: `depth` I/Os are issued at its start, and each that completes lets
+//! the next one in. A drive's data is ready a media latency after its I/O was issued; the TLPs are
+//! then generated one by one as the device's port takes them, so no queue of them is ever built.
+
+use std::collections::VecDeque;
+
+use hdrhistogram::Histogram;
+
+use super::{
+    Ps,
+    port::{Class, FENCE, LAST, Tlp},
+    wake::NEVER,
+};
+use crate::{pcie::scenario::Mode, seed::Dice};
+
+/// One transfer the application asked for.
+#[derive(Clone, Copy, Debug)]
+struct Io {
+    ready: Ps,
+    issued: Ps,
+    bytes: u64,
+}
+
+/// A stream at work.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) mode: Mode,
+    /// The device that moves the data.
+    pub(super) device: u32,
+    /// How long the news of a delivery takes back to the device.
+    pub(super) back: Ps,
+    /// The way of its TLPs, and the first hop after the device's own port.
+    flow: u16,
+    hop: u32,
+    /// The largest piece one TLP moves or asks for.
+    piece_bytes: u64,
+    io_bytes: u64,
+    depth: u64,
+    fence_bytes: Option<u64>,
+    unissued_bytes: u64,
+    /// Issued I/Os none of whose TLPs was sent, the first ready in front.
+    waiting: VecDeque<Io>,
+    /// The I/O that is partly sent.
+    current: Option<Io>,
+    /// When the I/Os that were sent and are not complete were issued.
+    sent: VecDeque<Ps>,
+    /// Bytes written since the last fence.
+    unfenced_bytes: u64,
+    /// I/Os among `sent` that the fence on its way covers.
+    covered: usize,
+    fence: Fence,
+    pub(super) progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fence {
+    None,
+    Due,
+    Sent(Ps),
+}
+
+/// What a stream has done.
+#[derive(Debug)]
+pub(in crate::pcie) struct Progress {
+    pub(in crate::pcie) size_bytes: u64,
+    pub(in crate::pcie) start: Ps,
+    pub(in crate::pcie) sent_bytes: u64,
+    pub(in crate::pcie) delivered_bytes: u64,
+    pub(in crate::pcie) ios: u64,
+    pub(in crate::pcie) fences: u64,
+    pub(in crate::pcie) fence_wait: Ps,
+    pub(in crate::pcie) last: Ps,
+    /// How many bytes make the next of the quarters below.
+    quarter_bytes: u64,
+    /// Bytes and time when a quarter and when three quarters had arrived.
+    pub(in crate::pcie) quarters: [Option<(u64, Ps)>; 2],
+    pub(in crate::pcie) latency: Histogram<u64>,
+}
+
+/// What a stream needs to know of itself.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) mode: Mode,
+    pub(super) device: u32,
+    pub(super) back: Ps,
+    pub(super) flow: u16,
+    pub(super) hop: u32,
+    pub(super) piece_bytes: u64,
+    pub(super) io_bytes: u64,
+    pub(super) depth: u64,
+    pub(super) fence_bytes: Option<u64>,
+    pub(super) size_bytes: u64,
+    pub(super) start: Ps,
+}
+
+/// The DMA engine and the media of a device, shared by its streams.
+#[derive(Debug)]
+pub(super) struct Device {
+    /// The port its TLPs leave by.
+    pub(super) port: u32,
+    /// The pool of its read tags.
+    pub(super) tags: u32,
+    pub(super) writes: Pace,
+    pub(super) reads: Pace,
+    /// Media, by bytes: what is read from them and sent, and what is fetched and written to them.
+    pub(super) media_out: Pace,
+    pub(super) media_in: Pace,
+    pub(super) media_latency: Ps,
+    pub(super) read_latency: Ps,
+    pub(super) commit: Ps,
+    pub(super) jitter: f64,
+    pub(super) dice: Dice,
+}
+
+/// Something that happens at most so often: a transaction engine, or media read byte by byte.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    /// Picoseconds a unit, in units of 2^-20; zero for no limit.
+    cost: u64,
+    /// How far it may run behind and catch up: what fits its buffer.
+    slack: Ps,
+    ready: Ps,
+    /// Time it was at work.
+    pub(super) busy: Ps,
+}
+
+/// What comes next from a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    pub(super) class: Class,
+    pub(super) tlp: Tlp,
+}
+
+impl Pace {
+    /// `per_s` units a second, with room to catch up by `slack_units`.
+    pub(super) fn new(per_s: Option<f64>, slack_units: f64) -> Self {
+        let Some(per_s) = per_s else {
+            return Self::default();
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked rates"
+        )]
+        let (cost, slack) = (
+            (1e12 / per_s * f64::from(1u32 << 20)).ceil() as u64,
+            (1e12 / per_s * slack_units) as u64,
+        );
+        Self {
+            cost,
+            slack,
+            ..Self::default()
+        }
+    }
+
+    #[inline(always)]
+    fn spend(&mut self, now: Ps, units: u64) {
+        if self.cost > 0 {
+            let time = (units * self.cost + (1 << 20) - 1) >> 20;
+            self.busy += time;
+            self.ready = (self.ready + time).max((now + time).saturating_sub(self.slack));
+        }
+    }
+}
+
+impl Device {
+    /// When the engine and the media let `head` go.
+    #[inline(always)]
+    pub(super) fn ready(&self, head: &Head, mode: Mode) -> Ps {
+        let engine = match head.class {
+            Class::Posted => self.writes.ready,
+            _ => self.reads.ready,
+        };
+        let media = match mode {
+            _ if head.tlp.bears(FENCE) => 0,
+            Mode::Write => self.media_out.ready,
+            Mode::Read => self.media_in.ready,
+        };
+        engine.max(media)
+    }
+
+    /// Notes that `head` went at `now`.
+    #[inline(always)]
+    pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
+        match head.class {
+            Class::Posted => self.writes.spend(now, 1),
+            _ => self.reads.spend(now, 1),
+        }
+        match mode {
+            Mode::Write => self.media_out.spend(now, u64::from(head.tlp.bytes())),
+            Mode::Read => self.media_in.spend(now, u64::from(head.tlp.bytes())),
+        }
+    }
+
+    /// A latency with its tail.
+    pub(super) fn draw(&mut self, latency: Ps) -> Ps {
+        if self.jitter > 0.0 {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "at most minutes"
+            )]
+            let tail = self.dice.exponential(self.jitter) as u64;
+            latency + tail
+        } else {
+            latency
+        }
+    }
+}
+
+impl Source {
+    pub(super) fn new(job: &Job) -> Self {
+        Self {
+            mode: job.mode,
+            device: job.device,
+            back: job.back,
+            flow: job.flow,
+            hop: job.hop,
+            piece_bytes: job.piece_bytes,
+            io_bytes: job.io_bytes,
+            depth: job.depth,
+            fence_bytes: job.fence_bytes,
+            unissued_bytes: job.size_bytes,
+            waiting: VecDeque::new(),
+            current: None,
+            sent: VecDeque::new(),
+            unfenced_bytes: 0,
+            covered: 0,
+            fence: Fence::None,
+            progress: Progress {
+                size_bytes: job.size_bytes,
+                start: job.start,
+                sent_bytes: 0,
+                delivered_bytes: 0,
+                ios: 0,
+                fences: 0,
+                fence_wait: 0,
+                last: job.start,
+                quarter_bytes: job.size_bytes.div_ceil(4),
+                quarters: [None; 2],
+                latency: Histogram::new(3).expect("three digits are allowed"),
+            },
+        }
+    }
+
+    /// Issues the next I/O at `now`; its data is ready `delay` later. The time at which it is.
+    pub(super) fn issue(&mut self, now: Ps, delay: Ps) -> Ps {
+        let bytes = self.unissued_bytes.min(self.io_bytes);
+        if bytes == 0 {
+            return NEVER;
+        }
+        self.unissued_bytes -= bytes;
+        let io = Io {
+            ready: now + delay,
+            issued: now,
+            bytes,
+        };
+        let place = self
+            .waiting
+            .partition_point(|other| other.ready <= io.ready);
+        self.waiting.insert(place, io);
+        io.ready
+    }
+
+    /// How many I/Os the stream starts with.
+    pub(super) fn depth(&self) -> u64 {
+        self.depth
+            .min(self.progress.size_bytes.div_ceil(self.io_bytes))
+    }
+
+    /// What it would send next; its time is [`NEVER`] when it waits for something.
+    #[inline(always)]
+    pub(super) fn head(&self) -> Head {
+        let tlp = |ready, bytes: u64, marks| {
+            let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
+            Tlp::new(ready, self.flow, self.hop, bytes, marks)
+        };
+        match (self.fence, self.current.as_ref().or(self.waiting.front())) {
+            (Fence::Due, _) => Head {
+                class: Class::NonPosted,
+                tlp: tlp(0, 0, FENCE),
+            },
+            (Fence::None, Some(io)) => {
+                let bytes = io.bytes.min(self.piece_bytes);
+                let marks = if bytes == io.bytes { LAST } else { 0 };
+                let class = match self.mode {
+                    Mode::Write => Class::Posted,
+                    Mode::Read => Class::NonPosted,
+                };
+                Head {
+                    class,
+                    tlp: tlp(io.ready, bytes, marks),
+                }
+            }
+            (Fence::Sent(_), _) | (Fence::None, None) => Head {
+                class: Class::Posted,
+                tlp: tlp(NEVER, 0, 0),
+            },
+        }
+    }
+
+    /// Notes that `head` was sent at `now`.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, head: &Head, now: Ps) {
+        if head.tlp.bears(FENCE) {
+            self.fence = Fence::Sent(now);
+            self.covered = self.sent.len();
+            self.progress.fences += 1;
+            return;
+        }
+        let bytes = u64::from(head.tlp.bytes());
+        self.progress.sent_bytes += bytes;
+        let current = self.current.take().or_else(|| self.waiting.pop_front());
+        let mut io = current.expect("a head is of the current I/O or the first that waits");
+        io.bytes -= bytes;
+        if io.bytes == 0 {
+            self.sent.push_back(io.issued);
+        } else {
+            self.current = Some(io);
+        }
+        if let Some(fence_bytes) = self.fence_bytes {
+            self.unfenced_bytes += bytes;
+            // A fence is due by its bytes, at the end, and when every I/O in flight waits for it.
+            let all_sent = self.progress.sent_bytes == self.progress.size_bytes;
+            let all_wait = self.sent.len() as u64 >= self.depth;
+            if self.unfenced_bytes >= fence_bytes || all_sent || all_wait {
+                self.fence = Fence::Due;
+                self.unfenced_bytes = 0;
+            }
+        }
+    }
+
+    /// Whether nothing will ever be sent again.
+    #[inline]
+    pub(super) fn is_spent(&self) -> bool {
+        self.progress.sent_bytes == self.progress.size_bytes && self.fence == Fence::None
+    }
+
+    /// Whether it only writes, and waits for nothing but its depth.
+    #[inline]
+    pub(super) fn is_pure(&self) -> bool {
+        self.mode == Mode::Write && self.fence_bytes.is_none()
+    }
+
+    /// Whether an I/O is complete only once fenced.
+    #[inline]
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fence_bytes.is_some()
+    }
+
+    /// Takes the oldest I/O out of flight, complete at `at`.
+    pub(super) fn complete(&mut self, at: Ps) {
+        let issued = self.sent.pop_front().expect("a complete I/O was sent");
+        self.progress.ios += 1;
+        let grows = "a histogram that grows takes any time";
+        self.progress.latency.record(at - issued).expect(grows);
+    }
+
+    /// Ends the fence on its way at `at`; how many I/Os it covered.
+    pub(super) fn fence_done(&mut self, at: Ps) -> usize {
+        let Fence::Sent(since) = self.fence else {
+            unreachable!("only a fence that was sent completes");
+        };
+        self.progress.fence_wait += at - since;
+        self.progress.last = self.progress.last.max(at);
+        self.fence = Fence::None;
+        if let Some(io) = &mut self.current {
+            io.ready = io.ready.max(at);
+        }
+        for io in &mut self.waiting {
+            io.ready = io.ready.max(at);
+        }
+        std::mem::take(&mut self.covered)
+    }
+}
+
+impl Progress {
+    /// Notes bytes that arrived at `at`.
+    #[inline(always)]
+    pub(super) fn arrive(&mut self, bytes: u64, at: Ps) {
+        self.delivered_bytes += bytes;
+        self.last = self.last.max(at);
+        if self.delivered_bytes >= self.quarter_bytes {
+            self.pass_quarter(at);
+        }
+    }
+
+    #[cold]
+    fn pass_quarter(&mut self, at: Ps) {
+        for (quarter, share) in self.quarters.iter_mut().zip([1, 3]) {
+            if quarter.is_none() && self.delivered_bytes * 4 >= self.size_bytes * share {
+                *quarter = Some((self.delivered_bytes, at));
+            }
+        }
+        self.quarter_bytes = match self.quarters {
+            [_, None] => (self.size_bytes * 3).div_ceil(4),
+            [_, Some(_)] => u64::MAX,
+        };
+    }
+}

@@ -1,0 +1,305 @@
+//! What a simulation says: every figure with its unit in its name, ready for JSON.
+
+use serde::Serialize;
+use straightway_core::{Rate, Seconds};
+
+use super::{
+    article, bottleneck,
+    bound::bounds,
+    engine::{Finished, Progress},
+    link::FORMULAS,
+    scenario::{Measure, Mode, Published, Scenario},
+    topology::{PortName, Topology},
+};
+use crate::{
+    provenance::{Basis, Source},
+    seed::Seed,
+};
+
+/// Everything one simulation found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The scenario's title.
+    pub title: String,
+    /// The seed it ran with.
+    pub seed: Seed,
+    /// All streams together, in the middle half of each: start and end are left out.
+    pub total_bytes_per_s: Rate,
+    /// All bytes over all time, start and end included.
+    pub overall_bytes_per_s: Rate,
+    /// What the analytic model allows all streams together.
+    pub bound_bytes_per_s: Rate,
+    /// From the first start to the last byte.
+    pub simulated_s: Seconds,
+    /// Each stream.
+    pub streams: Vec<StreamOutcome>,
+    /// Each link and direction that carried something, and memories with a rate.
+    pub links: Vec<LinkOutcome>,
+    /// What holds back the most streams.
+    pub bottleneck: Limit,
+    /// Published figures beside the outcome's.
+    pub published: Vec<Comparison>,
+    /// What was conserved.
+    pub audit: Audit,
+    /// Formulas, constants and corrections.
+    pub basis: Basis,
+}
+
+/// What one stream got.
+#[derive(Clone, Debug, Serialize)]
+pub struct StreamOutcome {
+    /// `from → to`.
+    pub name: String,
+    /// Who moved the data.
+    pub mode: Mode,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// The rate in its middle half.
+    pub bytes_per_s: Rate,
+    /// The rate from its start to its last byte.
+    pub overall_bytes_per_s: Rate,
+    /// What the analytic model allows.
+    pub bound_bytes_per_s: Rate,
+    /// I/Os a second, by the rate above.
+    pub ios_per_s: f64,
+    /// How long an I/O took.
+    pub latency: Latency,
+    /// Ordering fences, and the time spent waiting for them.
+    pub fences: u64,
+    /// See [`Self::fences`].
+    pub fence_wait_s: Seconds,
+    /// What held it back.
+    pub limit: Limit,
+}
+
+/// The latency of I/Os, from issue to the last byte.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// The mean.
+    pub mean_s: Seconds,
+    /// Half are faster.
+    pub median_s: Seconds,
+    /// 99 in 100 are faster.
+    pub p99_s: Seconds,
+    /// 999 in 1000 are faster.
+    pub p999_s: Seconds,
+    /// The slowest.
+    pub max_s: Seconds,
+}
+
+/// What one link did in one direction.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkOutcome {
+    /// `from → to`.
+    pub name: String,
+    /// Generation and width, where it is a PCIe link.
+    pub width: Option<String>,
+    /// What it could carry, headers included.
+    pub capacity_bytes_per_s: Rate,
+    /// The share of the time it was sending.
+    pub utilisation: f64,
+    /// What it carried, headers included.
+    pub wire_bytes: u64,
+    /// What it carried, payload alone.
+    pub payload_bytes: u64,
+    /// Packets.
+    pub tlps: u64,
+    /// The share of the time something was ready and the far end had no room.
+    pub starved: f64,
+}
+
+/// What holds something back.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Limit {
+    /// What it is.
+    pub what: String,
+    /// Why it is that.
+    pub why: String,
+}
+
+/// A published figure beside the outcome's.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// What it is.
+    pub what: String,
+    /// The unit of both.
+    pub unit: &'static str,
+    /// As published.
+    pub published: f64,
+    /// As simulated.
+    pub simulated: f64,
+    /// How far off, relative to the published.
+    pub difference: f64,
+    /// What counts as the same.
+    pub tolerance: f64,
+    /// Whether it does.
+    pub agrees: bool,
+    /// Where it is from.
+    pub source: String,
+}
+
+/// What went in and what came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// Bytes the streams sent or asked for.
+    pub injected_bytes: u64,
+    /// Bytes that arrived.
+    pub delivered_bytes: u64,
+    /// Credits and tags that were never given back.
+    pub credits_missing: u64,
+    /// Packets, each counted once however many links it crossed.
+    pub tlps: u64,
+    /// Packets times the links each crossed.
+    pub hops: u64,
+    /// Events the simulator took for that.
+    pub events: u64,
+}
+
+/// A picosecond in seconds.
+const PS: f64 = 1e-12;
+
+/// Puts a finished run into words and units.
+pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) -> Outcome {
+    let first = run.streams.iter().map(|s| s.start).min().unwrap_or(0);
+    let last = run.streams.iter().map(|s| s.last).max().unwrap_or(0);
+    let simulated_s = (last.saturating_sub(first)).max(1) as f64 * PS;
+    let links = links(topology, run, simulated_s);
+    let limits = bottleneck::limits(topology, run, simulated_s);
+    let bounds = bounds(topology);
+    let streams: Vec<StreamOutcome> = run
+        .streams
+        .iter()
+        .enumerate()
+        .map(|(i, progress)| StreamOutcome {
+            bound_bytes_per_s: Rate(bounds[i].bytes_per_s),
+            limit: limits[i].limit.clone(),
+            ..stream(topology, i, progress)
+        })
+        .collect();
+    let delivered: u64 = run.streams.iter().map(|s| s.delivered_bytes).sum();
+    let mut outcome = Outcome {
+        title: scenario.title.clone(),
+        seed: scenario.seed,
+        total_bytes_per_s: Rate(streams.iter().map(|s| s.bytes_per_s.0).sum()),
+        overall_bytes_per_s: Rate(delivered as f64 / simulated_s),
+        bound_bytes_per_s: Rate(bounds.iter().map(|b| b.bytes_per_s).sum()),
+        simulated_s: Seconds(simulated_s),
+        bottleneck: bottleneck::bottleneck(topology, &limits, &streams),
+        streams,
+        published: Vec::new(),
+        audit: Audit {
+            injected_bytes: run.streams.iter().map(|s| s.sent_bytes).sum(),
+            delivered_bytes: delivered,
+            credits_missing: run.credits_missing,
+            tlps: run.tlps,
+            hops: links.iter().map(|l| l.tlps).sum(),
+            events: run.events,
+        },
+        links,
+        basis: basis(scenario, topology),
+    };
+    outcome.published = scenario
+        .published
+        .iter()
+        .map(|p| compare(p, &outcome))
+        .collect();
+    outcome
+}
+
+fn stream(topology: &Topology, number: usize, progress: &Progress) -> StreamOutcome {
+    let spec = &topology.streams[number];
+    let overall =
+        progress.size_bytes as f64 / ((progress.last - progress.start).max(1) as f64 * PS);
+    let steady = match progress.quarters {
+        [Some((early, from)), Some((late, to))] if to > from => {
+            (late - early) as f64 / ((to - from) as f64 * PS)
+        }
+        // Too few TLPs to have a middle.
+        _ => overall,
+    };
+    let latency = &progress.latency;
+    let quantile = |q: f64| Seconds(latency.value_at_quantile(q) as f64 * PS);
+    StreamOutcome {
+        name: spec.name.clone(),
+        mode: spec.mode,
+        bytes: progress.size_bytes,
+        bytes_per_s: Rate(steady),
+        overall_bytes_per_s: Rate(overall),
+        bound_bytes_per_s: Rate(0.0),
+        ios_per_s: steady / spec.io_bytes as f64,
+        latency: Latency {
+            mean_s: Seconds(latency.mean() * PS),
+            median_s: quantile(0.5),
+            p99_s: quantile(0.99),
+            p999_s: quantile(0.999),
+            max_s: quantile(1.0),
+        },
+        fences: progress.fences,
+        fence_wait_s: Seconds(progress.fence_wait as f64 * PS),
+        limit: Limit {
+            what: String::new(),
+            why: String::new(),
+        },
+    }
+}
+
+fn links(topology: &Topology, run: &Finished, seconds: f64) -> Vec<LinkOutcome> {
+    let used = run.ports.iter().filter(|(_, tally)| tally.tlps > 0);
+    used.map(|(port, tally)| {
+        let (capacity, width) = topology.port_rate(*port);
+        let is_link = matches!(port, PortName::Up(_) | PortName::Down(_));
+        LinkOutcome {
+            name: topology.port_label(*port),
+            width: width.filter(|_| is_link).map(|w| w.to_string()),
+            capacity_bytes_per_s: Rate(capacity),
+            utilisation: tally.busy as f64 * PS / seconds,
+            wire_bytes: tally.wire_bytes,
+            payload_bytes: tally.payload_bytes,
+            tlps: tally.tlps,
+            starved: tally.starved as f64 * PS / seconds,
+        }
+    })
+    .collect()
+}
+
+fn basis(scenario: &Scenario, topology: &Topology) -> Basis {
+    let mut basis = Basis::of(&FORMULAS);
+    topology.assume(&mut basis);
+    let settings = &scenario.pcie;
+    let given = Source::GIVEN;
+    basis.assume("largest payload", settings.mps.0 as f64, "B", given);
+    basis.assume("largest read request", settings.mrrs.0 as f64, "B", given);
+    basis.assume("link latency", settings.link_latency.0 * 1e9, "ns", given);
+    if let Some(article) = scenario.article {
+        basis.corrections = article::corrections(article);
+    }
+    basis
+}
+
+fn compare(published: &Published, outcome: &Outcome) -> Comparison {
+    let streams = &outcome.streams;
+    let count = streams.len() as f64;
+    let mean = |get: fn(&StreamOutcome) -> f64| streams.iter().map(get).sum::<f64>() / count;
+    let (simulated, unit) = match published.measure {
+        Measure::Total => (outcome.total_bytes_per_s.0, "B/s"),
+        Measure::StreamMean => (mean(|s| s.bytes_per_s.0), "B/s"),
+        Measure::Iops => (mean(|s| s.ios_per_s) * count, "1/s"),
+        Measure::LatencyMedian => (mean(|s| s.latency.median_s.0), "s"),
+        Measure::FenceMean => {
+            let fences = mean(|s| s.fences as f64);
+            (mean(|s| s.fence_wait_s.0) / fences.max(1.0), "s")
+        }
+        Measure::LatencyP999 => (mean(|s| s.latency.p999_s.0), "s"),
+    };
+    let difference = simulated / published.value - 1.0;
+    Comparison {
+        what: published.what.clone(),
+        unit,
+        published: published.value,
+        simulated,
+        difference,
+        tolerance: published.tolerance,
+        agrees: difference.abs() <= published.tolerance,
+        source: published.source.clone(),
+    }
+}

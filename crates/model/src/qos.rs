@@ -1,0 +1,489 @@
+//! Quality of service: one store, several tenants, and what reservation, limit and weight do.
+//!
+//! The article speaks of three pillars and names none; these are the three that schedulers have
+//! (mClock): a rate that is always given, a rate never exceeded, and a share of what is left. The
+//! same load is played twice from one seed, first come first served and by tags, so that what the
+//! tags buy is seen in each tenant's rate and latency. A promise such as "always below 1 ms" is
+//! thereby a question with an answer.
+
+mod line;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use straightway_core::Seconds;
+
+use self::line::{Line, Rule};
+use crate::{
+    check::{Checked, Checker, Refusals},
+    provenance::{Basis, Formula, Source},
+    queue,
+    seed::{Dice, Seed},
+};
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Qos {
+    /// Operations of cost one that the store does in a second.
+    pub capacity: f64,
+    /// How service times vary: 0 always the same, 1 exponential.
+    pub variation: f64,
+    /// How long it is played.
+    pub duration: Seconds,
+    /// Where the randomness starts.
+    pub seed: Seed,
+    /// Who shares the store.
+    pub tenants: Vec<Tenant>,
+}
+
+/// One who shares the store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// Requests a second it sends, whatever happens; absent for one that always has `depth` in flight.
+    #[serde(default)]
+    pub offered: Option<f64>,
+    /// Requests in flight of one that waits for answers.
+    #[serde(default = "depth")]
+    pub depth: u64,
+    /// The cost of a request, in operations.
+    #[serde(default = "one")]
+    pub cost: f64,
+    /// Operations a second it always gets.
+    #[serde(default)]
+    pub reservation: f64,
+    /// Operations a second it never exceeds.
+    #[serde(default)]
+    pub limit: Option<f64>,
+    /// Its share of what is left.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// The latency promised to it.
+    #[serde(default)]
+    pub promise: Option<Seconds>,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// First come, first served.
+    pub fifo: Vec<Row>,
+    /// By reservation, limit and weight.
+    pub tags: Vec<Row>,
+    /// Share of the store that is reserved.
+    pub reserved: f64,
+    /// Mean wait of an open line at the offered load, by formula; none where it grows for ever.
+    pub open_wait_s: Option<f64>,
+    /// What all this rests on.
+    pub basis: Basis,
+}
+
+/// One tenant's share of the store.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// Operations a second it got.
+    pub operations_per_s: f64,
+    /// Mean latency of its requests.
+    pub latency_s: f64,
+    /// The latency one request in a hundred exceeded.
+    pub latency_s_p99: f64,
+    /// Requests turned away because its line was full.
+    pub refused: u64,
+    /// Whether the promise held for 99 of 100 requests; none where there is no promise.
+    pub promise_kept: Option<bool>,
+}
+
+/// The longest line of one tenant; what comes then is refused.
+const LINE_MAX: usize = 10_000;
+
+/// The most operations one question plays.
+const OPERATIONS_MAX: f64 = 50e6;
+
+const MCLOCK: Formula = Formula {
+    gives: "who is next",
+    text: "tags max(previous + cost/r, now) for reservation, limit and weight; reservations due first, then weight within the limit",
+    source: Source::quoted("mClock, OSDI 2010", "tag assignment and scheduling"),
+};
+
+const fn one() -> f64 {
+    1.0
+}
+
+const fn depth() -> u64 {
+    32
+}
+
+impl Default for Qos {
+    fn default() -> Self {
+        let tenant = |name: &str| Tenant {
+            name: name.to_owned(),
+            offered: None,
+            depth: depth(),
+            cost: 1.0,
+            reservation: 0.0,
+            limit: None,
+            weight: 1.0,
+            promise: None,
+        };
+        Self {
+            capacity: 100e3,
+            variation: 1.0,
+            duration: Seconds(2.0),
+            seed: Seed::default(),
+            tenants: vec![
+                Tenant {
+                    offered: Some(10e3),
+                    reservation: 20e3,
+                    promise: Some(Seconds(1e-3)),
+                    ..tenant("inference")
+                },
+                Tenant {
+                    offered: Some(30e3),
+                    weight: 2.0,
+                    ..tenant("ingest")
+                },
+                // 1 MiB writes that cost eight operations each, 512 in flight.
+                Tenant {
+                    depth: 512,
+                    cost: 8.0,
+                    limit: Some(80e3),
+                    ..tenant("checkpoint")
+                },
+            ],
+        }
+    }
+}
+
+impl Checked for Qos {
+    fn check(&self, c: &mut Checker) {
+        c.range("capacity", self.capacity, 1.0..=1e9, "per s");
+        c.share("variation", self.variation);
+        c.seconds("duration", self.duration, Seconds(1e-6)..=Seconds(1e6));
+        let asked = self.capacity * self.duration.0;
+        if asked > OPERATIONS_MAX {
+            let seconds = Seconds(OPERATIONS_MAX / self.capacity);
+            c.refuse(
+                "duration",
+                self.duration,
+                format!("at most {seconds} at this capacity"),
+            );
+        }
+        c.each("tenants", &self.tenants, 1..=64);
+        let reserved: f64 = self.tenants.iter().map(|tenant| tenant.reservation).sum();
+        if reserved > self.capacity {
+            c.refuse(
+                "tenants",
+                format!("{reserved} operations a second reserved"),
+                format!("at most the capacity, {}", self.capacity),
+            );
+        }
+    }
+}
+
+impl Checked for Tenant {
+    fn check(&self, c: &mut Checker) {
+        if self.name.is_empty() || self.name.len() > 60 {
+            c.refuse(
+                "name",
+                format!("`{}`", self.name),
+                "a name of 1 to 60 bytes",
+            );
+        }
+        if let Some(offered) = self.offered {
+            c.range("offered", offered, 0.001..=1e8, "per s");
+        }
+        c.count("depth", self.depth, 1..=LINE_MAX as u64);
+        c.range("cost", self.cost, 0.001..=1e6, "operations");
+        c.range("reservation", self.reservation, 0.0..=1e9, "per s");
+        if let Some(limit) = self.limit {
+            c.range("limit", limit, 0.001..=1e9, "per s");
+            if limit < self.reservation {
+                c.refuse(
+                    "limit",
+                    limit,
+                    format!("at least the reservation, {}", self.reservation),
+                );
+            }
+        }
+        c.range("weight", self.weight, 1e-6..=1e6, "");
+        if let Some(promise) = self.promise {
+            c.seconds("promise", promise, Seconds(1e-9)..=Seconds(1e6));
+        }
+    }
+}
+
+impl Qos {
+    /// Plays both rules; refuses open load that no store of this size could ever clear.
+    pub fn answer(&self) -> Result<Answer, Refusals> {
+        let open: f64 = self
+            .tenants
+            .iter()
+            .filter_map(|t| Some(t.offered? * t.cost))
+            .sum();
+        // Two hundred times the capacity would play mostly refusals.
+        if open > 200.0 * self.capacity {
+            return Err(Refusals::one(
+                "tenants",
+                format!("{open} operations a second offered"),
+                format!("at most 200 times the capacity, {}", 200.0 * self.capacity),
+            ));
+        }
+        let mut rows: Vec<Vec<Row>> = [Rule::Fifo, Rule::Tags]
+            .into_par_iter()
+            .map(|rule| Play::new(self, rule).run())
+            .collect();
+        let tags = rows.pop().expect("two rules were played");
+        let fifo = rows.pop().expect("two rules were played");
+        let mut basis = Basis::of(&[MCLOCK, queue::MG1]);
+        basis.assume("capacity", self.capacity, "operations per s", Source::GIVEN);
+        basis.assume(
+            "squared variation of service",
+            self.variation,
+            "",
+            Source::GIVEN,
+        );
+        basis.assume("seed", self.seed.0 as f64, "", Source::GIVEN);
+        Ok(Answer {
+            fifo,
+            tags,
+            reserved: self.tenants.iter().map(|t| t.reservation).sum::<f64>() / self.capacity,
+            open_wait_s: queue::mg1_wait_s(open, 1.0 / self.capacity, self.variation),
+            basis,
+        })
+    }
+}
+
+/// One play of the load under one rule.
+struct Play<'a> {
+    asked: &'a Qos,
+    line: Line<'a>,
+    /// When each tenant's next request comes, each from dice of its own.
+    arrivals: Vec<(f64, Dice)>,
+    service: Dice,
+    latencies: Vec<Vec<f64>>,
+    refused: Vec<u64>,
+}
+
+impl<'a> Play<'a> {
+    fn new(asked: &'a Qos, rule: Rule) -> Self {
+        let tenants = &asked.tenants;
+        let mut line = Line::new(tenants, rule);
+        let mut arrivals = Vec::with_capacity(tenants.len());
+        for (i, tenant) in tenants.iter().enumerate() {
+            let mut dice = asked.seed.part(i as u64 + 1).dice();
+            if let Some(offered) = tenant.offered {
+                arrivals.push((dice.exponential(1.0 / offered), dice));
+            } else {
+                (0..tenant.depth).for_each(|_| line.push(i, 0.0));
+                arrivals.push((f64::INFINITY, dice));
+            }
+        }
+        Self {
+            asked,
+            line,
+            arrivals,
+            service: asked.seed.part(0).dice(),
+            latencies: vec![Vec::new(); tenants.len()],
+            refused: vec![0; tenants.len()],
+        }
+    }
+
+    fn run(mut self) -> Vec<Row> {
+        let end_s = self.asked.duration.0;
+        let mut now_s = 0.0;
+        while now_s < end_s {
+            self.admit(now_s);
+            let Some((tenant, request)) = self.line.pop(now_s) else {
+                let next = self
+                    .arrivals
+                    .iter()
+                    .map(|(at, _)| *at)
+                    .fold(f64::INFINITY, f64::min);
+                let due = self.line.next_due_s().unwrap_or(f64::INFINITY);
+                // Strictly later, so that rounding can never hold the clock.
+                now_s = next.min(due).max(now_s + 1e-12 * end_s);
+                continue;
+            };
+            let asked = &self.asked.tenants[tenant];
+            now_s += self.service_s(asked.cost);
+            self.latencies[tenant].push(now_s - request.came_s);
+            if asked.offered.is_none() {
+                self.line.push(tenant, now_s);
+            }
+        }
+        self.rows()
+    }
+
+    /// Lets in all who have come by now.
+    fn admit(&mut self, now_s: f64) {
+        for (i, tenant) in self.asked.tenants.iter().enumerate() {
+            let Some(offered) = tenant.offered else {
+                continue;
+            };
+            while self.arrivals[i].0 <= now_s {
+                let (at, dice) = &mut self.arrivals[i];
+                let came_s = *at;
+                *at += dice.exponential(1.0 / offered);
+                if self.line.len(i) < LINE_MAX {
+                    self.line.push(i, came_s);
+                } else {
+                    self.refused[i] += 1;
+                }
+            }
+        }
+    }
+
+    /// A service time with the mean and variation asked: part fixed, part exponential.
+    fn service_s(&mut self, cost: f64) -> f64 {
+        let mean = cost / self.asked.capacity;
+        let random = self.asked.variation.sqrt();
+        mean * (1.0 - random) + self.service.exponential(mean * random)
+    }
+
+    fn rows(mut self) -> Vec<Row> {
+        let seconds = self.asked.duration.0;
+        let tenants = self
+            .asked
+            .tenants
+            .iter()
+            .zip(&mut self.latencies)
+            .zip(self.refused);
+        tenants
+            .map(|((tenant, latencies), refused)| {
+                latencies.sort_by(f64::total_cmp);
+                let count = latencies.len();
+                let p99 = latencies.get(count * 99 / 100).copied().unwrap_or(0.0);
+                let mean = latencies.iter().sum::<f64>() / count.max(1) as f64;
+                Row {
+                    name: tenant.name.clone(),
+                    operations_per_s: count as f64 * tenant.cost / seconds,
+                    latency_s: mean,
+                    latency_s_p99: p99,
+                    refused,
+                    promise_kept: tenant
+                        .promise
+                        .map(|promise| p99 <= promise.0 && refused == 0),
+                }
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::near::near;
+
+    fn backlogged(name: &str, reservation: f64, limit: Option<f64>, weight: f64) -> Tenant {
+        Tenant {
+            reservation,
+            limit,
+            weight,
+            offered: None,
+            ..Qos::default().tenants.remove(0)
+        }
+        .named(name)
+    }
+
+    impl Tenant {
+        fn named(mut self, name: &str) -> Self {
+            name.clone_into(&mut self.name);
+            self.promise = None;
+            self
+        }
+    }
+
+    fn shares(tenants: Vec<Tenant>) -> Vec<f64> {
+        let asked = Qos {
+            capacity: 10e3,
+            variation: 0.0,
+            tenants,
+            ..Qos::default()
+        };
+        asked
+            .answer()
+            .unwrap()
+            .tags
+            .iter()
+            .map(|row| row.operations_per_s)
+            .collect()
+    }
+
+    #[test]
+    fn spare_capacity_goes_by_weight() {
+        let got = shares(vec![
+            backlogged("a", 0.0, None, 1.0),
+            backlogged("b", 0.0, None, 3.0),
+        ]);
+        near(got[0], 2500.0, 0.02);
+        near(got[1], 7500.0, 0.02);
+    }
+
+    #[test]
+    fn a_reservation_is_given_whatever_the_weights() {
+        let got = shares(vec![
+            backlogged("a", 6000.0, None, 1.0),
+            backlogged("b", 0.0, None, 100.0),
+        ]);
+        near(got[0], 6000.0, 0.02);
+    }
+
+    #[test]
+    fn a_limit_is_never_exceeded_and_the_rest_is_used() {
+        let got = shares(vec![
+            backlogged("a", 0.0, Some(1000.0), 100.0),
+            backlogged("b", 0.0, None, 1.0),
+        ]);
+        assert!(got[0] <= 1000.0 * 1.01, "{got:?}");
+        near(got[0] + got[1], 10e3, 0.01);
+    }
+
+    #[test]
+    fn everyone_limited_leaves_the_store_idle() {
+        let got = shares(vec![backlogged("a", 0.0, Some(1000.0), 1.0)]);
+        near(got[0], 1000.0, 0.02);
+    }
+
+    #[test]
+    fn first_come_first_served_waits_as_pollaczek_and_khinchine_say() {
+        for (variation, offered) in [(0.0, 60e3), (1.0, 60e3), (1.0, 30e3)] {
+            let alone = Tenant {
+                offered: Some(offered),
+                ..Qos::default().tenants.remove(0)
+            };
+            let asked = Qos {
+                variation,
+                tenants: vec![alone],
+                duration: Seconds(10.0),
+                ..Qos::default()
+            };
+            let answer = asked.answer().unwrap();
+            let waited = answer.fifo[0].latency_s - 1.0 / asked.capacity;
+            near(waited, answer.open_wait_s.unwrap(), 0.05);
+        }
+    }
+
+    #[test]
+    fn the_promise_breaks_in_a_plain_line_and_holds_by_reservation() {
+        let answer = Qos::default().answer().unwrap();
+        assert_eq!(answer.fifo[0].promise_kept, Some(false));
+        assert_eq!(answer.tags[0].promise_kept, Some(true));
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_answer() {
+        assert_eq!(Qos::default().answer(), Qos::default().answer());
+        let other = Qos {
+            seed: Seed(2),
+            ..Qos::default()
+        };
+        assert_ne!(
+            other.answer().unwrap().tags,
+            Qos::default().answer().unwrap().tags
+        );
+    }
+}

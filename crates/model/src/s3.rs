@@ -1,0 +1,290 @@
+//! Object storage at speed: hiding a hundred milliseconds behind thousands of requests.
+//!
+//! By Little's law the requests in flight are `rate × latency / size`; nothing about the latency
+//! itself improves. What decides is how many one client can hold, how many the store allows for a
+//! prefix, and the memory the flight takes. A cache of flash in the node hides the latency for what
+//! it holds, down to the flash's own, and never below it.
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Bytes, Rate, Seconds};
+
+use crate::{
+    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_SOME},
+    provenance::{Basis, Formula, Source},
+};
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct S3 {
+    /// The bandwidth wanted.
+    pub rate: Rate,
+    /// The range one GET asks for.
+    pub range: Bytes,
+    /// A GET's time, at best.
+    pub latency_min: Seconds,
+    /// A GET's time, at worst.
+    pub latency_max: Seconds,
+    /// What one connection carries.
+    pub connection_rate: Rate,
+    /// Nodes that share the work.
+    pub nodes: u64,
+    /// GETs a second the store allows for one prefix.
+    pub gets_per_prefix: f64,
+    /// PUTs a second it allows for one prefix.
+    pub puts_per_prefix: f64,
+    /// Flash in the node before the store.
+    pub cache: Cache,
+}
+
+/// A cache of flash.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cache {
+    /// Share of reads it holds.
+    pub hits: f64,
+    /// A read of it.
+    pub latency: Seconds,
+    /// What it carries, for all nodes.
+    pub rate: Rate,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// GETs a second.
+    pub gets_per_s: f64,
+    /// GETs in flight at the best latency.
+    pub in_flight_min: f64,
+    /// GETs in flight at the worst.
+    pub in_flight_max: f64,
+    /// Connections by what one carries.
+    pub connections: f64,
+    /// In flight for each node, at the worst latency.
+    pub in_flight_per_node: f64,
+    /// Memory the flight takes, at the worst latency.
+    pub memory_bytes: f64,
+    /// Prefixes the reads must be spread over.
+    pub prefixes_to_read: f64,
+    /// Prefixes writing at this rate would need.
+    pub prefixes_to_write: f64,
+    /// One request at a time would give.
+    pub serial_bytes_per_s: f64,
+    /// Mean latency behind the cache.
+    pub cached_latency_s: f64,
+    /// What cache and store give together.
+    pub cached_bytes_per_s: f64,
+    /// Bandwidth over requests in flight.
+    pub curve: Vec<Point>,
+    /// What all this rests on.
+    pub basis: Basis,
+}
+
+/// Bandwidth at a number in flight.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// GETs in flight.
+    pub in_flight: u64,
+    /// At the best latency.
+    pub rate_min_latency_bytes_per_s: f64,
+    /// At the worst.
+    pub rate_max_latency_bytes_per_s: f64,
+}
+
+const S3_PRACTICE: Source = Source::quoted(
+    "Amazon S3 performance guidelines",
+    "5,500 GET and 3,500 PUT a second for a prefix; ranges of 8 to 16 MB; 85 to 90 MB/s a connection",
+);
+
+const FORMULAS: [Formula; 2] = [
+    Formula {
+        gives: "requests in flight",
+        text: "N = rate · latency / range",
+        source: Source::computed("Little's law", ""),
+    },
+    Formula {
+        gives: "latency behind a cache",
+        text: "h·T_cache + (1−h)·T_store",
+        source: Source::computed("expectation", ""),
+    },
+];
+
+impl Default for S3 {
+    fn default() -> Self {
+        Self {
+            rate: Rate(200e9),
+            range: Bytes::mib(8),
+            latency_min: Seconds(0.1),
+            latency_max: Seconds(0.2),
+            connection_rate: Rate(87.5e6),
+            nodes: 128,
+            gets_per_prefix: 5500.0,
+            puts_per_prefix: 3500.0,
+            cache: Cache::default(),
+        }
+    }
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        // 150 µs: DGX-2 saw 135 to 163 µs for 4 KB reads of NVMe.
+        Self {
+            hits: 0.9,
+            latency: Seconds(150e-6),
+            rate: Rate(6.4e12),
+        }
+    }
+}
+
+impl Checked for S3 {
+    fn check(&self, c: &mut Checker) {
+        c.rate("rate", self.rate, RATE_ANY);
+        c.bytes("range", self.range, BYTES_ANY);
+        c.seconds("latency_min", self.latency_min, TIME_SOME);
+        c.seconds("latency_max", self.latency_max, TIME_SOME);
+        if self.latency_min > self.latency_max {
+            c.refuse(
+                "latency_min",
+                self.latency_min,
+                format!("at most latency_max, {}", self.latency_max),
+            );
+        }
+        c.rate("connection_rate", self.connection_rate, RATE_ANY);
+        c.count("nodes", self.nodes, 1..=10_000_000);
+        c.range("gets_per_prefix", self.gets_per_prefix, 1.0..=1e12, "per s");
+        c.range("puts_per_prefix", self.puts_per_prefix, 1.0..=1e12, "per s");
+        c.within("cache", |c| {
+            c.share("hits", self.cache.hits);
+            c.seconds("latency", self.cache.latency, TIME_SOME);
+            c.rate("rate", self.cache.rate, RATE_ANY);
+        });
+    }
+}
+
+impl S3 {
+    /// Computes the flight.
+    pub fn answer(&self) -> Answer {
+        let range = self.range.0 as f64;
+        let gets_per_s = self.rate.0 / range;
+        let in_flight_max = gets_per_s * self.latency_max.0;
+        let (hits, middle) = (
+            self.cache.hits,
+            f64::midpoint(self.latency_min.0, self.latency_max.0),
+        );
+        // The store carries the misses at the rate asked; the cache, the hits at its own.
+        let by_store = if hits < 1.0 {
+            self.rate.0 / (1.0 - hits)
+        } else {
+            f64::MAX
+        };
+        let by_cache = if hits > 0.0 {
+            self.cache.rate.0 / hits
+        } else {
+            f64::MAX
+        };
+        Answer {
+            gets_per_s,
+            in_flight_min: gets_per_s * self.latency_min.0,
+            in_flight_max,
+            connections: self.rate.0 / self.connection_rate.0,
+            in_flight_per_node: in_flight_max / self.nodes as f64,
+            memory_bytes: in_flight_max * range,
+            prefixes_to_read: (gets_per_s / self.gets_per_prefix).ceil(),
+            prefixes_to_write: (gets_per_s / self.puts_per_prefix).ceil(),
+            serial_bytes_per_s: range / middle,
+            cached_latency_s: hits * self.cache.latency.0 + (1.0 - hits) * middle,
+            cached_bytes_per_s: by_store.min(by_cache),
+            curve: (0..=16).map(|power| self.point(1 << power)).collect(),
+            basis: self.basis(),
+        }
+    }
+
+    fn point(&self, in_flight: u64) -> Point {
+        let rate = |latency: Seconds| in_flight as f64 * self.range.0 as f64 / latency.0;
+        Point {
+            in_flight,
+            rate_min_latency_bytes_per_s: rate(self.latency_min),
+            rate_max_latency_bytes_per_s: rate(self.latency_max),
+        }
+    }
+
+    fn basis(&self) -> Basis {
+        let mut basis = Basis::of(&FORMULAS);
+        let from = Self::default();
+        for (what, value, default, unit) in [
+            (
+                "GET latency, best",
+                self.latency_min.0,
+                from.latency_min.0,
+                "s",
+            ),
+            (
+                "GET latency, worst",
+                self.latency_max.0,
+                from.latency_max.0,
+                "s",
+            ),
+            (
+                "rate of a connection",
+                self.connection_rate.0,
+                from.connection_rate.0,
+                "B/s",
+            ),
+            (
+                "GETs for a prefix",
+                self.gets_per_prefix,
+                from.gets_per_prefix,
+                "per s",
+            ),
+            (
+                "PUTs for a prefix",
+                self.puts_per_prefix,
+                from.puts_per_prefix,
+                "per s",
+            ),
+        ] {
+            basis.assume_or(what, (value, default), unit, S3_PRACTICE);
+        }
+        let dgx2 = Source::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
+        let latency = (self.cache.latency.0, from.cache.latency.0);
+        basis.assume_or("cache latency", latency, "s", dgx2);
+        basis
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::near::near;
+
+    #[test]
+    fn two_hundred_gb_a_second_need_2400_to_4800_gets_in_flight() {
+        // models.md (f).
+        let answer = S3::default().answer();
+        near(answer.in_flight_min, 2400.0, 0.01);
+        near(answer.in_flight_max, 4800.0, 0.01);
+        assert!((answer.prefixes_to_read - 5.0).abs() < f64::EPSILON);
+        near(answer.memory_bytes, 40e9, 1e-9);
+    }
+
+    #[test]
+    fn a_cache_never_makes_reads_faster_than_itself() {
+        let all = S3 {
+            cache: Cache {
+                hits: 1.0,
+                ..Cache::default()
+            },
+            ..S3::default()
+        };
+        near(all.answer().cached_latency_s, 150e-6, 1e-9);
+        near(all.answer().cached_bytes_per_s, 6.4e12, 1e-9);
+        let none = S3 {
+            cache: Cache {
+                hits: 0.0,
+                ..Cache::default()
+            },
+            ..S3::default()
+        };
+        near(none.answer().cached_bytes_per_s, 200e9, 1e-9);
+    }
+}

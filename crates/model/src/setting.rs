@@ -1,0 +1,237 @@
+//! Changing one parameter by its path: `cluster.gpus=2048`.
+//!
+//! A scenario is written out with all its defaults, the value put in its place, and the whole read
+//! and checked again: any parameter of any topic can be set, and none can slip past its range.
+
+use serde::{Serialize, de::DeserializeOwned};
+use toml::{Table, Value};
+
+use crate::{
+    check::{self, Checked, Refusals, Step, steps},
+    scenario::Scenario,
+};
+
+/// A parameter and its new value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The path below the topic, such as `cluster.gpus` or `tenants[0].weight`.
+    pub path: String,
+    /// The value as typed.
+    pub value: String,
+}
+
+/// The longest path that is followed.
+const PATH_STEPS_MAX: usize = 16;
+
+impl Setting {
+    /// Reads `path=value`.
+    pub fn parse(text: &str) -> Result<Self, Refusals> {
+        match text.split_once('=') {
+            Some((path, value)) if !path.trim().is_empty() && !value.trim().is_empty() => {
+                Ok(Self {
+                    path: path.trim().to_owned(),
+                    value: value.trim().to_owned(),
+                })
+            }
+            _ => Err(Refusals::one(
+                "--set",
+                text,
+                "path=value, such as cluster.gpus=2048",
+            )),
+        }
+    }
+
+    /// The path with the topic before it, where the user left that out.
+    fn full_path(&self, scenario: &Scenario) -> String {
+        let topic = scenario.topic().name();
+        let starts = matches!(steps(&self.path).next(), Some(Step::Key(key)) if key == topic);
+        if starts {
+            self.path.clone()
+        } else {
+            format!("{topic}.{}", self.path)
+        }
+    }
+}
+
+/// `scenario` with all `settings` made. Claims are about the case as published, and fall away.
+pub fn set(scenario: &Scenario, settings: &[Setting]) -> Result<Scenario, Refusals> {
+    if settings.is_empty() {
+        return Ok(scenario.clone());
+    }
+    let mut changed = scenario.clone();
+    changed.claims.clear();
+    for setting in settings {
+        let path = setting.full_path(scenario);
+        changed = set_one(&changed, setting, &path)?;
+    }
+    // Only now: two settings may make sense together and not one by one.
+    check::checked(&changed)?;
+    Ok(changed)
+}
+
+/// As [`set`], for the input of a simulator, whose paths start at its root.
+pub fn set_input<T>(input: T, settings: &[Setting]) -> Result<T, Refusals>
+where
+    T: Serialize + DeserializeOwned + Checked,
+{
+    let one = |input: T, setting: &Setting| set_one(&input, setting, &setting.path);
+    let changed = settings.iter().try_fold(input, one)?;
+    check::checked(&changed)?;
+    Ok(changed)
+}
+
+fn set_one<T>(input: &T, setting: &Setting, path: &str) -> Result<T, Refusals>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let written = Table::try_from(input).map_err(|e| refusal(setting, &e.to_string()))?;
+    let with = |value: Value| {
+        let mut table = written.clone();
+        put(&mut table, path, value).map_err(|allowed| refusal(setting, &allowed))?;
+        T::deserialize(table).map_err(|e| refusal(setting, &e.to_string()))
+    };
+    let value = typed(&setting.value);
+    with(value.clone()).or_else(|refused| match value {
+        // A sweep over a count passes through fractions.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "beyond an i64 it is refused by range"
+        )]
+        Value::Float(number) if number.is_finite() => {
+            with(Value::Integer(number.round() as i64)).map_err(|_| refused)
+        }
+        _ => Err(refused),
+    })
+}
+
+fn refusal(setting: &Setting, message: &str) -> Refusals {
+    Refusals::one(
+        setting.path.clone(),
+        setting.value.clone(),
+        check::wanted(message),
+    )
+}
+
+/// A value as TOML has it, or else a string: `8`, `0.5`, `true`, `400Gb/s`.
+fn typed(text: &str) -> Value {
+    let parsed = toml::from_str::<Table>(&format!("value = {text}"));
+    match parsed.ok().and_then(|mut table| table.remove("value")) {
+        Some(
+            value @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::String(_)),
+        ) => value,
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+/// Puts `value` at `path`; tells what is allowed where that leads nowhere.
+fn put(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
+    let path: Vec<Step<'_>> = steps(path).collect();
+    if path.len() > PATH_STEPS_MAX {
+        return Err(format!("a path of at most {PATH_STEPS_MAX} steps"));
+    }
+    let Some((Step::Key(first), rest)) = path.split_first() else {
+        return Err("a path that starts with a name".to_owned());
+    };
+    let mut at = table
+        .entry(*first)
+        .or_insert_with(|| Value::Table(Table::new()));
+    for step in rest {
+        at = match (step, at) {
+            // A parameter that is absent by default has no place yet.
+            (Step::Key(key), Value::Table(table)) => table
+                .entry(*key)
+                .or_insert_with(|| Value::Table(Table::new())),
+            (Step::Index(i), Value::Array(items)) => {
+                let last = items.len().saturating_sub(1);
+                items
+                    .get_mut(*i)
+                    .ok_or(format!("an index from 0 to {last}"))?
+            }
+            (Step::Key(key), Value::Array(items)) => {
+                return Err(format!(
+                    "an index before `{key}`, from 0 to {}",
+                    items.len().saturating_sub(1)
+                ));
+            }
+            (Step::Index(_), _) => return Err("no index: it is no list".to_owned()),
+            (Step::Key(key), _) => return Err(format!("no `{key}` below a plain value")),
+        };
+    }
+    *at = value;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Topic;
+
+    fn changed(topic: Topic, texts: &[&str]) -> Result<Scenario, Refusals> {
+        let settings: Result<Vec<_>, _> = texts.iter().map(|text| Setting::parse(text)).collect();
+        set(&Scenario::default_of(topic), &settings?)
+    }
+
+    #[test]
+    fn any_parameter_is_set_by_its_path() {
+        let scenario = changed(
+            Topic::Checkpoint,
+            &["cluster.gpus=2048", "node.hop.rate=200Gb/s"],
+        );
+        let checkpoint = scenario.unwrap().checkpoint.unwrap();
+        assert_eq!(checkpoint.cluster.gpus, 2048);
+        assert!((checkpoint.node.hop.unwrap().rate.as_gbit() - 200.0).abs() < 1e-9);
+        let scenario = changed(Topic::Qos, &["tenants[2].weight=5", "qos.seed=9"]).unwrap();
+        let qos = scenario.qos.unwrap();
+        assert!((qos.tenants[2].weight - 5.0).abs() < 1e-9);
+        assert_eq!(qos.seed.0, 9);
+    }
+
+    #[test]
+    fn a_parameter_that_is_absent_by_default_can_be_set() {
+        let scenario = changed(Topic::Checkpoint, &["schedule.interval=2h"]).unwrap();
+        let interval = scenario.checkpoint.unwrap().schedule.interval.unwrap();
+        assert!((interval.0 - 7200.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for (text, says) in [
+            (
+                "cluster.gpus=0",
+                "checkpoint.cluster.gpus = 0: allowed is a whole number from 1",
+            ),
+            (
+                "cluster.gpus=zzz",
+                "cluster.gpus = zzz: allowed is a whole number",
+            ),
+            (
+                "cluster.gpu=1",
+                "cluster.gpu = 1: allowed is one of `gpus`,",
+            ),
+            ("cluster=1", "cluster = 1: allowed is a table"),
+            (
+                "cluster.gpus.x=1",
+                "cluster.gpus.x = 1: allowed is no `x` below a plain value",
+            ),
+            ("node.io=nan", "node.io = nan"),
+            ("cluster", "--set = cluster: allowed is path=value"),
+            ("node.media.rate=-5", "node.media.rate = -5"),
+        ] {
+            let refused = changed(Topic::Checkpoint, &[text]).unwrap_err().to_string();
+            assert!(refused.starts_with(says), "{refused}");
+        }
+        let refused = changed(Topic::Qos, &["tenants[7].weight=1"])
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            refused,
+            "tenants[7].weight = 1: allowed is an index from 0 to 2"
+        );
+    }
+
+    #[test]
+    fn a_count_takes_the_nearest_whole_number() {
+        let scenario = changed(Topic::Checkpoint, &["cluster.gpus=99.6"]).unwrap();
+        assert_eq!(scenario.checkpoint.unwrap().cluster.gpus, 100);
+    }
+}

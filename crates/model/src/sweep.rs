@@ -1,0 +1,267 @@
+//! Sweeps: the same question over many values of any parameters.
+//!
+//! `cluster.gpus=512,1024,2048`, `node.host.cores=2..64:6:log` and `link=100Gb/s..800Gb/s:8` name a
+//! parameter and its values; several sweeps make a grid. The points are answered in parallel and
+//! come back in the order of the grid, so the output is the same on any number of threads.
+
+use rayon::prelude::*;
+
+use crate::{
+    check::Refusals,
+    scenario::{Answer, Scenario},
+    setting::{self, Setting},
+};
+
+/// The most points of one sweep, and of a grid of several.
+pub const POINTS_MAX: usize = 10_000;
+
+/// One parameter and the values it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sweep {
+    /// The parameter's path.
+    pub path: String,
+    /// Its values, as they would be typed.
+    pub values: Vec<String>,
+}
+
+/// One point of a grid, answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// What was set, in the order of the sweeps.
+    pub settings: Vec<Setting>,
+    /// What came out; a refusal where the values make no sense together.
+    pub answer: Result<Answer, Refusals>,
+}
+
+impl Sweep {
+    /// Reads `path=a,b,c` or `path=from..to:steps[:log]`.
+    pub fn parse(text: &str) -> Result<Self, Refusals> {
+        let refuse = |allowed: String| Refusals::one("--sweep", text, allowed);
+        let setting = Setting::parse(text).map_err(|_| {
+            refuse(
+                "path=a,b,c or path=from..to:steps[:log], such as cluster.gpus=512..8192:5:log"
+                    .to_owned(),
+            )
+        })?;
+        let values = match setting.value.split_once("..") {
+            Some((from, rest)) => span(from.trim(), rest.trim()).map_err(refuse)?,
+            None => setting
+                .value
+                .split(',')
+                .map(|value| value.trim().to_owned())
+                .collect(),
+        };
+        if values.len() > POINTS_MAX || values.iter().any(String::is_empty) {
+            return Err(refuse(format!(
+                "from 1 to {POINTS_MAX} values, none of them empty"
+            )));
+        }
+        Ok(Self {
+            path: setting.path,
+            values,
+        })
+    }
+}
+
+/// Answers every point of the grid that `sweeps` make over `scenario`.
+pub fn run(scenario: &Scenario, sweeps: &[Sweep]) -> Result<Vec<Point>, Refusals> {
+    let points = sweeps
+        .iter()
+        .try_fold(1usize, |n, sweep| n.checked_mul(sweep.values.len()));
+    let points = points.filter(|n| *n <= POINTS_MAX).ok_or_else(|| {
+        let asked = sweeps.iter().map(|sweep| sweep.values.len().to_string());
+        let asked = asked.collect::<Vec<_>>().join(" × ");
+        Refusals::one(
+            "--sweep",
+            format!("{asked} points"),
+            format!("at most {POINTS_MAX} points in all"),
+        )
+    })?;
+    Ok((0..points)
+        .into_par_iter()
+        .map(|number| {
+            let settings = settings_at(sweeps, number);
+            let answer = setting::set(scenario, &settings).and_then(|changed| changed.answer());
+            Point { settings, answer }
+        })
+        .collect())
+}
+
+/// The settings of the point with this number; the last sweep turns fastest.
+fn settings_at(sweeps: &[Sweep], number: usize) -> Vec<Setting> {
+    let mut left = number;
+    let mut settings: Vec<Setting> = sweeps
+        .iter()
+        .rev()
+        .map(|sweep| {
+            let value = sweep.values[left % sweep.values.len()].clone();
+            left /= sweep.values.len();
+            Setting {
+                path: sweep.path.clone(),
+                value,
+            }
+        })
+        .collect();
+    settings.reverse();
+    settings
+}
+
+/// The values of `from..to:steps[:log]`, with the unit of the ends.
+fn span(from: &str, rest: &str) -> Result<Vec<String>, String> {
+    const SHAPE: &str = "from..to:steps[:log]";
+    let mut parts = rest.split(':');
+    let to = parts.next().unwrap_or_default().trim();
+    let steps = parts.next().ok_or(format!("{SHAPE}: how many steps?"))?;
+    let log = match parts.next() {
+        None => false,
+        Some("log") => true,
+        Some(_) => return Err(SHAPE.to_owned()),
+    };
+    let steps = steps
+        .trim()
+        .parse::<usize>()
+        .ok()
+        .filter(|n| (2..=POINTS_MAX).contains(n));
+    let steps = steps.ok_or(format!("{SHAPE} with 2 to {POINTS_MAX} steps"))?;
+    let ((a, unit_a), (b, unit_b)) = (number(from)?, number(to)?);
+    let unit = match (unit_a, unit_b) {
+        (a, b) if a == b => a,
+        ("", unit) => unit,
+        _ => {
+            return Err(format!(
+                "{SHAPE} with one unit, not `{unit_a}` and `{unit_b}`"
+            ));
+        }
+    };
+    if log && (a <= 0.0 || b <= 0.0) {
+        return Err(format!("{SHAPE} with ends above zero for log"));
+    }
+    let last = (steps - 1) as f64;
+    let at = |i: usize| {
+        let share = i as f64 / last;
+        // The ends come out as they were typed.
+        match i {
+            0 => a,
+            i if i + 1 == steps => b,
+            _ if log => (a.ln() + (b.ln() - a.ln()) * share).exp(),
+            _ => a + (b - a) * share,
+        }
+    };
+    Ok((0..steps)
+        .map(|i| format!("{}{unit}", tidy(at(i))))
+        .collect())
+}
+
+/// Splits `400Gb/s` into its number and its unit.
+fn number(text: &str) -> Result<(f64, &str), String> {
+    let end = text
+        .char_indices()
+        .rfind(|(_, c)| c.is_ascii_digit() || *c == '.')
+        .map_or(0, |(i, _)| i + 1);
+    // A unit may hold digits nowhere, so the last digit ends the number.
+    let parsed = text[..end].parse::<f64>().ok().filter(|n| n.is_finite());
+    parsed
+        .map(|n| (n, text[end..].trim()))
+        .ok_or(format!("numbers at both ends, not `{text}`"))
+}
+
+/// A number without the noise of interpolation: six significant digits.
+fn tidy(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let rounded: f64 = format!("{value:.5e}").parse().unwrap_or(value);
+    rounded.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Topic;
+
+    fn values(text: &str) -> Vec<String> {
+        Sweep::parse(text).unwrap().values
+    }
+
+    #[test]
+    fn lists_and_spans_are_read() {
+        assert_eq!(values("a=1,2, 4"), ["1", "2", "4"]);
+        assert_eq!(values("a=0..1:3"), ["0", "0.5", "1"]);
+        assert_eq!(values("a=1..1000:4:log"), ["1", "10", "100", "1000"]);
+        assert_eq!(values("a=100Gb/s..400Gb/s:2"), ["100Gb/s", "400Gb/s"]);
+        assert_eq!(values("a=1..4MiB:2"), ["1MiB", "4MiB"]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "a",
+            "a=",
+            "a=1..2",
+            "a=1..2:1",
+            "a=0..2:3:log",
+            "a=1s..2h:3",
+            "a=x..y:3",
+            "a=1,,2",
+            "a=1..2:99999999",
+            "a=1..2:3:lin",
+        ] {
+            let refused = Sweep::parse(text).unwrap_err().to_string();
+            assert!(refused.starts_with("--sweep = "), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_grid_is_answered_in_order_on_any_number_of_threads() {
+        let sweeps = [
+            Sweep::parse("cluster.gpus=64..1024:5:log").unwrap(),
+            Sweep::parse("trials.seed=1,2,3").unwrap(),
+        ];
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .build()
+                .unwrap();
+            pool.install(|| run(&Scenario::default_of(Topic::Checkpoint), &sweeps).unwrap())
+        };
+        let (one, four) = (on(1), on(4));
+        assert_eq!(one, four);
+        assert_eq!(one.len(), 15);
+        assert_eq!(
+            (
+                one[4].settings[0].value.as_str(),
+                one[4].settings[1].value.as_str()
+            ),
+            ("128", "2")
+        );
+        let bytes = |points: &[Point]| {
+            let answers = points
+                .iter()
+                .map(|point| point.answer.as_ref().unwrap().to_json().to_string());
+            answers.collect::<String>()
+        };
+        assert_eq!(bytes(&one), bytes(&four));
+    }
+
+    #[test]
+    fn a_point_that_makes_no_sense_refuses_alone() {
+        let sweep = [Sweep::parse("cluster.gpus=0,8").unwrap()];
+        let points = run(&Scenario::default_of(Topic::Checkpoint), &sweep).unwrap();
+        assert!(points[0].answer.is_err() && points[1].answer.is_ok());
+    }
+
+    #[test]
+    fn a_grid_too_large_is_refused() {
+        let sweep = Sweep::parse("cluster.gpus=1..2:1000").unwrap();
+        let refused = run(
+            &Scenario::default_of(Topic::Checkpoint),
+            &[sweep.clone(), sweep],
+        );
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .contains("1000 × 1000 points")
+        );
+    }
+}
