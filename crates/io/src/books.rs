@@ -102,15 +102,17 @@ impl Books {
             registration: self
                 .registrations
                 .map(|(count, took)| Registration::new(count, took, seconds)),
-            bound_by: self.bound(rate_bytes_per_s, rate_max),
+            bound_by: self.bound(seconds, rate_max),
         }
     }
 
     /// Where most of the time went.
-    fn bound(&self, rate: f64, rate_max: Option<Rate>) -> Bound {
+    fn bound(&self, seconds: f64, rate_max: Option<Rate>) -> Bound {
         if self.bytes == 0 {
             return Bound::Nothing;
         }
+        // A limit counts every I/O: of a copy, both the read and the write.
+        let rate = self.tally.storage_bytes as f64 / seconds.max(1e-9);
         if rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
             return Bound::Throttle;
         }
