@@ -7,10 +7,10 @@ fn straightway(args: &[&str]) -> (i32, String, String) {
         .args(args)
         .env("NO_COLOR", "1")
         .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        .expect("the binary was built for this test");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is text");
     (
-        output.status.code().unwrap(),
+        output.status.code().expect("it was not killed"),
         text(output.stdout),
         text(output.stderr),
     )
@@ -163,5 +163,5 @@ fn what_was_measured_is_set_beside_what_is_predicted() {
 }
 
 fn path(path: &Path) -> &str {
-    path.to_str().unwrap()
+    path.to_str().expect("a temporary folder has a plain name")
 }
