@@ -129,6 +129,11 @@ impl Plan {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// How much memory the plan itself takes: linear in the extents.
+    pub fn memory_bytes(&self) -> usize {
+        self.chunks.capacity() * size_of::<Chunk>() + self.pieces.capacity() * size_of::<Piece>()
+    }
 }
 
 /// The work of planning one transfer.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use straightway_core::{
     Rate, Receipt,
-    receipt::{Bound, SCHEMA},
+    receipt::{Bound, Registration, SCHEMA},
 };
 use straightway_sys::CpuTime;
 
@@ -20,6 +20,8 @@ pub(crate) struct Books {
     lanes: u32,
     bytes: u64,
     sync: Duration,
+    /// Registrations with cuFile, and the seconds that they took.
+    registrations: Option<(u64, f64)>,
 }
 
 impl Books {
@@ -32,6 +34,7 @@ impl Books {
             lanes: 0,
             bytes: 0,
             sync: Duration::ZERO,
+            registrations: None,
         }
     }
 
@@ -40,6 +43,13 @@ impl Books {
         if !self.engines.contains(&engine) {
             self.engines.push(engine);
         }
+    }
+
+    /// Notes that a job went by cuFile, and how long registering its region took if it had to be.
+    pub(crate) fn register(&mut self, seconds: Option<f64>) {
+        let (count, sum) = self.registrations.unwrap_or_default();
+        let fresh = u64::from(seconds.is_some());
+        self.registrations = Some((count + fresh, sum + seconds.unwrap_or(0.0)));
     }
 
     /// Adds a job: its bytes, what its lanes counted, and how long its sync took.
@@ -89,15 +99,20 @@ impl Books {
             sync_s: self.sync.as_secs_f64(),
             engine,
             lanes: self.lanes,
-            bound_by: self.bound(rate_bytes_per_s, rate_max),
+            registration: self
+                .registrations
+                .map(|(count, took)| Registration::new(count, took, seconds)),
+            bound_by: self.bound(seconds, rate_max),
         }
     }
 
     /// Where most of the time went.
-    fn bound(&self, rate: f64, rate_max: Option<Rate>) -> Bound {
+    fn bound(&self, seconds: f64, rate_max: Option<Rate>) -> Bound {
         if self.bytes == 0 {
             return Bound::Nothing;
         }
+        // A limit counts every I/O: of a copy, both the read and the write.
+        let rate = self.tally.storage_bytes as f64 / seconds.max(1e-9);
         if rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
             return Bound::Throttle;
         }

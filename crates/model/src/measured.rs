@@ -12,7 +12,7 @@ use straightway_core::{Bytes, Rate, Seconds};
 use crate::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_SOME},
     path::{self, Node, Way},
-    provenance::{Basis, Source},
+    provenance::{Basis, Confidence, Source},
 };
 
 /// What was measured; whatever was not is absent.
@@ -35,9 +35,11 @@ pub struct Measured {
     pub from_gpu: Option<Rate>,
     /// The drive alone: `O_DIRECT` into host memory.
     pub drive: Route,
-    /// Through the page cache.
+    /// Through the page cache, which holds nothing of it yet.
     pub buffered: Route,
-    /// Through a pinned ring into the GPU.
+    /// Out of the page cache, which holds all of it.
+    pub cached: Route,
+    /// Through a ring: by the CPU into host memory, or by DMA into the GPU where `to_gpu` is there.
     pub staged: Route,
     /// By DMA into the GPU.
     pub direct: Route,
@@ -99,6 +101,19 @@ pub enum Unit {
     Seconds,
 }
 
+/// What a row is about: reading or writing, with how many copies by the CPU, and which figure.
+type Case = (Work, u64, fn(&Node) -> f64);
+
+/// Reading or writing.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Read,
+    Write,
+}
+
+/// Faster than any GPU's link: no limit.
+const NO_GPU: Rate = Rate(1e15);
+
 /// The most a prediction may be off before it is called a miss.
 pub const MISS: f64 = 0.25;
 
@@ -125,6 +140,7 @@ impl Checked for Measured {
         for (field, route) in [
             ("drive", &self.drive),
             ("buffered", &self.buffered),
+            ("cached", &self.cached),
             ("staged", &self.staged),
             ("direct", &self.direct),
         ] {
@@ -152,76 +168,73 @@ impl Checked for Route {
 impl Measured {
     /// Sets the predictions of `assumed` beside what was measured.
     pub fn compare(&self, assumed: &Node) -> Comparison {
-        let calibrated = self.calibrate(assumed);
         let mut rows = Vec::new();
-        let mut row = |what, unit, predict: &dyn Fn(&Node) -> f64, measured: Option<f64>| {
-            if let Some(measured) = measured {
-                let (assumed, calibrated) = (predict(assumed), predict(&calibrated));
-                let ratio = calibrated / measured;
-                rows.push(Row {
-                    what,
-                    unit,
-                    assumed,
-                    calibrated,
-                    measured,
-                    ratio,
-                });
-            }
+        let mut row = |what, unit, (work, copies, figure): Case, measured: Option<f64>| {
+            let Some(measured) = measured else { return };
+            let calibrated = figure(&self.calibrate(assumed, work, copies));
+            rows.push(Row {
+                what,
+                unit,
+                assumed: figure(&with_copies(assumed, copies)),
+                calibrated,
+                measured,
+                ratio: calibrated / measured,
+            });
         };
         let rate = |rate: Option<Rate>| rate.map(|rate| rate.0);
+        // A ring is emptied by the GPU's own copy engine, or by a core where there is no GPU.
+        let ring = u64::from(self.to_gpu.is_none());
+        let (per_s, per_gb) = (Unit::BytesPerSecond, Unit::SecondsPerGb);
+        let (buffered, staged) = (&self.buffered, &self.staged);
         row(
-            "read through the page cache",
-            Unit::BytesPerSecond,
-            &buffered,
-            rate(self.buffered.read),
+            "read, page cache cold",
+            per_s,
+            (Work::Read, 1, standard),
+            rate(buffered.read),
         );
         row(
-            "read through a pinned ring",
-            Unit::BytesPerSecond,
-            &staged,
-            rate(self.staged.read),
+            "read, through a ring",
+            per_s,
+            (Work::Read, ring, standard),
+            rate(staged.read),
         );
         row(
-            "read straight into the GPU",
-            Unit::BytesPerSecond,
-            &direct,
+            "read, straight into the GPU",
+            per_s,
+            (Work::Read, 0, direct),
             rate(self.direct.read),
         );
         row(
-            "CPU through the page cache",
-            Unit::SecondsPerGb,
-            &buffered_cpu,
-            self.buffered.cpu_s_per_gb,
+            "write, page cache, synced",
+            per_s,
+            (Work::Write, 1, standard),
+            rate(buffered.write),
         );
         row(
-            "CPU through a pinned ring",
-            Unit::SecondsPerGb,
-            &staged_cpu,
-            self.staged.cpu_s_per_gb,
+            "write, through a ring",
+            per_s,
+            (Work::Write, ring, standard),
+            rate(staged.write),
         );
-        let latency = |node: &Node| node.carry(Way::Direct).latency_s;
         row(
-            "one read straight into the GPU",
+            "CPU, page cache cold",
+            per_gb,
+            (Work::Read, 1, cpu),
+            buffered.cpu_s_per_gb,
+        );
+        row(
+            "CPU, through a ring",
+            per_gb,
+            (Work::Read, ring, cpu),
+            staged.cpu_s_per_gb,
+        );
+        let latency = self.direct.read_latency.map(|seconds| seconds.0);
+        row(
+            "one read into the GPU",
             Unit::Seconds,
-            &latency,
-            self.direct.read_latency.map(|s| s.0),
+            (Work::Read, 0, direct_latency),
+            latency,
         );
-        let mut basis = Basis::of(&path::FORMULAS);
-        assumed.assume(&mut basis);
-        let here = Source {
-            name: "this machine",
-            place: "bench",
-            confidence: crate::provenance::Confidence::Measured,
-        };
-        for (what, value) in [
-            ("drive, O_DIRECT", rate(self.drive.read)),
-            ("memory copy by one core", rate(self.copy_rate)),
-            ("host to gpu copy", rate(self.to_gpu)),
-        ] {
-            if let Some(value) = value {
-                basis.assume(format!("measured: {what}"), value, "B/s", here);
-            }
-        }
         Comparison {
             machine: self
                 .machine
@@ -229,25 +242,60 @@ impl Measured {
                 .unwrap_or_else(|| "a machine without a name".to_owned()),
             rows,
             missing: self.missing(),
-            basis,
+            basis: self.basis(assumed),
         }
     }
 
-    /// The scenario's node with the machine's simple measurements in place of its constants.
-    fn calibrate(&self, assumed: &Node) -> Node {
-        let mut node = Node {
-            hop: None,
-            ..assumed.clone()
+    fn basis(&self, assumed: &Node) -> Basis {
+        let mut basis = Basis::of(&path::FORMULAS);
+        assumed.assume(&mut basis);
+        let here = Source {
+            name: "this machine",
+            place: "bench",
+            confidence: Confidence::Measured,
         };
+        for (what, rate) in [
+            ("drive, read", self.drive.read),
+            ("drive, write", self.drive.write),
+            ("out of the page cache", self.cached.read),
+            ("memory copy by one core", self.copy_rate),
+            ("host to gpu copy", self.to_gpu),
+        ] {
+            if let Some(rate) = rate {
+                basis.assume(format!("measured: {what}"), rate.0, "B/s", here);
+            }
+        }
+        basis
+    }
+
+    /// The scenario's node with the machine's simple measurements in place of its constants.
+    fn calibrate(&self, assumed: &Node, work: Work, copies: u64) -> Node {
+        let mut node = with_copies(
+            &Node {
+                hop: None,
+                ..assumed.clone()
+            },
+            copies,
+        );
         node.io = self.io.unwrap_or(node.io);
         if let Some(depth) = self.depth {
             (node.standard_depth, node.direct_depth) = (depth, depth);
         }
         let host = &mut node.host;
         host.cores = self.cores.unwrap_or(host.cores);
-        host.copy_rate = self.copy_rate.unwrap_or(host.copy_rate);
-        host.gpu_copy_rate = self.to_gpu.unwrap_or(host.gpu_copy_rate);
-        node.media.rate = self.drive.read.unwrap_or(node.media.rate);
+        // What all cores copy out of the page cache, for each of them.
+        let shared = self
+            .cached
+            .read
+            .map(|rate| Rate(rate.0 / host.cores as f64));
+        host.copy_rate = self.copy_rate.or(shared).unwrap_or(host.copy_rate);
+        // Without a GPU the bytes stay in host memory, and no copy engine is in their way.
+        host.gpu_copy_rate = self.to_gpu.unwrap_or(NO_GPU);
+        let media = match work {
+            Work::Read => self.drive.read,
+            Work::Write => self.drive.write,
+        };
+        node.media.rate = media.unwrap_or(node.media.rate);
         node.media.latency = self.drive.read_latency.unwrap_or(node.media.latency);
         node
     }
@@ -256,7 +304,10 @@ impl Measured {
         let wanted = [
             ("drive.read", self.drive.read.is_none()),
             ("drive.read_latency", self.drive.read_latency.is_none()),
-            ("copy_rate", self.copy_rate.is_none()),
+            (
+                "copy_rate",
+                self.copy_rate.is_none() && self.cached.read.is_none(),
+            ),
             ("to_gpu", self.to_gpu.is_none()),
             ("buffered.read", self.buffered.read.is_none()),
             ("staged.read", self.staged.read.is_none()),
@@ -269,26 +320,24 @@ impl Measured {
     }
 }
 
-/// Through the page cache: one copy by the CPU.
-fn buffered(node: &Node) -> f64 {
-    with_copies(node, 1).carry(Way::Standard).rate_bytes_per_s
+/// The standard path's rate.
+fn standard(node: &Node) -> f64 {
+    node.carry(Way::Standard).rate_bytes_per_s
 }
 
-/// Through a pinned ring: no copy by the CPU.
-fn staged(node: &Node) -> f64 {
-    with_copies(node, 0).carry(Way::Standard).rate_bytes_per_s
-}
-
+/// The direct path's rate.
 fn direct(node: &Node) -> f64 {
     node.carry(Way::Direct).rate_bytes_per_s
 }
 
-fn buffered_cpu(node: &Node) -> f64 {
-    with_copies(node, 1).carry(Way::Standard).cpu_s_per_gb
+/// The direct path's latency.
+fn direct_latency(node: &Node) -> f64 {
+    node.carry(Way::Direct).latency_s
 }
 
-fn staged_cpu(node: &Node) -> f64 {
-    with_copies(node, 0).carry(Way::Standard).cpu_s_per_gb
+/// The standard path's CPU time.
+fn cpu(node: &Node) -> f64 {
+    node.carry(Way::Standard).cpu_s_per_gb
 }
 
 fn with_copies(node: &Node, copies: u64) -> Node {
@@ -327,13 +376,39 @@ mod tests {
     fn measured_parts_predict_the_measured_whole() {
         let comparison = h200().compare(&Node::default());
         let row = &comparison.rows[0];
-        assert_eq!(row.what, "read through a pinned ring");
+        assert_eq!(row.what, "read, through a ring");
         // The drive is the limit, and the ring reached it: within 5 %.
         near(row.ratio, 1.0, 0.05);
         assert!(
             row.assumed > 10.0 * row.measured,
             "the defaults describe a larger machine"
         );
+    }
+
+    #[test]
+    fn without_a_gpu_a_cold_read_is_bound_by_drive_or_copy() {
+        let measured = Measured {
+            depth: Some(16),
+            cores: Some(2),
+            drive: Route {
+                read: Some(Rate(3.0e9)),
+                write: Some(Rate(2.4e9)),
+                ..Route::default()
+            },
+            cached: Route {
+                read: Some(Rate(8e9)),
+                ..Route::default()
+            },
+            buffered: Route {
+                read: Some(Rate(2.8e9)),
+                write: Some(Rate(1.9e9)),
+                ..Route::default()
+            },
+            ..Measured::default()
+        };
+        let rows = measured.compare(&Node::default()).rows;
+        near(rows[0].calibrated, 3.0e9, 1e-9);
+        near(rows[1].calibrated, 2.4e9, 1e-9);
     }
 
     #[test]

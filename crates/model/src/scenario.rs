@@ -14,6 +14,7 @@ use crate::{
     checkpoint::{self, Checkpoint},
     claim::Claim,
     dpu::{self, Dpu},
+    headroom::{Headroom, Port},
     ingest::{self, Ingest},
     provenance::{Basis, Correction},
     qos::{self, Qos},
@@ -62,6 +63,9 @@ pub struct Scenario {
     /// What a DPU takes over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dpu: Option<Dpu>,
+    /// The buffer a lossless port needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom: Option<Port>,
     /// What was published about it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<Claim>,
@@ -91,6 +95,8 @@ pub enum Topic {
     Qos,
     /// What a DPU takes over.
     Dpu,
+    /// The buffer a lossless port needs.
+    Headroom,
 }
 
 /// The answer to a scenario.
@@ -118,11 +124,13 @@ pub enum Answer {
     Qos(qos::Answer),
     /// What a DPU takes over.
     Dpu(dpu::Answer),
+    /// The buffer a lossless port needs.
+    Headroom(Headroom),
 }
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Checkpoint,
         Self::Registration,
         Self::Transport,
@@ -133,6 +141,7 @@ impl Topic {
         Self::Reduction,
         Self::Qos,
         Self::Dpu,
+        Self::Headroom,
     ];
 
     /// The name of its table and its command.
@@ -148,6 +157,7 @@ impl Topic {
             Self::Reduction => "reduction",
             Self::Qos => "qos",
             Self::Dpu => "dpu",
+            Self::Headroom => "headroom",
         }
     }
 }
@@ -167,6 +177,7 @@ impl Scenario {
             Topic::Reduction => scenario.reduction = Some(Reduction::default()),
             Topic::Qos => scenario.qos = Some(Qos::default()),
             Topic::Dpu => scenario.dpu = Some(Dpu::default()),
+            Topic::Headroom => scenario.headroom = Some(Port::default()),
         }
         scenario
     }
@@ -184,6 +195,7 @@ impl Scenario {
             self.reduction.is_some(),
             self.qos.is_some(),
             self.dpu.is_some(),
+            self.headroom.is_some(),
         ];
         let all = Topic::ALL.into_iter().zip(present);
         all.filter_map(|(topic, present)| present.then_some(topic))
@@ -243,6 +255,10 @@ impl Scenario {
                 .as_ref()
                 .map(|q| Answer::Reduction(q.answer()))),
             Topic::Dpu => of(self.dpu.as_ref().map(|q| Answer::Dpu(q.answer()))),
+            Topic::Headroom => of(self
+                .headroom
+                .as_ref()
+                .map(|port| Answer::Headroom(port.headroom()))),
         })
     }
 
@@ -277,6 +293,7 @@ impl Answer {
             Self::Reduction(answer) => &answer.basis,
             Self::Qos(answer) => &answer.basis,
             Self::Dpu(answer) => &answer.basis,
+            Self::Headroom(answer) => &answer.basis,
         }
     }
 
@@ -292,6 +309,7 @@ impl Answer {
             Self::Reduction(answer) => &mut answer.basis,
             Self::Qos(answer) => &mut answer.basis,
             Self::Dpu(answer) => &mut answer.basis,
+            Self::Headroom(answer) => &mut answer.basis,
         }
     }
 }
@@ -327,6 +345,7 @@ impl Checked for Scenario {
         nested(c, Topic::Reduction, self.reduction.as_ref());
         nested(c, Topic::Qos, self.qos.as_ref());
         nested(c, Topic::Dpu, self.dpu.as_ref());
+        nested(c, Topic::Headroom, self.headroom.as_ref());
         c.each("claims", &self.claims, 0..=100);
     }
 }

@@ -22,6 +22,7 @@ mod guide;
 mod kernel;
 mod library;
 mod live;
+mod nvidia_fs;
 mod platform;
 mod storage;
 mod text;
@@ -31,15 +32,12 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Serialize;
 use straightway_sys::root::Root;
 
-use check::DIRECT;
 pub use check::{Check, Finding, Layer, State, Way, all as checks};
+use check::{DIRECT, list};
 use facts::Facts;
 pub use guide::guide;
-pub use live::{Attribution, HostRead, LiveProbe, Measured, PauseCount};
+pub use live::{HostRead, LiveProbe, Measured, PauseCount};
 pub use text::Style;
-
-/// How many reasons the one-line verdict gives for each way.
-const REASONS_MAX: usize = 2;
 
 /// What to examine.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +55,8 @@ pub struct Request<'a> {
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diagnosis {
-    /// Whether bytes are proven to go straight into GPU memory.
-    pub is_direct: bool,
+    /// Whether bytes go straight into GPU memory.
+    pub verdict: Verdict,
     /// The verdict in one line.
     pub summary: String,
     /// How bytes go where they do not go straight.
@@ -72,6 +70,18 @@ pub struct Diagnosis {
     pub checks: Vec<Finding>,
     /// What was measured.
     pub measured: Measured,
+}
+
+/// Whether bytes go straight into GPU memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// A transfer did, and its bytes were counted.
+    Direct,
+    /// Nothing is in the way, but no transfer has shown it.
+    NotProven,
+    /// They do not.
+    NotDirect,
 }
 
 /// Whether a way stands open, as far as the checks can see.
@@ -103,15 +113,23 @@ pub fn diagnose(request: &Request<'_>) -> Diagnosis {
         Some(backing) => backing.path.display().to_string(),
         None => path.display().to_string(),
     };
-    let probe = measured.gpu.as_ref();
     Diagnosis {
-        is_direct: probe.is_some_and(|probe| probe.attribution.is_direct()),
+        verdict: judge(measured, &ways),
         summary: summarize(&path, &facts, &findings, &ways),
         instead: instead(&facts),
         path,
         ways: ways.to_vec(),
         checks: findings,
         measured: measured.clone(),
+    }
+}
+
+fn judge(measured: &Measured, ways: &[WayState]) -> Verdict {
+    let is_open = |state: &WayState| state.is_open && DIRECT.contains(&state.way);
+    match &measured.gpu {
+        Some(probe) if probe.proof().is_some() => Verdict::Direct,
+        None if ways.iter().any(is_open) => Verdict::NotProven,
+        _ => Verdict::NotDirect,
     }
 }
 
@@ -133,11 +151,10 @@ fn state_of(way: Way, findings: &[Finding]) -> WayState {
 
 /// What is wrong only with ways that are not needed, because a direct one is open, is no trouble.
 fn excuse(findings: &mut [Finding], ways: &[WayState], measured: &Measured) {
-    let proven = measured.gpu.as_ref().map(|probe| probe.attribution);
+    let proven = measured.gpu.as_ref().and_then(LiveProbe::proof);
     let open = ways.iter().find(|state| match proven {
-        Some(Attribution::ProvenNvidiaFs) => state.way == Way::NvidiaFs,
-        Some(Attribution::ProvenP2pDma) => state.way == Way::P2pDma,
-        _ => state.is_open && DIRECT.contains(&state.way),
+        Some(way) => state.way == way,
+        None => state.is_open && DIRECT.contains(&state.way),
     });
     let Some(open) = open else {
         return;
@@ -147,7 +164,7 @@ fn excuse(findings: &mut [Finding], ways: &[WayState], measured: &Measured) {
         let is_about_others = !finding.ways.is_empty() && !finding.ways.contains(&open.way);
         if is_trouble && is_about_others {
             finding.state = State::NotApplicable;
-            finding.seen = format!("{}; {} does not need it", finding.seen, open.way.title());
+            finding.seen = format!("{} (no matter for {})", finding.seen, open.way.title());
             finding.mend = None;
             finding.closes = Vec::new();
         }
@@ -158,7 +175,7 @@ fn summarize(path: &str, facts: &Facts<'_>, findings: &[Finding], ways: &[WaySta
     if let Some(probe) = &facts.measured.gpu {
         let seen = findings.iter().find(|finding| finding.id == "live.gpu");
         let seen = seen.map_or("", |finding| finding.seen.as_str());
-        return if probe.attribution.is_direct() {
+        return if probe.proof().is_some() {
             format!("direct: {path} to GPU memory: {seen}")
         } else {
             format!("not direct: {path} to GPU memory: {seen}")
@@ -175,24 +192,30 @@ fn summarize(path: &str, facts: &Facts<'_>, findings: &[Finding], ways: &[WaySta
             "not proven: nothing stands in the way of {open} for {path}, but no transfer has shown it"
         );
     }
-    format!("not direct: {}", reasons(findings).join("; "))
+    format!("not direct: {}", reasons(findings))
 }
 
-/// What closes both direct ways, then what closes each.
-fn reasons(findings: &[Finding]) -> Vec<&str> {
-    let closes = |finding: &&Finding, way| finding.closes.contains(&way);
-    let both = findings
+/// The gravest obstacle in full and the others by title. What closes both direct ways comes first,
+/// and of that a missing GPU, then the drive: they are hardest to change and say most about the
+/// machine.
+fn reasons(findings: &[Finding]) -> String {
+    let closes = |finding: &&Finding, way| finding.closes.contains(way);
+    let in_the_way = findings
         .iter()
-        .filter(|finding| DIRECT.iter().all(|way| closes(finding, *way)))
-        // The drive is the hardest to change and says most about the machine.
-        .rev()
-        .take(REASONS_MAX);
-    let mut reasons: Vec<&str> = both.map(|finding| finding.seen.as_str()).collect();
-    for way in DIRECT {
-        let own = findings.iter().find(|finding| finding.closes == [*way]);
-        reasons.extend(own.map(|finding| finding.seen.as_str()));
+        .filter(|finding| DIRECT.iter().any(|way| closes(finding, way)));
+    let (mut both, mut one): (Vec<_>, Vec<_>) =
+        in_the_way.partition(|finding| DIRECT.iter().all(|way| closes(finding, way)));
+    both.reverse();
+    both.sort_by_key(|finding| finding.id != "gpu.present");
+    one.sort_by_key(|finding| !closes(finding, &Way::NvidiaFs));
+    let mut obstacles = both.into_iter().chain(one);
+    let gravest = obstacles.next().map_or("", |finding| finding.seen.as_str());
+    let others: Vec<String> = obstacles.map(|finding| finding.title.to_owned()).collect();
+    if others.is_empty() {
+        gravest.to_owned()
+    } else {
+        format!("{gravest}; also: {}", list(others.into_iter()))
     }
-    reasons
 }
 
 /// How bytes go when not straight into a GPU.
@@ -207,7 +230,9 @@ fn instead(facts: &Facts<'_>) -> Option<String> {
     };
     let read = facts.measured.host.as_ref()?;
     Some(match &read.error {
-        Some(_) => format!("through the page cache {target}"),
+        _ if facts.is_memory() => format!("a copy from memory {target}"),
+        Some(_) if read.is_refused => format!("through the page cache {target}"),
+        Some(_) => return None,
         None if read.bytes > 0 => format!("O_DIRECT {target}; read here at {}", read.rate()),
         None => format!("O_DIRECT {target}"),
     })

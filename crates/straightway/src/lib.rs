@@ -1,1 +1,75 @@
-//! Moves bytes between storage and memory by the straightest way, and says which way they went.
+//! Moves bytes between storage and memory by the straightest way the machine allows, and says
+//! which way every byte went.
+//!
+//! This is the crate to depend on; it re-exports what the rooms behind it make. Read it first.
+//!
+//! # A file into memory
+//!
+//! Open the file, make a region, say what goes where, run the job, read the receipt:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use straightway::{Choice, Executor, Extent, File, Job, Move, Region, Settings};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("weights.bin");
+//! # std::fs::write(&path, vec![7; 100_000])?;
+//! let executor = Executor::new(Settings::default())?;
+//! let file = Arc::new(File::open(&path)?);
+//! let mut region = Arc::new(Region::host(file.bytes())?);
+//! let all = Move { object: 0, extent: Extent::new(0, file.bytes()), at: 0 };
+//! let job = Job::read(vec![file], vec![all], &region, Choice::Auto, executor.settings())?;
+//!
+//! let receipt = executor.run(job)?;
+//! println!("{receipt}");
+//! assert_eq!(receipt.bytes, 100_000);
+//!
+//! // The transfer is over and has let go of the region: its bytes may be looked at.
+//! let bytes = Arc::get_mut(&mut region).expect("no transfer is running").as_slice();
+//! assert!(bytes.iter().all(|b| *b == 7));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Extents may be as ragged as they come: the planner sends aligned interiors straight, stages the
+//! edges inside aligned supersets, and coalesces neighbours.
+//!
+//! # A file that appears whole or not at all
+//!
+//! ```
+//! use std::sync::Arc;
+//! use straightway::{Choice, Draft, Executor, Extent, Job, Move, Region, Settings};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("step-1.bin");
+//! let executor = Executor::new(Settings::default())?;
+//! let mut region = Region::host(5000)?;
+//! region.as_mut_slice().fill(1);
+//! let region = Arc::new(region);
+//! let draft = Draft::new(&path, 5000)?;
+//! let all = Move { object: 0, extent: Extent::new(0, 5000), at: 0 };
+//! let files = vec![Arc::clone(draft.file())];
+//! executor.run(Job::write(&region, files, vec![all], Choice::Auto, executor.settings())?)?;
+//! draft.commit()?;
+//! assert_eq!(std::fs::read(&path)?, vec![1; 5000]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The rooms
+//!
+//! - [`core`]: the vocabulary and the planner; pure.
+//! - [`io`]: engines, wrappers, lanes, the executor.
+//! - [`pipeline`]: copying files and folders.
+//! - [`model`]: what a cluster would do, by formula and by simulation; pure and seeded.
+//! - [`probe`]: what this machine can do, and why not more.
+
+pub use straightway_core as core;
+pub use straightway_io as io;
+pub use straightway_model as model;
+pub use straightway_pipeline as pipeline;
+pub use straightway_probe as probe;
+
+pub use straightway_core::{
+    Choice, Error, Extent, Kind, Leg, Move, Object, Plan, Policy, Reason, Receipt, Result, Route,
+    Transfer,
+};
+pub use straightway_io::{Draft, Executor, File, Job, Progress, Region, Settings};

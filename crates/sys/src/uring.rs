@@ -34,6 +34,7 @@ pub struct Uring {
     free: Vec<u32>,
     files: Registered<(u64, By)>,
     buffers: Registered<u64>,
+    system_calls: u64,
 }
 
 /// What is registered where, by slot; `next` is the slot that gives way.
@@ -103,6 +104,7 @@ impl Uring {
             free: (0..depth).rev().collect(),
             files: Registered::new(files),
             buffers: Registered::new(buffers),
+            system_calls: 0,
         })
     }
 
@@ -128,6 +130,7 @@ impl Uring {
         let want = want.min(self.in_flight());
         let time = types::Timespec::from(timeout);
         let args = types::SubmitArgs::new().timespec(&time);
+        self.system_calls += 1;
         match self.ring.submitter().submit_with_args(want, &args) {
             Ok(_) => {}
             // Nothing was ready in time, or a signal came: what is there is still taken.
@@ -155,6 +158,11 @@ impl Uring {
     /// How many I/Os are in flight.
     pub fn in_flight(&self) -> usize {
         self.flying.len() - self.free.len()
+    }
+
+    /// How often it has called the kernel to hand over and wait.
+    pub fn system_calls(&self) -> u64 {
+        self.system_calls
     }
 
     /// How many can be.
@@ -266,5 +274,52 @@ impl std::fmt::Debug for Uring {
             self.in_flight(),
             self.depth()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{file::File, slot::Slot};
+
+    #[test]
+    fn at_depth_one_system_call_serves_many_ios() {
+        let mut uring = match Uring::new(32) {
+            Ok(uring) => uring,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![3; 4096]).unwrap();
+        let file = Arc::new(File::open(&path).unwrap());
+        let mut done = Vec::new();
+        for _ in 0..10 {
+            for (tag, slot) in (0..).zip(Slot::ring(32, 4096).unwrap()) {
+                let (op, by, buf) = (Op::Read, By::PageCache, Buf::Slot(slot));
+                let file = Arc::clone(&file);
+                let io = Io {
+                    op,
+                    file,
+                    by,
+                    offset: 0,
+                    buf,
+                    start: 0,
+                    bytes: 4096,
+                    tag,
+                };
+                uring.submit(io).unwrap();
+            }
+            while uring.in_flight() > 0 {
+                uring.poll(&mut done, 8, Duration::from_secs(1)).unwrap();
+            }
+        }
+        assert_eq!(done.len(), 320);
+        assert!(
+            uring.system_calls() <= 80,
+            "{} for 320 I/Os",
+            uring.system_calls()
+        );
     }
 }

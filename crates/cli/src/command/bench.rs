@@ -5,15 +5,13 @@ use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use straightway_core::{Bytes, Error, Route};
+use straightway_io::Progress;
 use straightway_probe::{
     bench::{self, Cache, Outcome, Spec, Track, Work},
     profile::Profile,
@@ -116,18 +114,22 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
+    // A profile that cannot be added to is better known before the work than after it.
+    let mut kept = match profile_path() {
+        Some(path) if !args.no_profile => Some((Profile::read(&path)?, path)),
+        _ => None,
+    };
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{bar:32} {pos} of {len}  {msg}")
             .expect("the template is a constant"),
     );
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
-    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
-    let outcome = bench::run(&spec, &mut |number, points, name| {
+    let progress = Arc::new(Progress::default());
+    let stopped = Arc::clone(&progress);
+    let _ = ctrlc::set_handler(move || stopped.cancel());
+    let outcome = bench::run(&spec, &progress, &mut |number, points, name| {
         bar.set_length(points as u64);
         bar.set_position(number as u64);
         bar.set_message(name.to_owned());
-        !stop.load(Ordering::Relaxed)
     })?;
     bar.finish_and_clear();
     show(args, &outcome)?;
@@ -135,10 +137,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         fs::write(path, outcome.page().to_html())
             .map_err(|e| Error::os("write", path.display(), e))?;
     }
-    if let (false, Some(path)) = (args.no_profile, profile_path()) {
-        let mut profile = Profile::read(&path)?;
+    if let Some((profile, path)) = &mut kept {
         profile.add(&outcome);
-        profile.write(&path)?;
+        profile.write(path)?;
         writeln!(
             std::io::stderr(),
             "kept as this machine's profile in {}",

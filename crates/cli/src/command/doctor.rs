@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use straightway_probe::doctor::{self, Diagnosis, Measured, Request, Style};
+use straightway_probe::doctor::{self, Diagnosis, Measured, Request, Style, Verdict};
 use straightway_sys::root::Root;
 
 /// Columns to wrap at: wide enough for most commands, narrow enough to read.
@@ -61,7 +61,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         out.write_all(diagnosis.text(&style).as_bytes())?;
     }
-    Ok(ExitCode::from(u8::from(!diagnosis.is_direct)))
+    Ok(ExitCode::from(u8::from(
+        diagnosis.verdict != Verdict::Direct,
+    )))
 }
 
 fn examine(args: &Args) -> anyhow::Result<Diagnosis> {

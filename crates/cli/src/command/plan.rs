@@ -50,6 +50,8 @@ enum What {
     Qos(Ask),
     /// Which cores a DPU gives back, and what it carries itself
     Dpu(Ask),
+    /// The buffer a lossless Ethernet port needs beyond its pause threshold
+    Headroom(Ask),
     Compare(compare::Args),
     /// List the scenarios that come with the program
     List(list::Args),
@@ -95,6 +97,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Reduction(ask) => (Topic::Reduction, ask),
         What::Qos(ask) => (Topic::Qos, ask),
         What::Dpu(ask) => (Topic::Dpu, ask),
+        What::Headroom(ask) => (Topic::Headroom, ask),
         What::Compare(args) => return compare::run(&args),
         What::List(args) => return list::run(&args),
     };

@@ -2,10 +2,10 @@
 //!
 //! **One event for many TLPs.** Nothing one port does can reach another in less than a link's
 //! latency: a TLP arrives that much later, and so does a credit. So when a port wakes at `t` it
-//! may decide everything up to `t` + the shortest latency in the tree at once, TLP by TLP and each
+//! may decide everything up to `t` + the latency of what feeds it at once, TLP by TLP and each
 //! with full arbitration, ordering and credits; all it could still learn lies beyond that horizon.
 //! The result is the same as with an event per TLP (this is conservative lookahead, as in parallel
-//! simulators), and the cost of scheduling is shared by the ten or so TLPs that fit a window.
+//! simulators), and the cost of scheduling is shared by all TLPs that fit a window.
 //!
 //! **No event for arrivals and credits.** A TLP is put into its next queue when it is sent, with
 //! the time it will be ready there; a credit into its pool with the time it will be back. A port
@@ -17,6 +17,7 @@
 mod build;
 mod credit;
 mod port;
+mod ring;
 mod source;
 mod wake;
 
@@ -24,7 +25,7 @@ use std::ops::ControlFlow;
 
 use self::{
     credit::{Pool, UNIT_BYTES},
-    port::{CLASS, CLASSES, Class, END, FENCE, LAST, Port, Slot, Tlp, enqueue},
+    port::{CLASS, CLASSES, Class, END, FENCE, Ingress, LAST, Port, Slot, Tlp},
     source::{Device, Source},
     wake::{NEVER, Wakes},
 };
@@ -49,8 +50,6 @@ pub(super) struct Engine {
     sources: Vec<Source>,
     devices: Vec<Device>,
     wakes: Wakes,
-    /// The shortest latency in the tree: how far a port may decide ahead.
-    window: Ps,
     relaxed: bool,
     /// Whether the last choice found something ready that had no credits.
     starving: bool,
@@ -65,16 +64,30 @@ struct Hop {
     slot: u32,
 }
 
-/// A way through the tree, as a range of hops.
+/// Where a way ends.
+const ARRIVED: Hop = Hop {
+    port: u32::MAX,
+    slot: 0,
+};
+
+/// A way through the tree, as a range of hops that ends with [`ARRIVED`].
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     first: u32,
-    len: u8,
     /// The device at its end.
     end: u32,
     mps_bytes: u16,
     /// When the last TLP that started here was ready.
     last_ready: Ps,
+}
+
+/// How far a port may decide ahead.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    /// No TLP that it does not know of is ready before.
+    horizon: Ps,
+    /// No credit that it does not know of is back before.
+    credits: Ps,
 }
 
 /// Why a run ended early.
@@ -145,43 +158,226 @@ impl Engine {
         }
     }
 
-    /// Decides what a port sends from `now` to the end of the window.
+    /// Decides what a port sends from `now` to its horizon.
     fn serve(&mut self, p: usize, now: Ps) {
-        self.wakes.sleep(p);
-        let horizon = now + self.window;
-        let mut at = now.max(self.ports[p].free);
-        while at < horizon {
-            self.starving = false;
-            match self.choose(p, at) {
-                Ok(choice) => at = self.send(p, choice, at),
-                Err(next) => {
-                    if self.starving {
-                        self.ports[p].starved_since.get_or_insert(at);
-                    }
+        self.wakes.begin(p);
+        let port = &self.ports[p];
+        let ahead = Ahead {
+            horizon: now + port.window,
+            credits: now + port.wire.credit_latency,
+        };
+        let mut at = now.max(port.free);
+        while at < ahead.horizon {
+            let done = match self.lone(p) {
+                Some(Lone::Queue(slot, class)) => self.train(p, slot, class, at, ahead),
+                Some(Lone::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
+                None => self.step(p, at, ahead),
+            };
+            match done {
+                ControlFlow::Continue(next) => at = next,
+                ControlFlow::Break(next) => {
                     at = next;
+                    break;
                 }
             }
         }
-        // The port may have been woken meanwhile, by what it sent itself.
-        if self.ports[p].occupied != 0 {
-            self.wakes.wake(p, at);
+        let next = if self.ports[p].occupied == 0 {
+            NEVER
+        } else {
+            at
+        };
+        self.wakes.end(p, next);
+    }
+
+    /// Sends one TLP, or finds when one may go. Breaks off where an answer depends on credits
+    /// that may still come back: those up to `ahead.credits` are all known, later ones are not.
+    #[inline(always)]
+    fn step(&mut self, p: usize, at: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
+        self.starving = false;
+        let choice = self.choose(p, at);
+        if self.starving && at >= ahead.credits {
+            return ControlFlow::Break(at);
+        }
+        match choice {
+            Ok((choice, channel)) => {
+                self.ports[p].channel_served(channel);
+                ControlFlow::Continue(self.send(p, choice, at))
+            }
+            Err(next) if self.starving => self.starve(p, at, next, ahead),
+            Err(next) => ControlFlow::Continue(next),
         }
     }
 
-    /// Who goes at `at`; if none can, when one may.
-    #[inline]
-    fn choose(&mut self, p: usize, at: Ps) -> Result<Choice, Ps> {
-        let mut soonest = NEVER;
-        if self.ports[p].channel_slots.len() == 1 {
-            return self.choose_among(p, u64::MAX, at);
+    /// Notes that something waits for credits from `at` to `next`, as far as is known.
+    fn starve(&mut self, p: usize, at: Ps, next: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
+        self.ports[p].starved_since.get_or_insert(at);
+        if at >= ahead.credits {
+            ControlFlow::Break(at)
+        } else if next < ahead.credits {
+            ControlFlow::Continue(next)
+        } else {
+            ControlFlow::Break(next)
         }
+    }
+
+    /// What a port sends from where it has nothing to choose: one slot, one class, one channel,
+    /// and an arbiter that keeps no account.
+    #[inline(always)]
+    fn lone(&self, p: usize) -> Option<Lone> {
+        let port = &self.ports[p];
+        let plain = port.arbiter == Arbiter::RoundRobin && port.channel_slots.len() == 1;
+        if !(plain && port.occupied.is_power_of_two()) {
+            return None;
+        }
+        let number = port.slots.start + port.occupied.trailing_zeros();
+        let slot = &self.slots[number as usize];
+        match slot.source {
+            Some(stream) => {
+                let pure = self.sources[stream as usize].is_pure();
+                pure.then_some(Lone::Source(number, stream))
+            }
+            None => slot.lone_class().map(|class| Lone::Queue(number, class)),
+        }
+    }
+
+    /// Sends from the one queue that has anything, until the horizon, the end of the queue or a
+    /// lack of credits. Whatever else may come is ready after the horizon.
+    fn train(
+        &mut self,
+        p: usize,
+        slot: u32,
+        class: Class,
+        from: Ps,
+        ahead: Ahead,
+    ) -> ControlFlow<Ps, Ps> {
+        let wire = self.ports[p].wire;
+        let pool = self.pool_of(p, slot, class);
+        let ingress = self.slots[slot as usize].ingress;
+        let mut tally = Tally::default();
+        let (mut at, mut free) = (from, from);
+        let done = loop {
+            if at >= ahead.horizon {
+                break ControlFlow::Continue(at);
+            }
+            let queue = &mut self.slots[slot as usize].queues[class as usize];
+            let Some(tlp) = queue.front() else {
+                break ControlFlow::Break(NEVER);
+            };
+            if tlp.ready > at {
+                at = tlp.ready;
+                continue;
+            }
+            let units = data_units(class, tlp);
+            let next = self.pools[pool].ready_at(at, units);
+            if next > at {
+                match self.starve(p, at, next, ahead) {
+                    ControlFlow::Continue(next) => at = next,
+                    done @ ControlFlow::Break(_) => break done,
+                }
+                continue;
+            }
+            self.pools[pool].take(units);
+            queue.pop_front();
+            self.ports[p].fed(at);
+            let bytes = wire.bytes(class, tlp);
+            let duration = wire.duration(bytes);
+            at += duration;
+            free = at;
+            tally.count(class, tlp, bytes, duration);
+            self.release(ingress, class, units, at);
+            self.onward(p, slot, class, tlp, at + wire.latency);
+        };
+        self.after_train(p, slot, &tally, free);
+        done
+    }
+
+    /// As [`Self::train`], from a stream of plain writes.
+    fn source_train(
+        &mut self,
+        p: usize,
+        slot: u32,
+        stream: u32,
+        from: Ps,
+        ahead: Ahead,
+    ) -> ControlFlow<Ps, Ps> {
+        let wire = self.ports[p].wire;
+        let pool = self.pool_of(p, slot, Class::Posted);
+        let mut tally = Tally::default();
+        let (mut at, mut free) = (from, from);
+        let done = loop {
+            if at >= ahead.horizon {
+                break ControlFlow::Continue(at);
+            }
+            let source = &mut self.sources[stream as usize];
+            let device = &mut self.devices[source.device as usize];
+            let head = source.head();
+            if head.tlp.ready == NEVER {
+                break ControlFlow::Break(NEVER);
+            }
+            let ready = head.tlp.ready.max(device.ready(&head, source.mode));
+            if ready > at {
+                at = ready;
+                continue;
+            }
+            let units = data_units(Class::Posted, head.tlp);
+            let next = self.pools[pool].ready_at(at, units);
+            if next > at {
+                match self.starve(p, at, next, ahead) {
+                    ControlFlow::Continue(next) => at = next,
+                    done @ ControlFlow::Break(_) => break done,
+                }
+                continue;
+            }
+            self.pools[pool].take(units);
+            device.spend(at, &head, source.mode);
+            source.advance(&head, at);
+            self.ports[p].fed(at);
+            let bytes = wire.bytes(Class::Posted, head.tlp);
+            let duration = wire.duration(bytes);
+            at += duration;
+            free = at;
+            tally.count(Class::Posted, head.tlp, bytes, duration);
+            self.onward(p, slot, Class::Posted, head.tlp, at + wire.latency);
+        };
+        self.tlps += tally.tlps;
+        self.after_train(p, slot, &tally, free);
+        done
+    }
+
+    /// Books what a train sent; `free` is when its last TLP was through.
+    fn after_train(&mut self, p: usize, slot: u32, tally: &Tally, free: Ps) {
+        if tally.tlps == 0 {
+            return;
+        }
+        let here = &self.slots[slot as usize];
+        let empty = match here.source {
+            Some(stream) => self.sources[stream as usize].is_spent(),
+            None => here.is_empty(),
+        };
+        let answers = here.ingress.is_none() && here.source.is_none();
+        let port = &mut self.ports[p];
+        if empty {
+            port.occupied &= !(1 << (slot - port.slots.start));
+        }
+        port.free = free;
+        port.tally.add(tally);
+        port.turn_after(slot - port.slots.start);
+        if answers {
+            self.tlps += tally.tlps;
+        }
+    }
+
+    /// Who goes at `at` and by which channel; if none can, when one may.
+    #[inline(always)]
+    fn choose(&mut self, p: usize, at: Ps) -> Result<(Choice, usize), Ps> {
+        if self.ports[p].channel_slots.len() == 1 {
+            return self.choose_among(p, u64::MAX, at).map(|choice| (choice, 0));
+        }
+        let mut soonest = NEVER;
         for channel in self.ports[p].channels() {
             let among = self.ports[p].channel_slots[channel];
             match self.choose_among(p, among, at) {
-                Ok(choice) => {
-                    self.ports[p].channel_served(channel);
-                    return Ok(choice);
-                }
+                Ok(choice) => return Ok((choice, channel)),
                 Err(next) => soonest = soonest.min(next),
             }
         }
@@ -189,7 +385,7 @@ impl Engine {
     }
 
     /// Who of `among` goes at `at`, by the port's arbiter.
-    #[inline]
+    #[inline(always)]
     fn choose_among(&mut self, p: usize, among: u64, at: Ps) -> Result<Choice, Ps> {
         let (turn, mut bits) = self.ports[p].in_turn(among);
         let first = self.ports[p].slots.start;
@@ -203,8 +399,8 @@ impl Engine {
                 Ok(choice) if !fair => return Ok(choice),
                 Ok(choice) => {
                     let port = &self.ports[p];
-                    let wire = port.wire_bytes(choice.class, choice.tlp);
-                    let tag = port.tag(&self.slots[choice.slot as usize], wire);
+                    let bytes = port.wire.bytes(choice.class, choice.tlp);
+                    let tag = port.tag(&self.slots[choice.slot as usize], bytes);
                     if best.is_none_or(|(least, _)| tag < least) {
                         best = Some((tag, choice));
                     }
@@ -216,7 +412,7 @@ impl Engine {
     }
 
     /// What `slot` can send at `at`; if nothing, when it may.
-    #[inline]
+    #[inline(always)]
     fn candidate(&mut self, p: usize, slot: u32, at: Ps) -> Result<Choice, Ps> {
         if let Some(stream) = self.slots[slot as usize].source {
             return self.source_candidate(p, slot, stream, at);
@@ -225,7 +421,7 @@ impl Engine {
         let mut best: Option<Choice> = None;
         for class in CLASS {
             let here = &self.slots[slot as usize];
-            let Some(&tlp) = here.queues[class as usize].front() else {
+            let Some(tlp) = here.queues[class as usize].front() else {
                 continue;
             };
             if tlp.ready > at {
@@ -246,7 +442,7 @@ impl Engine {
     }
 
     /// As [`Self::candidate`], for a slot whose TLPs a stream generates.
-    #[inline]
+    #[inline(always)]
     fn source_candidate(&mut self, p: usize, slot: u32, stream: u32, at: Ps) -> Result<Choice, Ps> {
         let source = &self.sources[stream as usize];
         let device = &self.devices[source.device as usize];
@@ -271,16 +467,13 @@ impl Engine {
             _ => Ok(Choice {
                 slot,
                 class: head.class,
-                tlp: Tlp {
-                    flow: 2 * stream,
-                    ..head.tlp
-                },
+                tlp: head.tlp,
             }),
         }
     }
 
     /// When the far end has room for a TLP.
-    #[inline]
+    #[inline(always)]
     fn credits_at(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) -> Ps {
         let pool = self.pool_of(p, slot, class);
         let next = self.pools[pool].ready_at(at, data_units(class, tlp));
@@ -288,72 +481,64 @@ impl Engine {
         next
     }
 
-    #[inline]
+    #[inline(always)]
     fn pool_of(&self, p: usize, slot: u32, class: Class) -> usize {
         let channel = usize::from(self.slots[slot as usize].channel);
         self.ports[p].pool as usize + channel * CLASSES + class as usize
     }
 
     /// Sends a TLP at `at`; when the link is free again.
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, p: usize, choice: Choice, at: Ps) -> Ps {
         let Choice { slot, class, tlp } = choice;
         let pool = self.pool_of(p, slot, class);
-        self.pools[pool].take(data_units(class, tlp));
+        let units = data_units(class, tlp);
+        self.pools[pool].take(units);
         let here = &mut self.slots[slot as usize];
         let port = &mut self.ports[p];
-        let wire = port.wire_bytes(class, tlp);
-        let duration = port.duration(wire);
+        let bytes = port.wire.bytes(class, tlp);
+        let duration = port.wire.duration(bytes);
         let free = at + duration;
-        let number = slot - port.slots.start;
-        port.served(number, here, wire);
+        port.served(slot - port.slots.start, here, bytes);
         port.free = free;
-        if let Some(since) = port.starved_since.take() {
-            port.tally.starved += at - since;
-        }
-        port.tally.busy += duration;
-        port.tally.tlps += 1;
-        port.tally.wire_bytes += u64::from(wire);
-        if class != Class::NonPosted {
-            port.tally.payload_bytes += u64::from(tlp.bytes);
-        }
-        let arrival = free + port.latency;
+        port.fed(at);
+        port.tally.count(class, tlp, bytes, duration);
+        let arrival = free + port.wire.latency;
         match here.source {
             Some(stream) => self.leave_source(p, slot, stream, &choice, at),
-            None => self.leave_queue(p, slot, class, tlp, free),
+            None => {
+                here.queues[class as usize].pop_front();
+                if here.is_empty() {
+                    port.occupied &= !(1 << (slot - port.slots.start));
+                }
+                let ingress = here.ingress;
+                self.tlps += u64::from(ingress.is_none());
+                self.release(ingress, class, units, free);
+            }
         }
-        let flow = self.flows[tlp.flow as usize];
-        if tlp.hop + 1 == flow.len {
-            self.deliver(p, class, tlp, arrival);
-        } else {
-            let hop = self.hops[flow.first as usize + usize::from(tlp.hop) + 1];
-            let next = Tlp {
-                ready: arrival,
-                hop: tlp.hop + 1,
-                ..tlp
-            };
-            self.push(hop, class, next);
-        }
+        self.onward(p, slot, class, tlp, arrival);
         free
     }
 
-    /// Takes a TLP out of its queue and gives its room back to whoever sent it here.
-    #[inline]
-    fn leave_queue(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, free: Ps) {
-        let here = &mut self.slots[slot as usize];
-        here.queues[class as usize].pop_front();
-        if here.queues[class as usize].is_empty() && here.is_empty() {
-            self.ports[p].occupied &= !(1 << (slot - self.ports[p].slots.start));
-        }
-        match here.ingress {
-            None => self.tlps += 1,
-            Some(from) => {
-                let back = free + from.latency;
-                let pool = from.pool as usize + class as usize;
-                if self.pools[pool].give_back(back, data_units(class, tlp)) {
-                    self.wakes.wake(from.port as usize, back);
-                }
+    /// Gives the room of a TLP that left at `free` back to whoever sent it here.
+    #[inline(always)]
+    fn release(&mut self, ingress: Option<Ingress>, class: Class, units: u32, free: Ps) {
+        if let Some(from) = ingress {
+            let back = free + from.latency;
+            if self.pools[from.pool as usize + class as usize].give_back(back, units) {
+                self.wakes.wake(from.port as usize, back);
             }
+        }
+    }
+
+    /// Puts a sent TLP where it arrives.
+    #[inline(always)]
+    fn onward(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, arrival: Ps) {
+        let hop = self.hops[tlp.hop as usize];
+        if hop.port == ARRIVED.port {
+            self.deliver(p, slot, class, tlp, arrival);
+        } else {
+            self.push(hop, class, tlp.onward(arrival));
         }
     }
 
@@ -378,32 +563,31 @@ impl Engine {
     }
 
     /// Puts a TLP into the queue of its next port.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, hop: Hop, class: Class, tlp: Tlp) {
         let port = &mut self.ports[hop.port as usize];
         port.occupied |= 1 << (hop.slot - port.slots.start);
-        if enqueue(
-            &mut self.slots[hop.slot as usize].queues[class as usize],
-            tlp,
-        ) {
+        let queue = &mut self.slots[hop.slot as usize].queues[class as usize];
+        // At the back, but for completions that a slow read of another stream held up.
+        if queue.insert(tlp, |other| other.ready <= tlp.ready) {
             let at = tlp.ready.max(port.free);
             self.wakes.wake(hop.port as usize, at);
         }
     }
 
     /// Hands a TLP to the node at the end of its way.
-    #[inline]
-    fn deliver(&mut self, p: usize, class: Class, tlp: Tlp, at: Ps) {
-        self.drain(p, class, tlp, at);
-        let stream = (tlp.flow / 2) as usize;
+    #[inline(always)]
+    fn deliver(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) {
+        self.drain(p, slot, class, tlp, at);
+        let stream = usize::from(tlp.flow / 2);
         match class {
             Class::Posted => {
-                let end = self.flows[tlp.flow as usize].end as usize;
+                let end = self.flows[usize::from(tlp.flow)].end as usize;
                 let committed = at + self.devices[end].commit;
                 self.ports[p].committed = self.ports[p].committed.max(committed);
                 let source = &mut self.sources[stream];
-                source.progress.arrive(u64::from(tlp.bytes), at);
-                if tlp.marks & LAST != 0 && !source.is_fenced() {
+                source.progress.arrive(u64::from(tlp.bytes()), at);
+                if tlp.bears(LAST) && !source.is_fenced() {
                     source.complete(at);
                     let back = at + source.back;
                     self.issue(stream, back);
@@ -415,12 +599,10 @@ impl Engine {
     }
 
     /// Frees the room a delivered TLP took at the end of its last link.
-    #[inline]
-    fn drain(&mut self, p: usize, class: Class, tlp: Tlp, at: Ps) {
-        let flow = self.flows[tlp.flow as usize];
-        let hop = self.hops[flow.first as usize + usize::from(tlp.hop)];
-        let pool = self.pool_of(p, hop.slot, class);
-        let back = at + self.ports[p].credit_latency;
+    #[inline(always)]
+    fn drain(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) {
+        let pool = self.pool_of(p, slot, class);
+        let back = at + self.ports[p].wire.credit_latency;
         if self.pools[pool].give_back(back, data_units(class, tlp)) {
             self.wakes.wake(p, back);
         }
@@ -428,31 +610,25 @@ impl Engine {
 
     /// Answers a read: completions go back once every posted write before it is in memory.
     fn answer(&mut self, p: usize, request: Tlp, at: Ps) {
-        let flow = self.flows[request.flow as usize];
+        let flow = self.flows[usize::from(request.flow)];
         let device = &mut self.devices[flow.end as usize];
         let latency = device.read_latency;
         let mut ready = at.max(self.ports[p].committed) + device.draw(latency);
         let back = request.flow ^ 1;
-        let way = &mut self.flows[back as usize];
+        let way = &mut self.flows[usize::from(back)];
         // One stream's answers stay in order: its requests were, and its data must be.
         ready = ready.max(way.last_ready);
         way.last_ready = ready;
-        let hop = self.hops[way.first as usize];
-        let mut left = request.bytes;
+        let (first, mut left) = (way.first, request.bytes());
+        let hop = self.hops[first as usize];
         loop {
             let bytes = left.min(flow.mps_bytes);
             left -= bytes;
             let marks = match left {
-                0 => request.marks | END,
-                _ => request.marks & !LAST,
+                0 => request.marks() | END,
+                _ => request.marks() & !LAST,
             };
-            let tlp = Tlp {
-                ready,
-                flow: back,
-                bytes,
-                hop: 0,
-                marks,
-            };
+            let tlp = Tlp::new(ready, back, first + 1, bytes, marks);
             self.push(hop, Class::Completion, tlp);
             if left == 0 {
                 return;
@@ -464,10 +640,10 @@ impl Engine {
     fn receive(&mut self, stream: usize, tlp: Tlp, at: Ps) {
         let source = &mut self.sources[stream];
         let device = &self.devices[source.device as usize];
-        if tlp.marks & END != 0 && self.pools[device.tags as usize].give_back(at, 0) {
+        if tlp.bears(END) && self.pools[device.tags as usize].give_back(at, 0) {
             self.wakes.wake(device.port as usize, at);
         }
-        if tlp.marks & FENCE != 0 {
+        if tlp.bears(FENCE) {
             let port = device.port as usize;
             let covered = source.fence_done(at);
             for _ in 0..covered {
@@ -480,8 +656,8 @@ impl Engine {
             self.wakes.wake(port, at);
             return;
         }
-        source.progress.arrive(u64::from(tlp.bytes), at);
-        if tlp.marks & LAST != 0 {
+        source.progress.arrive(u64::from(tlp.bytes()), at);
+        if tlp.bears(LAST) {
             source.complete(at);
             self.issue(stream, at);
         }
@@ -530,6 +706,15 @@ impl Engine {
     }
 }
 
+/// What a port sends from where it has nothing to choose.
+#[derive(Clone, Copy, Debug)]
+enum Lone {
+    /// A slot and its one class.
+    Queue(u32, Class),
+    /// A slot and the stream that fills it.
+    Source(u32, u32),
+}
+
 /// The TLP that goes next.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
@@ -539,10 +724,10 @@ struct Choice {
 }
 
 /// What a TLP takes of a receiver's data credits.
-#[inline]
+#[inline(always)]
 fn data_units(class: Class, tlp: Tlp) -> u32 {
     match class {
         Class::NonPosted => 0,
-        _ => u32::from(tlp.bytes).div_ceil(UNIT_BYTES),
+        _ => u32::from(tlp.bytes()).div_ceil(UNIT_BYTES),
     }
 }

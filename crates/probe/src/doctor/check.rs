@@ -222,9 +222,12 @@ impl Check {
 /// Every check, in the order of the guide.
 pub fn all() -> impl Iterator<Item = &'static Check> {
     let tables = [
-        super::driver::CHECKS,
-        super::library::CHECKS,
+        // The kernel comes first: what it lacks is harder to add than a module or a setting, and the
+        // verdict names the first reason it finds.
         super::kernel::CHECKS,
+        super::driver::CHECKS,
+        super::nvidia_fs::CHECKS,
+        super::library::CHECKS,
         super::platform::CHECKS,
         super::fabric::CHECKS,
         super::storage::CHECKS,
@@ -232,4 +235,15 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         super::live::CHECKS,
     ];
     tables.into_iter().flatten()
+}
+
+/// The first few of many, and how many more.
+pub(super) fn list(items: impl ExactSizeIterator<Item = String>) -> String {
+    const SHOWN: usize = 3;
+    let more = items.len().saturating_sub(SHOWN);
+    let shown: Vec<String> = items.take(SHOWN).collect();
+    match more {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }

@@ -6,8 +6,7 @@ use straightway_sys::{
 };
 
 use super::{
-    check::{ADVICE, Check, DIRECT, Layer, Outcome, P2PDMA},
-    driver::list,
+    check::{ADVICE, Check, DIRECT, Layer, Outcome, P2PDMA, list},
     facts::Facts,
 };
 

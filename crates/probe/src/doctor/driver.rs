@@ -1,22 +1,22 @@
-//! Checks of the GPU, its driver and the nvidia-fs module.
+//! Checks of the GPU and its driver.
+
+use std::collections::BTreeMap;
 
 use straightway_core::Bytes;
 
 use super::{
-    check::{ADVICE, Check, DIRECT, EVERY, Layer, NVIDIA_FS, Outcome, P2PDMA},
+    check::{ADVICE, Check, DIRECT, EVERY, Layer, Outcome, P2PDMA, list},
     facts::{Facts, Gpu, major_minor},
+    nvidia_fs,
 };
 
 /// The first open driver with P2PDMA, by NVIDIA's guide to it.
 const P2PDMA_DRIVER: (u32, u32) = (565, 47);
-/// The first nvidia-fs that works with the open kernel module alone, by its release notes.
-const OPEN_ONLY_NVIDIA_FS: (u32, u32) = (2, 17);
-/// Names of data-centre GPUs that P2PDMA serves, by NVIDIA's guide; Grace parts carry them inside.
-const P2PDMA_MODELS: [&str; 12] = [
-    "A100", "A800", "A40", "A30", "L4", "L40", "H100", "H200", "H800", "H20", "B100", "B200",
+/// The GPUs that P2PDMA serves, by NVIDIA's guide, and their variants for export and with Grace.
+const P2PDMA_MODELS: [&str; 17] = [
+    "A100", "A800", "A40", "L4", "L40", "L40S", "H100", "H800", "H200", "H20", "GH200", "B100",
+    "B200", "GB200", "B300", "GB300", "GB10",
 ];
-/// More of the same, newer than the guide's first edition.
-const P2PDMA_MODELS_LATER: [&str; 4] = ["B300", "GB200", "GB300", "GH200"];
 /// Below this a BAR1 cannot show the memory of any GPU that P2PDMA serves.
 const BAR1_BYTES_MIN: u64 = 16 << 30;
 
@@ -106,58 +106,20 @@ pub(super) const CHECKS: &[Check] = &[
         mend: "reseat the card or riser, then look at `sudo lspci -vv` for LnkSta",
         look: look_link,
     },
-    Check {
-        id: "nvidia_fs.module",
-        layer: Layer::Machine,
-        title: "nvidia-fs module",
-        ways: NVIDIA_FS,
-        why: "without it, and without P2PDMA, cuFile copies through host memory and says nothing",
-        mend: "sudo apt install nvidia-fs && sudo modprobe nvidia-fs",
-        look: look_nvidia_fs,
-    },
-    Check {
-        id: "nvidia_fs.node",
-        layer: Layer::Machine,
-        title: "nvidia-fs node",
-        ways: NVIDIA_FS,
-        why: "cuFile opens /dev/nvidia-fs0; with the module but without the node it falls back",
-        mend: "in a container: `docker run --device /dev/nvidia-fs0 …` for each /dev/nvidia-fs*; on \
-               the host: sudo modprobe -r nvidia-fs && sudo modprobe nvidia-fs",
-        look: look_nvidia_fs_node,
-    },
-    Check {
-        id: "nvidia_fs.version",
-        layer: Layer::Machine,
-        title: "nvidia-fs version",
-        ways: NVIDIA_FS,
-        why: "before 2.17 it does not work with the open kernel module",
-        mend: "sudo apt install --only-upgrade nvidia-fs && sudo modprobe -r nvidia-fs && \
-               sudo modprobe nvidia-fs",
-        look: look_nvidia_fs_version,
-    },
-    Check {
-        id: "nvidia_fs.errors",
-        layer: Layer::Machine,
-        title: "nvidia-fs counters",
-        ways: ADVICE,
-        why: "failed mappings and transfers that cross root ports are counted there and nowhere else",
-        mend: "look at /proc/driver/nvidia-fs/stats and `dmesg | grep nvidia-fs`",
-        look: look_nvidia_fs_errors,
-    },
 ];
 
 fn look_present(facts: &Facts<'_>) -> Outcome {
     if facts.gpus.is_empty() {
         return Outcome::fail("no NVIDIA GPU on the PCI bus");
     }
-    let names = facts.gpus.iter().map(|gpu| match &gpu.model {
-        Some(model) => format!("{model} at {}", gpu.address),
-        None => format!("at {}", gpu.address),
-    });
-    Outcome::pass(list(names))
+    if let [gpu] = &facts.gpus[..] {
+        let model = gpu.model.as_deref().unwrap_or("one");
+        return Outcome::pass(format!("{model} at {}", gpu.address));
+    }
+    let models = facts.gpus.iter().map(|gpu| gpu.model.as_deref());
+    Outcome::pass(tally(models.map(|model| model.unwrap_or("unknown"))))
 }
 
-/// The driver, or the reason why what depends on it is not looked at.
 fn look_loaded(facts: &Facts<'_>) -> Outcome {
     if facts.gpus.is_empty() {
         return Outcome::skip("no GPU");
@@ -172,10 +134,18 @@ fn look_nodes(facts: &Facts<'_>) -> Outcome {
     if facts.driver.is_none() {
         return Outcome::skip("no driver");
     }
-    let missing: Vec<&str> = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"]
+    let mut missing: Vec<&str> = ["/dev/nvidiactl", "/dev/nvidia-uvm"]
         .into_iter()
         .filter(|path| !facts.root.exists(path))
         .collect();
+    // A container may be given any one of the GPUs.
+    let is_gpu = |name: &String| {
+        name.strip_prefix("nvidia")
+            .is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    if !facts.root.list("/dev").iter().any(is_gpu) {
+        missing.push("/dev/nvidia0");
+    }
     if missing.is_empty() {
         Outcome::pass("nvidiactl, nvidia-uvm and the GPU's are there")
     } else {
@@ -191,8 +161,8 @@ fn look_open(facts: &Facts<'_>) -> Outcome {
         return Outcome::pass("open");
     }
     let seen = "the driver is the proprietary kernel module";
-    let old = nvidia_fs_version(facts).and_then(|version| major_minor(&version));
-    if old.is_some_and(|version| version < OPEN_ONLY_NVIDIA_FS) {
+    let old = nvidia_fs::version(facts).and_then(|version| major_minor(&version));
+    if old.is_some_and(|version| version < nvidia_fs::OPEN_ONLY) {
         // An old nvidia-fs still works with it.
         Outcome::fail(seen).closes(P2PDMA)
     } else {
@@ -244,19 +214,18 @@ fn look_class(facts: &Facts<'_>) -> Outcome {
     if models.is_empty() {
         return Outcome::skip("the model is not known");
     }
-    let is = |model: &&&str, names: &[&str]| {
-        let mut words = model.split([' ', '-']);
-        words.any(|word| names.contains(&word) || word.starts_with("L40"))
-    };
     if let Some(model) = models.iter().find(|model| model.contains("GeForce")) {
         return Outcome::fail(format!("{model} is no data-centre GPU"));
     }
-    let served = |model: &&&str| is(model, &P2PDMA_MODELS) || is(model, &P2PDMA_MODELS_LATER);
-    match models.iter().find(|model| !served(model)) {
+    let is_served = |model: &&&str| {
+        let mut words = model.split([' ', '-']);
+        words.any(|word| P2PDMA_MODELS.contains(&word))
+    };
+    match models.iter().find(|model| !is_served(model)) {
         Some(model) => {
             Outcome::fail(format!("{model} is not among those that P2PDMA serves")).closes(P2PDMA)
         }
-        None => Outcome::pass(list(models.iter().map(ToString::to_string))),
+        None => Outcome::pass(tally(models.into_iter())),
     }
 }
 
@@ -303,96 +272,12 @@ fn look_link(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-fn look_nvidia_fs(facts: &Facts<'_>) -> Outcome {
-    if facts.driver.is_none() {
-        Outcome::skip("no driver")
-    } else if facts.has_nvidia_fs() {
-        Outcome::pass("loaded")
-    } else {
-        Outcome::fail("the nvidia-fs module is not loaded")
+/// Equal names counted: `8 × H100`.
+fn tally<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in names {
+        *counts.entry(name).or_default() += 1;
     }
-}
-
-fn look_nvidia_fs_node(facts: &Facts<'_>) -> Outcome {
-    if facts.driver.is_none() || !facts.has_nvidia_fs() {
-        Outcome::skip("the module is not loaded")
-    } else if facts.root.exists("/dev/nvidia-fs0") {
-        Outcome::pass("/dev/nvidia-fs0 is there")
-    } else {
-        Outcome::fail("nvidia-fs is loaded but /dev/nvidia-fs0 is missing")
-    }
-}
-
-/// `version: 2.24.3` in procfs, or the bare number in sysfs.
-fn nvidia_fs_version(facts: &Facts<'_>) -> Option<String> {
-    let text = [
-        "/proc/driver/nvidia-fs/version",
-        "/sys/module/nvidia_fs/version",
-    ]
-    .iter()
-    .find_map(|path| facts.root.text(path))?;
-    let version = text.lines().next()?.trim_start_matches("version:").trim();
-    Some(version.to_owned())
-}
-
-fn look_nvidia_fs_version(facts: &Facts<'_>) -> Outcome {
-    if !facts.has_nvidia_fs() {
-        return Outcome::skip("the module is not loaded");
-    }
-    let Some(version) = nvidia_fs_version(facts) else {
-        return Outcome::skip("the module does not say");
-    };
-    let is_open = facts.driver.as_ref().is_some_and(|driver| driver.is_open);
-    match major_minor(&version) {
-        Some(numbers) if is_open && numbers < OPEN_ONLY_NVIDIA_FS => Outcome::fail(format!(
-            "nvidia-fs {version} does not work with the open driver"
-        )),
-        _ => Outcome::pass(version),
-    }
-}
-
-/// The counters are lines of `name : key=value key=value`.
-fn look_nvidia_fs_errors(facts: &Facts<'_>) -> Outcome {
-    if !facts.has_nvidia_fs() {
-        return Outcome::skip("the module is not loaded");
-    }
-    let Some(stats) = facts.root.text("/proc/driver/nvidia-fs/stats") else {
-        return Outcome::skip("/proc/driver/nvidia-fs/stats cannot be read");
-    };
-    let mut trouble = Vec::new();
-    for line in stats.lines() {
-        let name = line.split(':').next().unwrap_or_default().trim();
-        for (key, count) in line.split_whitespace().filter_map(counter) {
-            let is_error = key == "err" || key.ends_with("_err") || name == "Error";
-            if is_error && count > 0 {
-                trouble.push(format!("{name} {key}={count}"));
-            }
-            if key == "cross_root_port(%)" && count > 0 {
-                trouble.push(format!("{count} % of transfers cross root ports"));
-            }
-        }
-    }
-    if !trouble.is_empty() {
-        Outcome::warn(list(trouble.into_iter()))
-    } else if stats.contains("IO stats: Disabled") {
-        Outcome::pass("no errors; I/O is not counted (rw_stats_enabled=0)")
-    } else {
-        Outcome::pass("no errors")
-    }
-}
-
-fn counter(word: &str) -> Option<(&str, u64)> {
-    let (key, value) = word.split_once('=')?;
-    Some((key, value.parse().ok()?))
-}
-
-/// The first few of many, and how many more.
-pub(super) fn list(items: impl ExactSizeIterator<Item = String>) -> String {
-    const SHOWN: usize = 3;
-    let more = items.len().saturating_sub(SHOWN);
-    let shown: Vec<String> = items.take(SHOWN).collect();
-    match more {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
+    let counted = counts.into_iter();
+    list(counted.map(|(name, count)| format!("{count} × {name}")))
 }

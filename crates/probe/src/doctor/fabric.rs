@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use straightway_sys::root::Root;
 
 use super::{
-    check::{ADVICE, Check, Layer, Outcome},
-    driver::list,
+    check::{ADVICE, Check, Layer, Outcome, list},
     facts::{Facts, major_minor},
 };
 
@@ -157,11 +156,9 @@ fn look_links(facts: &Facts<'_>) -> Outcome {
     if down.is_empty() {
         Outcome::pass(format!("{} ports active", ports.len()))
     } else {
-        Outcome::warn(format!(
-            "{} of {} ports",
-            list(down.into_iter()),
-            ports.len()
-        ))
+        let active = ports.len() - down.len();
+        let down = list(down.into_iter());
+        Outcome::warn(format!("{down}; {active} of {} ports active", ports.len()))
     }
 }
 
@@ -265,13 +262,21 @@ fn look_mtu(facts: &Facts<'_>) -> Outcome {
                 ROCE_MTU_MIN
             }
         {
-            small.push(format!("{name} has {mtu}"));
+            small.push((name, mtu));
         }
     }
     match (checked, small.is_empty()) {
         (0, _) => Outcome::skip("no interface that carries storage"),
         (_, true) => Outcome::pass(format!("large on {checked} interfaces")),
-        (_, false) => Outcome::warn(list(small.into_iter())),
+        (_, false) => {
+            let mend = small
+                .iter()
+                .map(|(name, _)| format!("sudo ip link set dev {name} mtu 9000"))
+                .collect::<Vec<_>>()
+                .join("; ");
+            let seen = small.iter().map(|(name, mtu)| format!("{name} has {mtu}"));
+            Outcome::warn(list(seen)).mend(format!("{mend}, with the switches set alike"))
+        }
     }
 }
 

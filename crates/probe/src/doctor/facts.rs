@@ -3,11 +3,7 @@
 //! Every field may be missing, for every file may be: a capture is rarely whole, a container hides
 //! half of the machine, and permission may be denied. A check that cannot see says so.
 
-use std::{
-    collections::BTreeMap,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, io::Read, path::Path};
 
 use straightway_core::{Error, Result};
 use straightway_sys::{
@@ -63,6 +59,18 @@ impl<'a> Facts<'a> {
         self.backing.as_ref().ok()
     }
 
+    /// Whether the path is on a file system that is memory: `O_DIRECT` may be accepted there, and
+    /// means nothing.
+    pub(super) fn is_memory(&self) -> bool {
+        let file_system = self
+            .backing()
+            .map(|backing| backing.mount.file_system.as_str());
+        matches!(
+            file_system,
+            Some("tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs")
+        )
+    }
+
     /// Whether a kernel module is loaded or built in.
     pub(super) fn has_module(&self, name: &str) -> bool {
         self.root.exists(Path::new("/sys/module").join(name))
@@ -107,13 +115,19 @@ fn read_gpus(root: &Root, topology: &Topology) -> Vec<Gpu> {
         .collect()
 }
 
-/// The second line of `resource` is NVIDIA's BAR1: first and last address, and flags.
+/// BAR1 is NVIDIA's name for the second region of memory. It is the second line of `resource`, or the
+/// third where the first region has a 64-bit address, as from Hopper on. A line has the first and the
+/// last address, and flags.
 fn read_bar1(root: &Root, address: PciAddress) -> Option<u64> {
     let text = root.text(format!("/sys/bus/pci/devices/{address}/resource"))?;
-    let mut words = text.lines().nth(1)?.split_whitespace();
-    let mut next = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-    let (first, last) = (next()?, next()?);
-    last.checked_sub(first)?.checked_add(1).filter(|_| last > 0)
+    let region = |line: &str| {
+        let mut words = line.split_whitespace();
+        let mut next = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let (first, last) = (next()?, next()?);
+        last.checked_sub(first)?.checked_add(1).filter(|_| last > 0)
+    };
+    // The expansion ROM and a bridge's windows come after the six base address registers.
+    text.lines().take(6).filter_map(region).nth(1)
 }
 
 /// The NVIDIA kernel driver.
@@ -219,9 +233,4 @@ fn container(root: &Root, environment: &BTreeMap<String, String>) -> Option<&'st
 pub(super) fn major_minor(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// The first of `paths` that exists.
-pub(super) fn first_existing(root: &Root, paths: &[PathBuf]) -> Option<PathBuf> {
-    paths.iter().find(|path| root.exists(path)).cloned()
 }

@@ -35,7 +35,7 @@ pub fn guide() -> String {
                 check.title,
                 sentence(check.why),
                 closes(check.ways),
-                sentence(check.mend),
+                check.mend,
             )
             .expect(INFALLIBLE);
         }
@@ -55,10 +55,12 @@ fn closes(ways: &[Way]) -> String {
 }
 
 fn sentence(text: &str) -> String {
-    let mut sentence = text.to_owned();
-    if text.is_char_boundary(1) && !text.starts_with("sudo") && !text.starts_with("cuFile") {
+    let mut sentence = format!("{text}.");
+    let is_name = ["cuFile", "nvidia-fs", "p2pdma_"]
+        .iter()
+        .any(|name| text.starts_with(name));
+    if text.is_char_boundary(1) && !is_name {
         sentence[..1].make_ascii_uppercase();
     }
-    sentence.push('.');
     sentence
 }

@@ -1,9 +1,8 @@
 //! Checks of cuFile: the library, its configuration and the variables over it.
 
 use super::{
-    check::{ADVICE, COMPAT, Check, DIRECT, EVERY, Layer, Outcome, P2PDMA},
+    check::{ADVICE, COMPAT, Check, DIRECT, EVERY, Layer, Outcome, P2PDMA, list},
     cufile::{Config, Content},
-    driver::list,
     facts::Facts,
 };
 

@@ -9,17 +9,20 @@ use std::{
     fs::File,
     io::{self, Write},
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::{
+    fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags},
+    io::Errno,
+};
 use serde::Serialize;
-use straightway_core::{Bytes, Error, Rate, Result};
-use straightway_sys::root::Root;
+use straightway_core::{Bytes, Error, Rate, Reason, Receipt, Result, Route, receipt::RouteBytes};
+use straightway_sys::{Uring, root::Root};
 
 use super::{
-    check::{ADVICE, Check, DIRECT, Layer, Outcome},
+    check::{ADVICE, Check, DIRECT, Layer, Outcome, Way, list},
     facts::Facts,
 };
 
@@ -29,62 +32,53 @@ const READ_BYTES: u64 = 64 << 20;
 const FILE_BYTES: usize = 16 << 20;
 /// One read: the knee on the machines measured for the ring.
 const CHUNK_BYTES: usize = 4 << 20;
+/// How many files of a folder are looked at for one to read.
+const FILES_MAX: usize = 1000;
 /// What every file system that takes `O_DIRECT` accepts.
 const ALIGN_BYTES: usize = 4096;
 /// No probe takes longer; a hung file server must not hang the doctor for ever between two reads.
 const TIME_MAX: Duration = Duration::from_secs(3);
 
-/// How the bytes of a GPU transfer went, as far as it can be proven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Attribution {
-    /// By DMA into GPU memory, with nvidia-fs: cuFile's counters say so.
-    ProvenNvidiaFs,
-    /// By DMA into GPU memory, with P2PDMA: cuFile's counters say so.
-    ProvenP2pDma,
-    /// Through host memory, by cuFile.
-    Compat,
-    /// Through our own pinned ring.
-    Staged,
-    /// Through the page cache.
-    Buffered,
-    /// Nobody can tell.
-    Unknown,
+/// A transfer from the path into GPU memory, as it went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LiveProbe {
+    /// Which bytes took which route, and why.
+    pub routes: Vec<RouteBytes>,
+    /// How long it took.
+    pub seconds: f64,
+    /// Why it failed, where it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
-impl Attribution {
-    /// Whether the bytes are proven to have gone straight into GPU memory.
-    pub fn is_direct(self) -> bool {
-        matches!(self, Self::ProvenNvidiaFs | Self::ProvenP2pDma)
-    }
-
-    fn words(self) -> &'static str {
-        match self {
-            Self::ProvenNvidiaFs => "direct by nvidia-fs, proven by cuFile's counters",
-            Self::ProvenP2pDma => "direct by P2PDMA, proven by cuFile's counters",
-            Self::Compat => "through host memory, by cuFile in compat mode",
-            Self::Staged => "through the pinned ring",
-            Self::Buffered => "through the page cache",
-            Self::Unknown => "by a path that nothing proves",
+impl From<&Receipt> for LiveProbe {
+    fn from(receipt: &Receipt) -> Self {
+        Self {
+            routes: receipt.routes.clone(),
+            seconds: receipt.seconds,
+            error: None,
         }
     }
 }
 
-/// A transfer from the path into GPU memory, as it went.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LiveProbe {
-    /// The route taken: `direct`, `staged` or `buffered`.
-    pub route: String,
-    /// Why that one.
-    pub reason: String,
-    /// How much was moved.
-    pub bytes: u64,
-    /// How long it took.
-    pub seconds: f64,
-    /// How the bytes went.
-    pub attribution: Attribution,
-    /// Why it failed, where it did.
-    pub error: Option<String>,
+impl LiveProbe {
+    /// The way that all bytes are proven to have gone by, straight into GPU memory.
+    pub fn proof(&self) -> Option<Way> {
+        let (first, rest) = self.routes.split_first()?;
+        let way = match (first.route, first.reason) {
+            (Route::Direct, Reason::ProvenNvidiaFs) => Way::NvidiaFs,
+            (Route::Direct, Reason::ProvenP2pdma) => Way::P2pDma,
+            _ => return None,
+        };
+        let is_same =
+            |other: &RouteBytes| (other.route, other.reason) == (first.route, first.reason);
+        let is_whole = self.error.is_none() && self.bytes() > 0 && rest.iter().all(is_same);
+        is_whole.then_some(way)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.routes.iter().map(|part| part.bytes).sum()
+    }
 }
 
 /// A read of the path into host memory by `O_DIRECT`.
@@ -101,7 +95,10 @@ pub struct HostRead {
     /// What else is true of the file: `compressed`, `encrypted`, `verity`, `dax`.
     pub attributes: Vec<&'static str>,
     /// Why it could not be read so, where it could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether the file system refused `O_DIRECT` itself.
+    pub is_refused: bool,
 }
 
 /// What was measured on the machine itself; empty for a capture.
@@ -135,7 +132,8 @@ pub struct PauseCount {
 impl Measured {
     /// Measures what needs no GPU.
     pub fn here(path: &Path) -> Self {
-        let ring = straightway_sys::permission::io_uring();
+        // No file tells whether a container forbids the system call: only asking for a ring does.
+        let ring = Uring::new(1).map(drop);
         Self {
             io_uring: Some(ring.map_err(|e| e.to_string())),
             host: Some(HostRead::measure(path)),
@@ -170,11 +168,19 @@ impl HostRead {
     pub fn measure(path: &Path) -> Self {
         let mut read = Self::default();
         let outcome = if path.is_dir() {
-            write_sample(path).and_then(|sample| read.fill(sample.path()))
+            match (write_sample(path), largest_file(path)) {
+                (Ok(sample), _) => read.fill(sample.path()),
+                (Err(_), Some(file)) => read.fill(&file),
+                (Err(e), None) => Err(e),
+            }
         } else {
             read.fill(path)
         };
-        read.error = outcome.err().map(|e| e.to_string());
+        if let Err(error) = outcome {
+            let refusals = [Errno::INVAL, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error()));
+            read.is_refused = refusals.contains(&error.os_code());
+            read.error = Some(error.to_string());
+        }
         read
     }
 
@@ -249,11 +255,22 @@ fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
     Ok(sample)
 }
 
+/// What to read in a folder that cannot be written to.
+fn largest_file(folder: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.take(FILES_MAX);
+    let files = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let metadata = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some((metadata.len(), entry.path()))
+    });
+    files.max().map(|(_, path)| path)
+}
+
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "live.host",
         layer: Layer::Live,
-        title: "read into host memory",
+        title: "host read",
         ways: ADVICE,
         why: "a real O_DIRECT read shows what the drive gives before any GPU is involved",
         mend: "read the error; a file system without O_DIRECT is read through the page cache",
@@ -262,7 +279,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "live.gpu",
         layer: Layer::Live,
-        title: "transfer into GPU memory",
+        title: "GPU transfer",
         ways: DIRECT,
         why: "cuFile falls back to host memory without a word; only its own counters during a real \
               transfer prove which path the bytes took",
@@ -282,7 +299,11 @@ fn look_host(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("the file is empty");
     }
     let (bytes, rate) = (Bytes(read.bytes), read.rate());
-    Outcome::pass(format!("{bytes} by O_DIRECT at {rate}, one read at a time"))
+    if facts.is_memory() {
+        Outcome::pass(format!("{bytes} from memory at {rate}, by one thread"))
+    } else {
+        Outcome::pass(format!("{bytes} by O_DIRECT at {rate}, one read at a time"))
+    }
 }
 
 fn look_gpu(facts: &Facts<'_>) -> Outcome {
@@ -292,18 +313,15 @@ fn look_gpu(facts: &Facts<'_>) -> Outcome {
     if let Some(error) = &probe.error {
         return Outcome::fail(error.clone());
     }
-    let rate = Rate(probe.bytes as f64 / probe.seconds.max(f64::MIN_POSITIVE));
-    let seen = format!(
-        "{} {} at {rate} ({} route: {})",
-        Bytes(probe.bytes),
-        probe.attribution.words(),
-        probe.route,
-        probe.reason
-    );
-    if probe.attribution.is_direct() {
-        Outcome::pass(seen)
-    } else {
-        Outcome::fail(seen)
+    let rate = Rate(probe.bytes() as f64 / probe.seconds.max(f64::MIN_POSITIVE));
+    let parts = probe.routes.iter().map(|part| {
+        let bytes = Bytes(part.bytes);
+        format!("{bytes} {} ({})", part.route, part.reason)
+    });
+    let seen = format!("{} at {rate}", list(parts));
+    match probe.proof() {
+        Some(_) => Outcome::pass(seen),
+        None => Outcome::fail(seen),
     }
 }
 
@@ -328,6 +346,17 @@ mod tests {
             "{read:?}"
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn of_a_folder_the_largest_file_is_read_and_never_another_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(largest_file(folder.path()), None);
+        std::fs::create_dir(folder.path().join("below")).unwrap();
+        for (name, len) in [("a", 10), ("b", 30), ("c", 20)] {
+            std::fs::write(folder.path().join(name), vec![0; len]).unwrap();
+        }
+        assert_eq!(largest_file(folder.path()), Some(folder.path().join("b")));
     }
 
     #[test]

@@ -5,8 +5,7 @@ use std::path::Path;
 use straightway_sys::topology::{PciAddress, PciDevice, PciKind};
 
 use super::{
-    check::{ADVICE, Check, Layer, Outcome},
-    driver::list,
+    check::{ADVICE, Check, Layer, Outcome, list},
     facts::Facts,
 };
 
@@ -26,9 +25,10 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "virtual machine",
         ways: ADVICE,
-        why: "in a virtual machine direct needs GPU and drive both passed through below one switch; \
-              NVIDIA supports cuFile in clouds in compat mode only",
-        mend: "pass an NVMe drive through next to the GPU, or accept the pinned ring",
+        why: "between two devices passed through, the host's IOMMU and ACS decide whether DMA works \
+              and how fast, and the guest cannot see them; NVIDIA supports cuFile in clouds in compat \
+              mode only",
+        mend: "trust the live probe alone; on the host put both below one switch and enable ATS",
         look: look_virtual,
     },
     Check {
@@ -36,8 +36,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "container",
         ways: ADVICE,
-        why: "a container hides what cuFile looks for: /run/udev, /dev/nvidia-fs*, and often the \
-              real file system under overlayfs",
+        why: "a container hides what cuFile looks for: udev's database, /dev/nvidia-fs*, and the real \
+              file system under overlayfs; the checks for those say what is missing",
         mend: "docker run --gpus all -v /run/udev:/run/udev:ro -v /data:/data --ulimit memlock=-1 …",
         look: look_container,
     },
@@ -65,20 +65,17 @@ fn look_virtual(facts: &Facts<'_>) -> Outcome {
         None => "a virtual machine".to_owned(),
     };
     let has_nvme = facts.topology.of_kind(PciKind::Nvme).next().is_some();
-    if facts.gpus.is_empty() || has_nvme {
-        Outcome::pass(seen)
+    if !facts.gpus.is_empty() && has_nvme {
+        Outcome::warn(format!("{seen} with GPU and NVMe drive passed through"))
     } else {
-        Outcome::warn(format!("{seen} with a GPU but no NVMe drive"))
+        Outcome::pass(seen)
     }
 }
 
 fn look_container(facts: &Facts<'_>) -> Outcome {
     match facts.is_container {
         None => Outcome::pass("none"),
-        Some(name) if facts.gpus.is_empty() || facts.root.exists("/run/udev/data") => {
-            Outcome::pass(format!("in {name}"))
-        }
-        Some(name) => Outcome::warn(format!("in {name}, without /run/udev")),
+        Some(name) => Outcome::pass(format!("in {name}")),
     }
 }
 
@@ -120,7 +117,10 @@ fn look_acs(facts: &Facts<'_>) -> Outcome {
             .join("; ");
         let count = redirecting.len();
         let ports = list(redirecting.into_iter());
-        Outcome::warn(format!("ACS redirects on {count} ports: {ports}")).mend(mend)
+        Outcome::warn(format!(
+            "ACS redirects on {count} of {seen_count} ports: {ports}"
+        ))
+        .mend(mend)
     } else if seen_count == 0 {
         Outcome::skip("the configuration space can be read by root only")
     } else {

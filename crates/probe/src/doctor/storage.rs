@@ -9,7 +9,7 @@ use straightway_sys::{
 
 use super::{
     check::{ADVICE, Check, DIRECT, EVERY, Layer, NVIDIA_FS, Outcome, P2PDMA},
-    facts::{Facts, first_existing},
+    facts::Facts,
 };
 
 pub(super) const CHECKS: &[Check] = &[
@@ -41,7 +41,7 @@ pub(super) const CHECKS: &[Check] = &[
         ways: DIRECT,
         why: "GPUDirect Storage supports ext4 with data=ordered; with data=journal every byte is \
               copied through the page cache",
-        mend: "sudo umount the file system and mount it with -o data=ordered (also in /etc/fstab)",
+        mend: "sudo umount /MOUNT && sudo mount -o data=ordered /dev/DRIVE /MOUNT",
         look: look_journal,
     },
     Check {
@@ -50,7 +50,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "mount options",
         ways: ADVICE,
         why: "sync makes each write wait for the drive",
-        mend: "sudo mount -o remount,async the file system",
+        mend: "sudo mount -o remount,async /MOUNT",
         look: look_options,
     },
     Check {
@@ -200,7 +200,13 @@ fn look_journal(facts: &Facts<'_>) -> Outcome {
     match backing.mount.option("data").or(own) {
         Some("ordered") => Outcome::pass("data=ordered"),
         None => Outcome::pass("data=ordered, by default"),
-        Some(mode) => Outcome::fail(format!("ext4 is mounted with data={mode}")),
+        Some(mode) => {
+            let Mount { source, point, .. } = &backing.mount;
+            let point = point.display();
+            Outcome::fail(format!("ext4 is mounted with data={mode}")).mend(format!(
+                "sudo umount {point} && sudo mount -o data=ordered {source} {point}"
+            ))
+        }
     }
 }
 
@@ -210,7 +216,9 @@ fn look_options(facts: &Facts<'_>) -> Outcome {
         Err(outcome) => return outcome,
     };
     if mount.option("sync").is_some() {
-        Outcome::warn(format!("{} is mounted with sync", mount.point.display()))
+        let point = mount.point.display();
+        Outcome::warn(format!("{point} is mounted with sync"))
+            .mend(format!("sudo mount -o remount,async {point}"))
     } else {
         Outcome::pass(mount.options.join(","))
     }
@@ -246,9 +254,9 @@ fn look_direct(facts: &Facts<'_>) -> Outcome {
         read.offset_align_bytes,
     ) {
         (_, Some(0), _) | (_, _, Some(0)) => Outcome::fail("the file takes no O_DIRECT"),
-        // Where not even a file could be written, nothing is known of O_DIRECT.
-        (Some(error), None, None) if error.contains("sample") => Outcome::skip(error.clone()),
-        (Some(error), ..) => Outcome::fail(error.clone()),
+        (Some(error), ..) if read.is_refused => Outcome::fail(error.clone()),
+        // What cannot be opened at all tells nothing of O_DIRECT.
+        (Some(error), ..) => Outcome::skip(error.clone()),
         (None, Some(memory), Some(offset)) => Outcome::pass(format!(
             "aligned to {memory} in memory, {offset} in the file"
         )),
@@ -343,7 +351,7 @@ fn look_udev(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("no block device behind the path");
     };
     let entry = format!("/run/udev/data/b{device}");
-    let database = first_existing(facts.root, &["/run/udev/data".into()]);
+    let has_database = facts.root.exists("/run/udev/data");
     let text = facts.root.text(&entry).unwrap_or_default();
     if text
         .lines()
@@ -356,10 +364,10 @@ fn look_udev(facts: &Facts<'_>) -> Outcome {
          'E:ID_FS_USAGE=filesystem\\nE:ID_FS_TYPE={}\\n' | sudo tee {entry}",
         backing.mount.file_system
     );
-    let seen = match (database, facts.root.exists(&entry)) {
-        (None, _) => "there is no udev database (/run/udev/data)".to_owned(),
-        (Some(_), false) => format!("udev's database has no entry {entry}"),
-        (Some(_), true) => format!("{entry} has no ID_FS_USAGE"),
+    let seen = match (has_database, facts.root.exists(&entry)) {
+        (false, _) => "there is no udev database (/run/udev/data)".to_owned(),
+        (true, false) => format!("udev's database has no entry {entry}"),
+        (true, true) => format!("{entry} has no ID_FS_USAGE"),
     };
     Outcome::fail(seen).mend(if facts.is_container.is_some() {
         format!("docker run -v /run/udev:/run/udev:ro …; where no udev runs at all: {by_hand}")

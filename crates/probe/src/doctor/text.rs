@@ -1,16 +1,20 @@
 //! The diagnosis for people: the verdict, then what is wrong and how to mend it, then counts.
 //!
 //! It is read by someone woken at night: one line says it all, trouble comes first with the command
-//! that mends it, and what is well is a number.
+//! that mends it, and what is well is a number. One direct way is enough, so what closes the one
+//! with fewer obstacles comes first and in full; what the other would take follows in brief.
+//! Commands are never broken over lines: they are there to be copied.
 
 use std::fmt::Write;
 
-use super::{Diagnosis, Finding, Layer, State};
+use super::{Diagnosis, Finding, Layer, State, Verdict, Way, check::DIRECT};
 
 /// Where the text of a finding starts.
 const INDENT: usize = 6;
-/// The column of what was seen.
+/// The columns of a title.
 const TITLE_WIDTH: usize = 22;
+/// Why writing to a string cannot fail.
+const INFALLIBLE: &str = "a string takes all that is written to it";
 
 /// How to write it.
 #[derive(Clone, Copy, Debug)]
@@ -26,140 +30,156 @@ pub struct Style {
 impl Diagnosis {
     /// The report as text.
     pub fn text(&self, style: &Style) -> String {
-        let mut out = String::new();
-        let state = if self.is_direct {
-            State::Pass
-        } else {
-            State::Fail
+        let mut page = Page {
+            style: *style,
+            text: String::new(),
         };
-        let (word, rest) = self.summary.split_once(':').unwrap_or((&self.summary, ""));
-        let lead = paint(style, state, word);
-        wrap(
-            &mut out,
-            style,
-            &format!("{lead}:"),
-            word.len() + 1,
-            2,
-            rest.trim(),
-        );
-        if let Some(instead) = &self.instead {
-            wrap(&mut out, style, "  instead:", 10, 2, instead);
+        page.verdict(self);
+        let nearest = self.nearest();
+        let is_far =
+            |finding: &&Finding| !finding.closes.is_empty() && !finding.closes.contains(&nearest);
+        let (far, near): (Vec<_>, Vec<_>) = self.of(State::Fail).partition(is_far);
+        for finding in near {
+            page.finding(finding, true);
         }
-        let shown = |finding: &&Finding| style.verbose || finding.state <= State::Warn;
-        let mut last = None;
-        for finding in self.checks.iter().filter(shown) {
-            if finding.state <= State::Warn || last != Some(finding.state) {
-                out.push('\n');
+        if !far.is_empty() {
+            let other = DIRECT.iter().find(|way| **way != nearest);
+            let other = other.map_or("", |way| way.title());
+            page.line(&format!(
+                "\nin place of {}, {other} would take:",
+                nearest.title()
+            ));
+            for finding in far {
+                page.finding(finding, false);
             }
-            last = Some(finding.state);
-            write_finding(&mut out, style, finding);
         }
-        out.push('\n');
+        for finding in self.of(State::Warn) {
+            page.finding(finding, true);
+        }
+        if style.verbose {
+            for state in [State::Pass, State::NotApplicable] {
+                page.line("");
+                for finding in self.of(state) {
+                    page.head(finding);
+                }
+            }
+        }
+        page.line("");
         for layer in Layer::ALL {
-            let line = self.count_line(layer);
-            writeln!(
-                out,
-                "{:<width$}{line}",
-                layer.title(),
-                width = TITLE_WIDTH + 3
-            )
-            .expect("a string takes all that is written to it");
+            let width = INDENT + TITLE_WIDTH;
+            page.line(&format!("{:<width$} {}", layer.title(), self.counts(layer)));
         }
-        out
+        page.text
     }
 
-    fn count_line(&self, layer: Layer) -> String {
-        let of = |state| {
-            let findings = self.checks.iter();
-            findings
-                .filter(|finding| finding.layer == layer && finding.state == state)
-                .count()
+    fn of(&self, state: State) -> impl Iterator<Item = &Finding> {
+        let findings = self.checks.iter();
+        findings.filter(move |finding| finding.state == state)
+    }
+
+    /// The direct way with the fewest obstacles.
+    fn nearest(&self) -> Way {
+        let direct = self.ways.iter().filter(|state| DIRECT.contains(&state.way));
+        let nearest = direct.min_by_key(|state| state.closed_by.len());
+        nearest.map_or(Way::NvidiaFs, |state| state.way)
+    }
+
+    fn counts(&self, layer: Layer) -> String {
+        let count = |state| {
+            let findings = self.of(state);
+            findings.filter(|finding| finding.layer == layer).count()
         };
         let counts: Vec<String> = State::ALL
             .into_iter()
-            .filter(|state| of(*state) > 0)
-            .map(|state| format!("{} {}", of(state), state.word()))
+            .filter(|state| count(*state) > 0)
+            .map(|state| format!("{} {}", count(state), state.word()))
             .collect();
         counts.join(", ")
     }
 }
 
-fn write_finding(out: &mut String, style: &Style, finding: &Finding) {
-    let state = format!("{:<4}", finding.state.word());
-    let head = format!(
-        "{}  {:<TITLE_WIDTH$} ",
-        paint(style, finding.state, &state),
-        finding.title
-    );
-    let column = INDENT + TITLE_WIDTH + 1;
-    wrap(
-        out,
-        style,
-        head.trim_end_matches(' '),
-        column - 1,
-        column,
-        &finding.seen,
-    );
-    if let Some(mend) = &finding.mend {
-        wrap(
-            out,
-            style,
-            "      why: ",
-            INDENT + 5,
-            INDENT + 6,
-            finding.why,
-        );
-        wrap(out, style, "      mend:", INDENT + 5, INDENT + 6, mend);
-    }
+/// The text as it grows.
+struct Page {
+    style: Style,
+    text: String,
 }
 
-fn paint(style: &Style, state: State, word: &str) -> String {
-    let code = match state {
-        State::Fail => 31,
-        State::Warn => 33,
-        State::Pass => 32,
-        State::NotApplicable => 2,
-    };
-    if style.colour {
-        format!("\x1b[{code}m{word}\x1b[0m")
-    } else {
-        word.to_owned()
+impl Page {
+    fn verdict(&mut self, diagnosis: &Diagnosis) {
+        let state = match diagnosis.verdict {
+            Verdict::Direct => State::Pass,
+            Verdict::NotProven => State::Warn,
+            Verdict::NotDirect => State::Fail,
+        };
+        let summary = &diagnosis.summary;
+        let (word, rest) = summary.split_once(':').unwrap_or((summary, ""));
+        self.paint(state, word);
+        self.text.push(':');
+        self.line(rest);
+        if let Some(instead) = &diagnosis.instead {
+            self.line(&format!("  instead: {instead}"));
+        }
     }
-}
 
-/// Writes `head`, which takes up `column` columns, then `text` broken at blanks; lines after the
-/// first start at `indent`. A word longer than a line, such as a path, stays whole.
-fn wrap(out: &mut String, style: &Style, head: &str, column: usize, indent: usize, text: &str) {
-    out.push_str(head);
-    let mut at = column;
-    let mut pad = column.saturating_sub(visible(head));
-    for word in text.split_whitespace() {
-        let width = word.chars().count();
-        if at + 1 + width > style.width && at > indent {
-            out.push('\n');
-            out.push_str(&" ".repeat(indent));
-            at = indent;
+    /// A finding with what mends it, and why it matters where that is wanted.
+    fn finding(&mut self, finding: &Finding, with_why: bool) {
+        if with_why {
+            self.line("");
+        }
+        self.head(finding);
+        if with_why {
+            self.text.push_str("      why: ");
+            self.wrap(INDENT + 5, INDENT + 6, finding.why);
+        }
+        if let Some(mend) = &finding.mend {
+            self.line(&format!("      mend: {mend}"));
+        }
+    }
+
+    fn head(&mut self, finding: &Finding) {
+        let state = finding.state.word();
+        self.paint(finding.state, state);
+        let gap = INDENT - state.len();
+        write!(self.text, "{:gap$}{:<TITLE_WIDTH$}", "", finding.title).expect(INFALLIBLE);
+        let column = INDENT + TITLE_WIDTH;
+        self.wrap(column, column + 1, &finding.seen);
+    }
+
+    fn line(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.text.push('\n');
+    }
+
+    fn paint(&mut self, state: State, word: &str) {
+        let code = match state {
+            State::Fail => 31,
+            State::Warn => 33,
+            State::Pass => 32,
+            State::NotApplicable => 2,
+        };
+        if self.style.colour {
+            write!(self.text, "\x1b[{code}m{word}\x1b[0m").expect(INFALLIBLE);
         } else {
-            out.push_str(&" ".repeat(1 + std::mem::take(&mut pad)));
-            at += 1;
+            self.text.push_str(word);
         }
-        out.push_str(word);
-        at += width;
     }
-    out.push('\n');
-}
 
-/// The columns a text takes, without colours.
-fn visible(text: &str) -> usize {
-    let mut columns = 0;
-    let mut in_colour = false;
-    for c in text.chars() {
-        match c {
-            '\x1b' => in_colour = true,
-            'm' if in_colour => in_colour = false,
-            _ if in_colour => {}
-            _ => columns += 1,
+    /// Ends a line that has reached `column` with `text`, broken at blanks; further lines start at
+    /// `indent`. A word longer than a line, such as a path, stays whole.
+    fn wrap(&mut self, mut column: usize, indent: usize, text: &str) {
+        for word in text.split_whitespace() {
+            let width = word.chars().count();
+            if column + 1 + width > self.style.width && column > indent {
+                self.text.push('\n');
+                self.text.push_str(&" ".repeat(indent));
+                column = indent;
+            } else {
+                self.text.push(' ');
+                column += 1;
+            }
+            self.text.push_str(word);
+            column += width;
         }
+        self.text.push('\n');
     }
-    columns
 }

@@ -2,27 +2,33 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use straightway_core::{Bytes, Rate, Route};
 use straightway_model::{
     check,
     measured::{Comparison, MISS, Measured, Row, Unit},
     path::Node,
 };
+use straightway_probe::{
+    bench::{Cache, Work},
+    profile::{DriveProfile, Profile},
+};
 use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
 
 use super::{page, source};
-use crate::command::output::Output;
+use crate::command::{output::Output, tuning::profile_path};
 
 /// Set the models' predictions beside what was measured on a machine
 ///
 /// The prediction is made twice: with the constants the planner assumes, and with the machine's own
-/// simple measurements (drive, memory copy, copy to the GPU) in their place. Exits with 1 where a
-/// calibrated prediction misses the measurement by more than a quarter.
+/// simple measurements (drive, memory copy, copy to the GPU) in their place. What was measured is
+/// this machine's profile, kept by `straightway bench`, or a file. Exits with 1 where a calibrated
+/// prediction misses the measurement by more than a quarter.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What was measured, as TOML
+    /// What was measured, as TOML [default: this machine's profile]
     #[arg(long, value_name = "FILE")]
-    measured: PathBuf,
+    measured: Option<PathBuf>,
 
     /// Show every formula and constant with its source
     #[arg(long)]
@@ -34,15 +40,26 @@ pub(super) struct Args {
 
 /// Compares.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let name = args.measured.display();
-    let text = source::bounded(&args.measured)?;
-    let measured: Measured = check::read(&text).with_context(|| format!("measurements {name}"))?;
-    let comparison = measured.compare(&Node::default());
-    let missed = comparison.rows.iter().filter(|row| misses(row)).count();
-    let page = fill(&comparison, missed);
-    let page = page::with_basis(page, &comparison.basis, args.basis || args.output.is_html());
+    let machines = match &args.measured {
+        Some(path) => {
+            let text = source::bounded(path)?;
+            let name = path.display();
+            vec![check::read(&text).with_context(|| format!("measurements {name}"))?]
+        }
+        None => from_profile()?,
+    };
+    let node = Node::default();
+    let comparisons: Vec<Comparison> = machines.iter().map(|m| m.compare(&node)).collect();
+    let missed = comparisons
+        .iter()
+        .flat_map(|c| &c.rows)
+        .filter(|row| misses(row))
+        .count();
+    let page = fill(&comparisons, missed);
+    let basis = &comparisons.first().context("nothing was measured")?.basis;
+    let page = page::with_basis(page, basis, args.basis || args.output.is_html());
     args.output
-        .write(&page, &serde_json::to_value(&comparison)?)?;
+        .write(&page, &serde_json::to_value(&comparisons)?)?;
     Ok(if missed == 0 {
         ExitCode::SUCCESS
     } else {
@@ -50,12 +67,58 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// What `bench` kept of this machine, drive by drive.
+fn from_profile() -> anyhow::Result<Vec<Measured>> {
+    const HOW: &str = "run `straightway bench` first, or give --measured FILE";
+    let path = profile_path().with_context(|| format!("no place to keep a profile; {HOW}"))?;
+    let profile = Profile::read(&path)?;
+    if profile.drives.is_empty() {
+        bail!("this machine was not measured yet; {HOW}");
+    }
+    let drives = profile.drives.iter();
+    let machine = |name: &str| format!("{}, {name}", profile.machine);
+    Ok(drives
+        .map(|(name, drive)| measured(machine(name), profile.machine.cores, drive))
+        .collect())
+}
+
+/// A drive's knees as the model knows them.
+fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
+    let mut measured = Measured {
+        machine: Some(machine),
+        cores: Some(u64::from(cores)),
+        io: drive.tuning.map(|tuning| Bytes(tuning.chunk_bytes)),
+        depth: drive.tuning.map(|tuning| u64::from(tuning.depth)),
+        ..Measured::default()
+    };
+    for knee in &drive.knees {
+        let route = match (knee.track.route, knee.track.cache) {
+            (Route::Direct, _) => &mut measured.drive,
+            (Route::Staged, _) => &mut measured.staged,
+            (Route::Buffered, Cache::Cold) => &mut measured.buffered,
+            (Route::Buffered, Cache::Warm) => &mut measured.cached,
+        };
+        let rate = Some(Rate(knee.rate_bytes_per_s_max));
+        match knee.track.work {
+            Work::Read => route.read = rate,
+            Work::Write => route.write = rate,
+            // Random blocks are another question than a path's rate.
+            Work::Gather => {}
+        }
+    }
+    measured
+}
+
 fn misses(row: &Row) -> bool {
     (row.ratio - 1.0).abs() > MISS
 }
 
-fn fill(comparison: &Comparison, missed: usize) -> Page {
-    let total = comparison.rows.len();
+fn fill(comparisons: &[Comparison], missed: usize) -> Page {
+    let total: usize = comparisons
+        .iter()
+        .map(|comparison| comparison.rows.len())
+        .sum();
+    let bound = MISS * 100.0;
     let (tone, text) = match (total, missed) {
         (0, _) => (
             Tone::Neutral,
@@ -63,16 +126,28 @@ fn fill(comparison: &Comparison, missed: usize) -> Page {
         ),
         (_, 0) => (
             Tone::Good,
-            format!("All {total} predictions are within {:.0} %.", MISS * 100.0),
+            format!("All {total} predictions are within {bound:.0} %."),
         ),
         _ => (
             Tone::Caution,
-            format!(
-                "{missed} of {total} predictions miss by more than {:.0} %.",
-                MISS * 100.0
-            ),
+            format!("{missed} of {total} predictions miss by more than {bound:.0} %."),
         ),
     };
+    let mut page = Page::new("Prediction beside measurement").verdict(tone, text);
+    for comparison in comparisons {
+        let missing = comparison.missing.join(", ");
+        let note = format!("Not measured, and assumed instead or left out: {missing}.");
+        let note = if missing.is_empty() {
+            String::new()
+        } else {
+            note
+        };
+        page = page.section(&*comparison.machine, [rows(comparison).into(), note.into()]);
+    }
+    page
+}
+
+fn rows(comparison: &Comparison) -> Table {
     let columns = [
         Column::text("what"),
         Column::mixed("as assumed"),
@@ -91,20 +166,7 @@ fn fill(comparison: &Comparison, missed: usize) -> Page {
             Cell::count(row.ratio),
         ]);
     }
-    let mut page = Page::new(format!(
-        "Prediction and measurement: {}",
-        comparison.machine
-    ))
-    .verdict(tone, text)
-    .section("", [table.into()]);
-    if !comparison.missing.is_empty() {
-        let missing = comparison.missing.join(", ");
-        page = page.section(
-            "",
-            [format!("Not measured, and assumed instead or left out: {missing}.").into()],
-        );
-    }
-    page
+    table
 }
 
 fn unit(unit: Unit) -> report::Unit {

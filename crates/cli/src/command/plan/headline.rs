@@ -43,7 +43,11 @@ fn unit(path: &str) -> Unit {
         "gds",
         "persistent",
     ];
-    if name.ends_with("_bytes_per_s") {
+    if let "xoff" | "propagation" | "cable" | "peer_response" = name {
+        Unit::Bytes
+    } else if name == "pause_max" {
+        Unit::Seconds
+    } else if name.ends_with("_bytes_per_s") {
         Unit::Rate
     } else if name.ends_with("_bytes") {
         Unit::Bytes
@@ -117,6 +121,11 @@ fn usual(topic: Topic) -> &'static [(&'static str, &'static str)] {
             ("fifo[0].latency_s_p99", "first tenant p99, in line"),
             ("tags[0].latency_s_p99", "first tenant p99, by tags"),
             ("tags[2].operations_per_s", "third tenant"),
+        ],
+        Topic::Headroom => &[
+            ("xoff", "headroom"),
+            ("propagation", "arrives after XOFF"),
+            ("pause_max", "longest pause"),
         ],
         Topic::Dpu => &[
             ("cores_without", "cores without"),

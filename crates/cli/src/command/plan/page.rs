@@ -49,6 +49,7 @@ pub(super) fn page(scenario: &Scenario, answer: &Answer, in_full: bool) -> Page 
         Answer::Reduction(answer) => stores::reduction(page, answer),
         Answer::Qos(answer) => stores::qos(page, answer),
         Answer::Dpu(answer) => transport::dpu(page, answer),
+        Answer::Headroom(answer) => transport::headroom(page, answer),
     };
     with_basis(page, answer.basis(), in_full)
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Engine, Flow, Hop, Ps,
+    ARRIVED, Engine, Flow, Hop, Ps,
     credit::{Pool, Promise, UNIT_BYTES},
-    port::{CLASSES, Ingress, Port, Slot},
+    port::{CLASSES, Ingress, Port, Slot, Wire},
     source::{Device, Job, Pace, Source},
     wake::Wakes,
 };
@@ -76,9 +76,10 @@ impl Builder<'_> {
                 ] {
                     let crossing = ps(node.link_latency_s);
                     let latency = crossing + ps(receiver.forward_s);
-                    let mut port = Port::new(node.link_bytes_per_s, latency, crossing);
+                    let mut wire = Wire::new(node.link_bytes_per_s, latency, crossing);
                     let packets = [Packet::Write, Packet::Read, Packet::Completion];
-                    port.overhead = packets.map(|p| p.overhead_bytes(generation));
+                    wire.overhead = packets.map(|p| p.overhead_bytes(generation));
+                    let mut port = Port::new(wire);
                     port.arbiter = arbiter;
                     let promises = promises(&self.scenario.credits, receiver.kind);
                     self.add_port(name, port, promises);
@@ -86,16 +87,18 @@ impl Builder<'_> {
             }
             if let Some(rate) = node.peer_bytes_per_s {
                 let latency = ps(node.peer_s);
-                let mut port = Port::new(rate, latency, latency);
+                let mut wire = Wire::new(rate, latency, latency);
                 // A request costs a beat of the internal bus.
-                port.overhead = [0, 4, 0];
+                wire.overhead = [0, 4, 0];
+                let mut port = Port::new(wire);
                 port.arbiter = node.arbiter;
                 let promises = promises(&self.scenario.credits, Kind::Switch);
                 self.add_port(PortName::Peer(i), port, promises);
             }
             if let Some(rate) = node.memory_bytes_per_s {
-                let mut port = Port::new(rate, ps(shortest_link_s(nodes)), 0);
-                port.is_memory = true;
+                let mut wire = Wire::new(rate, ps(shortest_link_s(nodes)), 0);
+                wire.is_memory = true;
+                let mut port = Port::new(wire);
                 port.arbiter = node.arbiter;
                 self.add_port(PortName::Memory(i), port, [None; CLASSES]);
             }
@@ -177,7 +180,7 @@ impl Builder<'_> {
         Ingress {
             port,
             pool: from.pool + u32::from(channel) * narrow(CLASSES),
-            latency: from.credit_latency,
+            latency: from.wire.credit_latency,
         }
     }
 
@@ -209,7 +212,6 @@ impl Builder<'_> {
             };
             flows.push(Flow {
                 first: narrow(hops.len()),
-                len: u8::try_from(way.len()).expect("a tree is not that deep"),
                 end: narrow(if number % 2 == 0 { other } else { mover }),
                 mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
                 last_ready: 0,
@@ -218,15 +220,17 @@ impl Builder<'_> {
                 port: *port,
                 slot: places[*port as usize][&(*input, channel)],
             }));
+            hops.push(ARRIVED);
         }
         let sources = (0..self.topology.streams.len())
-            .map(|n| self.source(n))
+            .map(|n| self.source(n, flows[2 * n].first))
             .collect();
+        self.forget_ample_credits();
+        self.set_windows(&slots);
         let devices = (0..self.topology.nodes.len())
             .map(|n| self.device(n))
             .collect();
         Engine {
-            window: window(&self.ports),
             wakes: Wakes::new(self.ports.len()),
             ports: self.ports,
             names: self.names,
@@ -243,15 +247,118 @@ impl Builder<'_> {
         }
     }
 
-    fn source(&self, number: usize) -> Source {
+    /// How long nothing another port does can bring each port a TLP.
+    fn set_windows(&mut self, slots: &[Slot]) {
+        let shortest = ps(shortest_link_s(&self.topology.nodes));
+        for p in 0..self.ports.len() {
+            let range = self.ports[p].slots.clone();
+            let windows = range.map(|slot| match &slots[slot as usize] {
+                Slot {
+                    ingress: Some(from),
+                    ..
+                } => self.ports[from.port as usize].wire.latency,
+                // News of a delivery, or what was read, must come back first.
+                Slot {
+                    source: Some(stream),
+                    ..
+                } => {
+                    let stream = *stream as usize;
+                    let is_pure = self.topology.streams[stream].mode == Mode::Write
+                        && self.topology.streams[stream].fence_bytes.is_none();
+                    if is_pure { self.back(stream) } else { shortest }
+                }
+                // A request must arrive before its answer.
+                Slot { .. } => shortest,
+            });
+            self.ports[p].window = windows.min().unwrap_or(shortest);
+        }
+    }
+
+    /// Drops the credits of links into a sink that never run out. A sink takes what arrives at
+    /// once, so a credit is away for two crossings; if it promised more TLPs of the smallest size
+    /// than the link carries in that time, counting them cannot change anything.
+    fn forget_ample_credits(&mut self) {
+        for p in 0..self.ports.len() {
+            let port = &self.ports[p];
+            let number = narrow(p);
+            let on = self
+                .ways
+                .iter()
+                .enumerate()
+                .filter(|(_, way)| way.iter().any(|h| h.0 == number));
+            let on: Vec<(usize, bool)> = on
+                .map(|(flow, way)| (flow, way.last().is_some_and(|h| h.0 == number)))
+                .collect();
+            if on.iter().any(|(_, ends)| !ends) {
+                continue;
+            }
+            let smallest = on
+                .iter()
+                .map(|(flow, _)| self.smallest_wire_bytes(*flow, port))
+                .min();
+            let Some(smallest) = smallest else { continue };
+            let away = port.wire.latency + port.wire.credit_latency;
+            let tlps = away / port.wire.duration(smallest).max(1) + 2;
+            let bytes = (away << 20) / port.wire.byte_cost + 2 * 4096;
+            let pools = port.pool as usize..port.pool as usize + self.pools_per_port();
+            for pool in &mut self.pools[pools] {
+                let ample = pool.promised().is_some_and(|promise| {
+                    let headers = u64::from(promise.headers);
+                    let data = u64::from(promise.data) * u64::from(UNIT_BYTES);
+                    // Each TLP rounds its payload up to a unit.
+                    headers >= tlps && (data == 0 || data >= bytes + tlps * u64::from(UNIT_BYTES))
+                });
+                if ample {
+                    pool.forget();
+                }
+            }
+        }
+    }
+
+    fn pools_per_port(&self) -> usize {
+        usize::try_from(self.scenario.channels.count).expect("at most eight") * CLASSES
+    }
+
+    /// The smallest TLP of a way: the tail of an I/O, a request, or a fence.
+    fn smallest_wire_bytes(&self, flow: usize, port: &Port) -> u32 {
+        let stream = &self.topology.streams[flow / 2];
+        let least = *port
+            .wire
+            .overhead
+            .iter()
+            .min()
+            .expect("there are three classes");
+        if stream.fence_bytes.is_some() || stream.mode == Mode::Read {
+            return least;
+        }
+        let mps = u64::from(stream.mps_bytes);
+        let tail = |bytes: u64| match bytes % mps {
+            0 => mps,
+            tail => tail,
+        };
+        let last = stream.size_bytes % stream.io_bytes;
+        let payload = match last {
+            0 => tail(stream.io_bytes),
+            last => tail(stream.io_bytes).min(tail(last)),
+        };
+        least + u32::try_from(payload).expect("at most a payload")
+    }
+
+    /// How long the news of a delivery takes back to the device that moves a stream.
+    fn back(&self, stream: usize) -> Ps {
+        let way = self.ways[2 * stream + 1].iter();
+        way.map(|(port, _)| self.ports[*port as usize].wire.latency)
+            .sum()
+    }
+
+    fn source(&self, number: usize, first_hop: u32) -> Source {
         let stream = &self.topology.streams[number];
-        let back = self.ways[2 * number + 1].iter();
         Source::new(&Job {
             mode: stream.mode,
             device: narrow(initiator(stream)),
-            back: back
-                .map(|(port, _)| self.ports[*port as usize].latency)
-                .sum(),
+            back: self.back(number),
+            flow: u16::try_from(2 * number).expect("at most a thousand streams"),
+            hop: first_hop + 1,
             piece_bytes: u64::from(match stream.mode {
                 Mode::Write => stream.mps_bytes,
                 Mode::Read => stream.mrrs_bytes,
@@ -304,19 +411,6 @@ fn promises(credits: &Credits, receiver: Kind) -> [Option<Promise>; CLASSES] {
         promise(credits.completion_headers, credits.completion_data.0)
             .filter(|_| receiver.forwards()),
     ]
-}
-
-/// How long nothing a port does can reach another one.
-fn window(ports: &[Port]) -> Ps {
-    let latency = |p: &Port| match p.is_memory {
-        true => p.latency,
-        false => p.latency.min(p.credit_latency),
-    };
-    ports
-        .iter()
-        .map(latency)
-        .min()
-        .expect("a stream has two ends, so there is a link")
 }
 
 fn shortest_link_s(nodes: &[Node]) -> f64 {

@@ -7,9 +7,7 @@
 //!
 //! Read tags are credits of the same kind: taken with a request, given back with its completion.
 
-use std::collections::VecDeque;
-
-use super::{Ps, wake::NEVER};
+use super::{Ps, ring::Ring, wake::NEVER};
 
 /// Data credits count in units of 16 bytes.
 pub(super) const UNIT_BYTES: u32 = 16;
@@ -19,7 +17,7 @@ pub(super) const UNIT_BYTES: u32 = 16;
 pub(super) struct Pool {
     headers: u32,
     data: u32,
-    returns: VecDeque<Return>,
+    returns: Ring<Return>,
     /// What was promised at the start; `None` for a receiver that must take everything.
     promised: Option<Promise>,
     /// Whether the sender waits: a return it does not know of yet may be the one it needs.
@@ -35,7 +33,7 @@ pub(super) struct Promise {
     pub(super) data: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Return {
     at: Ps,
     data: u32,
@@ -51,15 +49,25 @@ impl Pool {
         Self {
             headers,
             data,
-            returns: VecDeque::new(),
+            returns: Ring::default(),
             promised,
             hungry: false,
         }
     }
 
+    /// Forgets the promise: what is sent here can never use it up.
+    pub(super) fn forget(&mut self) {
+        *self = Self::new(None);
+    }
+
+    /// What was promised.
+    pub(super) fn promised(&self) -> Option<Promise> {
+        self.promised
+    }
+
     /// Whether a TLP with `data` units may go at `now`; if not, when it may, or [`NEVER`] as far
     /// as is known.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ready_at(&mut self, now: Ps, data: u32) -> Ps {
         if self.promised.is_none() || (self.headers > 0 && self.data >= data) {
             return now;
@@ -70,7 +78,7 @@ impl Pool {
             return now;
         }
         let (mut headers, mut units) = (self.headers, self.data);
-        for back in &self.returns {
+        for back in self.returns.iter() {
             headers += 1;
             units += back.data;
             if units >= data && headers > 0 {
@@ -81,7 +89,7 @@ impl Pool {
     }
 
     /// Takes the credits of a TLP that [`Self::ready_at`] allowed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, data: u32) {
         if self.promised.is_some() {
             self.headers = self.headers.checked_sub(1).expect("allowed by ready_at");
@@ -90,26 +98,19 @@ impl Pool {
     }
 
     /// Gives them back at `at`; true when the sender must be woken then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn give_back(&mut self, at: Ps, data: u32) -> bool {
         if self.promised.is_none() {
             return false;
         }
         // Returns come nearly in order: different ports of one switch are at most a window apart.
-        let mut place = self.returns.len();
-        while place > 0 && self.returns[place - 1].at > at {
-            place -= 1;
-        }
-        if place == self.returns.len() {
-            self.returns.push_back(Return { at, data });
-        } else {
-            self.returns.insert(place, Return { at, data });
-        }
+        self.returns
+            .insert(Return { at, data }, |other| other.at <= at);
         self.hungry
     }
 
     fn settle(&mut self, now: Ps) {
-        while let Some(back) = self.returns.front().copied().filter(|back| back.at <= now) {
+        while let Some(back) = self.returns.front().filter(|back| back.at <= now) {
             self.headers += 1;
             self.data += back.data;
             self.returns.pop_front();

@@ -7,9 +7,7 @@
 //! before it on the same input, and a posted write may pass both, which is what keeps the tree free
 //! of deadlock.
 
-use std::collections::VecDeque;
-
-use super::Ps;
+use super::{Ps, ring::Ring};
 use crate::pcie::scenario::{Arbiter, ChannelArbiter};
 
 /// What a TLP is, for ordering and credits.
@@ -30,26 +28,67 @@ pub(super) const CLASSES: usize = 3;
 pub(super) const CLASS: [Class; CLASSES] = [Class::Posted, Class::NonPosted, Class::Completion];
 
 /// One packet, 16 bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tlp {
     /// When it can leave the queue it stands in.
     pub(super) ready: Ps,
+    /// The place of its next hop in the list of all hops.
+    pub(super) hop: u32,
     /// Which way it takes: twice its stream, plus one for the way of the completions.
-    pub(super) flow: u32,
-    /// Payload, or for a request what it asks for.
-    pub(super) bytes: u16,
-    /// How many links lie behind it.
-    pub(super) hop: u8,
-    /// See the constants below.
-    pub(super) marks: u8,
+    pub(super) flow: u16,
+    /// Payload, or for a request what it asks for; the marks in the three highest bits.
+    load: u16,
 }
 
 /// The last TLP of an I/O.
-pub(super) const LAST: u8 = 1;
+pub(super) const LAST: u16 = 1 << 13;
 /// The last completion of a request.
-pub(super) const END: u8 = 2;
+pub(super) const END: u16 = 1 << 14;
 /// A fence, or its completion.
-pub(super) const FENCE: u8 = 4;
+pub(super) const FENCE: u16 = 1 << 15;
+
+impl Tlp {
+    /// A TLP at its start.
+    #[inline]
+    pub(super) fn new(ready: Ps, flow: u16, hop: u32, bytes: u16, marks: u16) -> Self {
+        debug_assert!(
+            bytes < LAST && marks & (LAST - 1) == 0,
+            "payloads end at 4 KiB"
+        );
+        Self {
+            ready,
+            hop,
+            flow,
+            load: bytes | marks,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(self) -> u16 {
+        self.load & (LAST - 1)
+    }
+
+    /// Which of [`LAST`], [`END`] and [`FENCE`] it bears.
+    #[inline]
+    pub(super) fn marks(self) -> u16 {
+        self.load & !(LAST - 1)
+    }
+
+    #[inline]
+    pub(super) fn bears(self, mark: u16) -> bool {
+        self.load & mark != 0
+    }
+
+    /// The same TLP in its next queue.
+    #[inline(always)]
+    pub(super) fn onward(self, ready: Ps) -> Self {
+        Self {
+            ready,
+            hop: self.hop + 1,
+            ..self
+        }
+    }
+}
 
 /// Whose credits a slot gives back when a TLP leaves it.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +104,7 @@ pub(super) struct Ingress {
 /// One input of a port.
 #[derive(Debug)]
 pub(super) struct Slot {
-    pub(super) queues: [VecDeque<Tlp>; CLASSES],
+    pub(super) queues: [Ring<Tlp>; CLASSES],
     /// `None` where the TLPs start here.
     pub(super) ingress: Option<Ingress>,
     /// The stream that generates its TLPs in place of the queues.
@@ -78,9 +117,9 @@ pub(super) struct Slot {
     finish: u64,
 }
 
-/// A link in one direction, a host's way between its root ports, or a memory.
-#[derive(Debug)]
-pub(super) struct Port {
+/// What carries TLPs: a link in one direction, a host's way between its root ports, or a memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire {
     /// Picoseconds a byte, in units of 2^-20.
     pub(super) byte_cost: u64,
     /// Until the far end can use what was sent.
@@ -91,23 +130,28 @@ pub(super) struct Port {
     pub(super) overhead: [u32; CLASSES],
     /// Whether a request costs what it asks for: true of a memory, not of a link.
     pub(super) is_memory: bool,
-    /// The first of its slots and how many.
-    pub(super) slots: std::ops::Range<u32>,
+}
+
+/// A wire and what waits to go out over it.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) wire: Wire,
     /// Slots that hold something, by bit.
     pub(super) occupied: u64,
-    /// Slots of each channel, by bit.
-    pub(super) channel_slots: Vec<u64>,
+    /// How long nothing another port does can bring a TLP here.
+    pub(super) window: Ps,
+    /// When the wire is free.
+    pub(super) free: Ps,
+    /// When the last posted write that came this way can be read.
+    pub(super) committed: Ps,
+    /// Since when something ready waits for credits alone.
+    pub(super) starved_since: Option<Ps>,
+    /// Its slots.
+    pub(super) slots: std::ops::Range<u32>,
     /// The first pool of channel 0.
     pub(super) pool: u32,
     pub(super) arbiter: Arbiter,
     pub(super) channel_arbiter: ChannelArbiter,
-    pub(super) channel_weights: Vec<u32>,
-    /// When the link is free.
-    pub(super) free: Ps,
-    /// Since when something ready waits for credits alone.
-    pub(super) starved_since: Option<Ps>,
-    /// When the last posted write that came this way can be read.
-    pub(super) committed: Ps,
     /// The slot after the one served last.
     turn: u32,
     channel_turn: u32,
@@ -115,6 +159,9 @@ pub(super) struct Port {
     /// Virtual time, in weighted fair queueing.
     virtual_time: u64,
     pub(super) tally: Tally,
+    /// Slots of each channel, by bit.
+    pub(super) channel_slots: Vec<u64>,
+    pub(super) channel_weights: Vec<u32>,
 }
 
 /// What a port did.
@@ -150,7 +197,7 @@ impl Slot {
     }
 
     /// Whether the front of `class` may leave before the posted writes in the same slot.
-    #[inline]
+    #[inline(always)]
     pub(super) fn in_order(&self, class: Class, ready: Ps, relaxed: bool) -> bool {
         if class == Class::Posted || (relaxed && class == Class::Completion) {
             return true;
@@ -159,14 +206,31 @@ impl Slot {
         posted.front().is_none_or(|write| write.ready > ready)
     }
 
+    /// The one class that has anything.
+    #[inline(always)]
+    pub(super) fn lone_class(&self) -> Option<Class> {
+        let [posted, requests, completions] = &self.queues;
+        let full = (
+            posted.is_empty(),
+            requests.is_empty(),
+            completions.is_empty(),
+        );
+        match full {
+            (false, true, true) => Some(Class::Posted),
+            (true, false, true) => Some(Class::NonPosted),
+            (true, true, false) => Some(Class::Completion),
+            _ => None,
+        }
+    }
+
     /// Whether nothing waits here.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.source.is_none() && self.queues.iter().all(VecDeque::is_empty)
+        self.source.is_none() && self.queues.iter().all(Ring::is_empty)
     }
 }
 
-impl Port {
+impl Wire {
     pub(super) fn new(bytes_per_s: f64, latency: Ps, credit_latency: Ps) -> Self {
         #[expect(
             clippy::cast_possible_truncation,
@@ -180,40 +244,80 @@ impl Port {
             credit_latency,
             overhead: [0; CLASSES],
             is_memory: false,
-            slots: 0..0,
-            occupied: 0,
-            channel_slots: Vec::new(),
-            pool: 0,
-            arbiter: Arbiter::default(),
-            channel_arbiter: ChannelArbiter::default(),
-            channel_weights: Vec::new(),
-            free: 0,
-            starved_since: None,
-            committed: 0,
-            turn: 0,
-            channel_turn: 0,
-            channel_left: 0,
-            virtual_time: 0,
-            tally: Tally::default(),
         }
     }
 
-    /// How long `bytes` take on the wire, rounded up: a link never carries more than its rate.
-    #[inline]
+    /// How long `bytes` take, rounded up: a link never carries more than its rate.
+    #[inline(always)]
     pub(super) fn duration(&self, bytes: u32) -> Ps {
         (u64::from(bytes) * self.byte_cost + (1 << COST_BITS) - 1) >> COST_BITS
     }
 
     /// The bytes a TLP takes on this wire; a fence's completion carries four that mean nothing.
-    #[inline]
-    pub(super) fn wire_bytes(&self, class: Class, tlp: Tlp) -> u32 {
-        let payload = u32::from(tlp.bytes);
-        let fence = if tlp.marks & FENCE == 0 { 0 } else { 4 };
+    #[inline(always)]
+    pub(super) fn bytes(&self, class: Class, tlp: Tlp) -> u32 {
+        let payload = u32::from(tlp.bytes());
+        let fence = if tlp.bears(FENCE) { 4 } else { 0 };
         match class {
             Class::Posted => payload + self.overhead[0],
             Class::NonPosted if self.is_memory => payload + fence,
             Class::NonPosted => self.overhead[1],
             Class::Completion => payload + fence + self.overhead[2],
+        }
+    }
+}
+
+impl Tally {
+    /// Counts one TLP.
+    #[inline(always)]
+    pub(super) fn count(&mut self, class: Class, tlp: Tlp, wire_bytes: u32, duration: Ps) {
+        self.busy += duration;
+        self.tlps += 1;
+        self.wire_bytes += u64::from(wire_bytes);
+        if class != Class::NonPosted {
+            self.payload_bytes += u64::from(tlp.bytes());
+        }
+    }
+
+    /// Counts all that `other` counted.
+    #[inline]
+    pub(super) fn add(&mut self, other: &Self) {
+        self.busy += other.busy;
+        self.tlps += other.tlps;
+        self.wire_bytes += other.wire_bytes;
+        self.payload_bytes += other.payload_bytes;
+        self.starved += other.starved;
+    }
+}
+
+impl Port {
+    pub(super) fn new(wire: Wire) -> Self {
+        Self {
+            wire,
+            occupied: 0,
+            window: 0,
+            free: 0,
+            committed: 0,
+            starved_since: None,
+            slots: 0..0,
+            pool: 0,
+            arbiter: Arbiter::default(),
+            channel_arbiter: ChannelArbiter::default(),
+            turn: 0,
+            channel_turn: 0,
+            channel_left: 0,
+            virtual_time: 0,
+            tally: Tally::default(),
+            channel_slots: Vec::new(),
+            channel_weights: Vec::new(),
+        }
+    }
+
+    /// Notes the end of a wait for credits.
+    #[inline(always)]
+    pub(super) fn fed(&mut self, at: Ps) {
+        if let Some(since) = self.starved_since.take() {
+            self.tally.starved += at - since;
         }
     }
 
@@ -260,11 +364,17 @@ impl Port {
         (self.turn, (self.occupied & among).rotate_right(self.turn))
     }
 
-    /// Notes that `slot` (its number within the port) sent `wire` bytes, and moves the turn.
+    /// Moves the turn past slot `number`, in round robin.
     #[inline]
+    pub(super) fn turn_after(&mut self, number: u32) {
+        self.turn = (number + 1) % u64::BITS;
+    }
+
+    /// Notes that `slot` (its number within the port) sent `wire` bytes, and moves the turn.
+    #[inline(always)]
     pub(super) fn served(&mut self, number: u32, slot: &mut Slot, wire: u32) {
         match self.arbiter {
-            Arbiter::RoundRobin => self.turn = (number + 1) % u64::BITS,
+            Arbiter::RoundRobin => self.turn_after(number),
             Arbiter::WeightedRoundRobin => {
                 if self.turn != number {
                     self.turn = number;
@@ -291,17 +401,4 @@ impl Port {
         // 2^10 is the largest weight: no share is rounded away.
         slot.finish.max(self.virtual_time) + (u64::from(wire) << 10) / u64::from(slot.weight)
     }
-}
-
-/// Puts a TLP where its time says: at the back, but for completions a slow read held up.
-/// True when it is the new front.
-#[inline]
-pub(super) fn enqueue(queue: &mut VecDeque<Tlp>, tlp: Tlp) -> bool {
-    if queue.back().is_none_or(|last| last.ready <= tlp.ready) {
-        queue.push_back(tlp);
-        return queue.len() == 1;
-    }
-    let place = queue.partition_point(|other| other.ready <= tlp.ready);
-    queue.insert(place, tlp);
-    place == 0
 }

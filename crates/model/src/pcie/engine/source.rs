@@ -31,6 +31,9 @@ pub(super) struct Source {
     pub(super) device: u32,
     /// How long the news of a delivery takes back to the device.
     pub(super) back: Ps,
+    /// The way of its TLPs, and the first hop after the device's own port.
+    flow: u16,
+    hop: u32,
     /// The largest piece one TLP moves or asks for.
     piece_bytes: u64,
     io_bytes: u64,
@@ -69,6 +72,8 @@ pub(in crate::pcie) struct Progress {
     pub(in crate::pcie) fences: u64,
     pub(in crate::pcie) fence_wait: Ps,
     pub(in crate::pcie) last: Ps,
+    /// How many bytes make the next of the quarters below.
+    quarter_bytes: u64,
     /// Bytes and time when a quarter and when three quarters had arrived.
     pub(in crate::pcie) quarters: [Option<(u64, Ps)>; 2],
     pub(in crate::pcie) latency: Histogram<u64>,
@@ -80,6 +85,8 @@ pub(super) struct Job {
     pub(super) mode: Mode,
     pub(super) device: u32,
     pub(super) back: Ps,
+    pub(super) flow: u16,
+    pub(super) hop: u32,
     pub(super) piece_bytes: u64,
     pub(super) io_bytes: u64,
     pub(super) depth: u64,
@@ -148,7 +155,7 @@ impl Pace {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn spend(&mut self, now: Ps, units: u64) {
         if self.cost > 0 {
             let time = (units * self.cost + (1 << 20) - 1) >> 20;
@@ -160,14 +167,14 @@ impl Pace {
 
 impl Device {
     /// When the engine and the media let `head` go.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ready(&self, head: &Head, mode: Mode) -> Ps {
         let engine = match head.class {
             Class::Posted => self.writes.ready,
             _ => self.reads.ready,
         };
         let media = match mode {
-            _ if head.tlp.marks & FENCE != 0 => 0,
+            _ if head.tlp.bears(FENCE) => 0,
             Mode::Write => self.media_out.ready,
             Mode::Read => self.media_in.ready,
         };
@@ -175,15 +182,15 @@ impl Device {
     }
 
     /// Notes that `head` went at `now`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
         match head.class {
             Class::Posted => self.writes.spend(now, 1),
             _ => self.reads.spend(now, 1),
         }
         match mode {
-            Mode::Write => self.media_out.spend(now, u64::from(head.tlp.bytes)),
-            Mode::Read => self.media_in.spend(now, u64::from(head.tlp.bytes)),
+            Mode::Write => self.media_out.spend(now, u64::from(head.tlp.bytes())),
+            Mode::Read => self.media_in.spend(now, u64::from(head.tlp.bytes())),
         }
     }
 
@@ -209,6 +216,8 @@ impl Source {
             mode: job.mode,
             device: job.device,
             back: job.back,
+            flow: job.flow,
+            hop: job.hop,
             piece_bytes: job.piece_bytes,
             io_bytes: job.io_bytes,
             depth: job.depth,
@@ -229,6 +238,7 @@ impl Source {
                 fences: 0,
                 fence_wait: 0,
                 last: job.start,
+                quarter_bytes: job.size_bytes.div_ceil(4),
                 quarters: [None; 2],
                 latency: Histogram::new(3).expect("three digits are allowed"),
             },
@@ -261,14 +271,11 @@ impl Source {
     }
 
     /// What it would send next; its time is [`NEVER`] when it waits for something.
-    #[inline]
+    #[inline(always)]
     pub(super) fn head(&self) -> Head {
-        let tlp = |ready, bytes: u64, marks| Tlp {
-            ready,
-            flow: 0,
-            bytes: u16::try_from(bytes).expect("a payload is at most 4 KiB"),
-            hop: 0,
-            marks,
+        let tlp = |ready, bytes: u64, marks| {
+            let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
+            Tlp::new(ready, self.flow, self.hop, bytes, marks)
         };
         match (self.fence, self.current.as_ref().or(self.waiting.front())) {
             (Fence::Due, _) => Head {
@@ -295,15 +302,15 @@ impl Source {
     }
 
     /// Notes that `head` was sent at `now`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance(&mut self, head: &Head, now: Ps) {
-        if head.tlp.marks & FENCE != 0 {
+        if head.tlp.bears(FENCE) {
             self.fence = Fence::Sent(now);
             self.covered = self.sent.len();
             self.progress.fences += 1;
             return;
         }
-        let bytes = u64::from(head.tlp.bytes);
+        let bytes = u64::from(head.tlp.bytes());
         self.progress.sent_bytes += bytes;
         let current = self.current.take().or_else(|| self.waiting.pop_front());
         let mut io = current.expect("a head is of the current I/O or the first that waits");
@@ -329,6 +336,12 @@ impl Source {
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.progress.sent_bytes == self.progress.size_bytes && self.fence == Fence::None
+    }
+
+    /// Whether it only writes, and waits for nothing but its depth.
+    #[inline]
+    pub(super) fn is_pure(&self) -> bool {
+        self.mode == Mode::Write && self.fence_bytes.is_none()
     }
 
     /// Whether an I/O is complete only once fenced.
@@ -365,14 +378,25 @@ impl Source {
 
 impl Progress {
     /// Notes bytes that arrived at `at`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn arrive(&mut self, bytes: u64, at: Ps) {
         self.delivered_bytes += bytes;
         self.last = self.last.max(at);
+        if self.delivered_bytes >= self.quarter_bytes {
+            self.pass_quarter(at);
+        }
+    }
+
+    #[cold]
+    fn pass_quarter(&mut self, at: Ps) {
         for (quarter, share) in self.quarters.iter_mut().zip([1, 3]) {
             if quarter.is_none() && self.delivered_bytes * 4 >= self.size_bytes * share {
                 *quarter = Some((self.delivered_bytes, at));
             }
         }
+        self.quarter_bytes = match self.quarters {
+            [_, None] => (self.size_bytes * 3).div_ceil(4),
+            [_, Some(_)] => u64::MAX,
+        };
     }
 }

@@ -47,36 +47,54 @@ impl Wakes {
         (key != NEVER).then_some((port, key >> PORT_BITS))
     }
 
-    /// Puts a port to sleep.
+    /// Begins to serve a port: its own time no longer counts, and is set again by
+    /// [`Self::end`]. Only its leaf is changed, which nothing but its own climb reads.
     #[inline]
-    pub(super) fn sleep(&mut self, port: usize) {
-        self.put(port, NEVER);
+    pub(super) fn begin(&mut self, port: usize) {
+        self.keys[self.leaves + port] = NEVER;
+    }
+
+    /// Ends it: the port wakes at `time`, or earlier if it was woken meanwhile.
+    #[inline]
+    pub(super) fn end(&mut self, port: usize, time: Ps) {
+        let at = self.leaves + port;
+        self.keys[at] = self.keys[at].min(key(port, time));
+        self.climb(at);
     }
 
     /// Wakes a port at `time`, unless it wakes earlier anyway.
     #[inline]
     pub(super) fn wake(&mut self, port: usize, time: Ps) {
-        if time >= TIME_MAX {
-            return;
-        }
-        let key = time << PORT_BITS | port as u64;
-        if key < self.keys[self.leaves + port] {
-            self.put(port, key);
+        let key = key(port, time);
+        let at = self.leaves + port;
+        if key < self.keys[at] {
+            self.keys[at] = key;
+            self.climb(at);
         }
     }
 
     #[inline]
-    fn put(&mut self, port: usize, key: u64) {
-        let mut at = self.leaves + port;
-        self.keys[at] = key;
+    fn climb(&mut self, leaf: usize) {
+        let mut at = leaf;
+        let mut least = self.keys[at];
         while at > 1 {
-            let least = self.keys[at].min(self.keys[at ^ 1]);
+            least = least.min(self.keys[at ^ 1]);
             at >>= 1;
             if self.keys[at] == least {
                 return;
             }
             self.keys[at] = least;
         }
+    }
+}
+
+/// A time with its port in the low bits; what lies too far ahead is never.
+#[inline]
+fn key(port: usize, time: Ps) -> u64 {
+    if time < TIME_MAX {
+        time << PORT_BITS | port as u64
+    } else {
+        NEVER
     }
 }
 
@@ -92,7 +110,8 @@ mod tests {
         wakes.wake(2, 50);
         wakes.wake(2, 70);
         assert_eq!(wakes.first(), Some((2, 50)));
-        wakes.sleep(2);
+        wakes.begin(2);
+        wakes.end(2, NEVER);
         assert_eq!(wakes.first(), None);
     }
 
@@ -112,8 +131,13 @@ mod tests {
                         plain[port] = plain[port].min(time);
                     }
                     None => {
-                        wakes.sleep(port);
+                        // Others may be woken while the port is served.
+                        wakes.begin(port);
+                        wakes.wake((port + 1) % ports, 500);
+                        wakes.end(port, NEVER);
                         plain[port] = NEVER;
+                        let next = (port + 1) % ports;
+                        plain[next] = plain[next].min(500);
                     }
                 }
                 let least = (0..ports).map(|p| (plain[p], p)).min().expect("at least one port");

@@ -75,6 +75,7 @@ fn formulas(basis: &Basis) -> Table {
         Column::text("gives"),
         Column::text("formula"),
         Column::text("source"),
+        Column::text("confidence"),
     ];
     let mut table = Table::new("", columns);
     for formula in &basis.formulas {
@@ -82,6 +83,7 @@ fn formulas(basis: &Basis) -> Table {
             formula.gives.into(),
             formula.text.into(),
             source(formula.source).into(),
+            confidence(formula.source).word().into(),
         ]);
     }
     table
@@ -100,19 +102,11 @@ fn cell(value: f64, unit: &str) -> Cell {
 }
 
 fn source(source: Source) -> String {
-    let word = match source.confidence {
-        provenance::Confidence::Read => "read",
-        provenance::Confidence::Quoted => "quoted",
-        provenance::Confidence::Computed => "computed",
-        provenance::Confidence::Given => "given",
-        provenance::Confidence::Measured => "measured",
-    };
-    let place = if source.place.is_empty() {
-        String::new()
+    if source.place.is_empty() {
+        source.name.to_owned()
     } else {
-        format!(", {}", source.place)
-    };
-    format!("{}{place} [{word}]", source.name)
+        format!("{}, {}", source.name, source.place)
+    }
 }
 
 fn confidence(source: Source) -> Confidence {

@@ -1,7 +1,7 @@
 //! The pages of transports, rails and a DPU: what a node's ports carry, and its cores.
 
 use straightway_core::{Rate, Seconds};
-use straightway_model::{dpu, rail, transport::Answer};
+use straightway_model::{dpu, headroom::Headroom, rail, transport::Answer};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
 use super::shared::{percent, rate, time};
@@ -183,6 +183,34 @@ pub(super) fn dpu(page: Page, answer: &dpu::Answer) -> Page {
         answer.bound_with.as_str(),
     )
     .section("Work", [table.into()])
+}
+
+/// The page of a lossless port's headroom.
+pub(super) fn headroom(page: Page, answer: &Headroom) -> Page {
+    let mut table = Table::new(
+        "",
+        [Column::text("part"), Column::new("bytes", Unit::Bytes)],
+    );
+    for (part, bytes) in [
+        ("on the cable, both ways", answer.cable),
+        ("sent while the neighbour reacts", answer.peer_response),
+        ("all that arrives after XOFF", answer.propagation),
+        ("headroom", answer.xoff),
+    ] {
+        table.push([part.into(), bytes.into()]);
+    }
+    page.verdict(
+        Tone::Neutral,
+        format!("Reserve {} bytes beyond the XOFF threshold.", answer.xoff.0),
+    )
+    .figure("headroom", answer.xoff, format!("{} bytes", answer.xoff.0))
+    .figure(
+        "small packets waste",
+        Cell::share(answer.occupancy - 1.0),
+        "of the buffer's cells",
+    )
+    .figure("longest pause", answer.pause_max, "one frame can ask for")
+    .section("Parts", [table.into()])
 }
 
 /// A wait in words, or that it never ends.

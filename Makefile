@@ -1,0 +1,39 @@
+# The two commands of the README are `make demo` and `make test`; the rest is for daily work.
+# What takes long to make (compiled dependencies) is kept outside the checkout, and made where missing.
+
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/straightway
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+export CARGO_TERM_COLOR ?= auto
+STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
+
+.PHONY: demo test check build setup bench clean
+
+## Builds, then moves real bytes and shows the receipts: about a minute after the build.
+demo: build
+	@STRAIGHTWAY="$(STRAIGHTWAY)" demo/run
+
+## Installs what the tests need and runs them all.
+test: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	tools/test
+
+## The inner loop: formatted, linted, and the quick tests.
+check:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test -q -p straightway-core -p straightway-sys -p straightway-io -p straightway-pipeline
+
+build:
+	cargo build --release -p straightway-cli
+
+setup:
+	tools/setup
+
+## The figures in bench/results/: needs fio, root (to drop caches) and a quiet machine.
+bench: build
+	tools/setup fio
+	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/fio.py
+
+clean:
+	rm -rf "$(CACHE)"

@@ -1,0 +1,320 @@
+//! Keeps the house in order: what no compiler checks and no reader should have to.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Lines of a file before its tests. One noun fits into this.
+const FILE_LINES_MAX: usize = 500;
+
+/// Lines of a function: a screen.
+const FUNCTION_LINES_MAX: usize = 70;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
+}
+
+/// Every tracked file of the checkout, relative to its root; all files where there is no git.
+fn files() -> Vec<String> {
+    let listed = Command::new("git")
+        .args(["ls-files"])
+        .current_dir(root())
+        .output();
+    match listed {
+        Ok(output) if output.status.success() => String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect(),
+        _ => walk(&root(), ""),
+    }
+}
+
+fn walk(folder: &Path, prefix: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if name == "target" || name.starts_with('.') {
+            continue;
+        }
+        let path = format!("{prefix}{name}");
+        if entry.path().is_dir() {
+            found.extend(walk(&entry.path(), &format!("{path}/")));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn sources() -> impl Iterator<Item = (String, String)> {
+    let rust = |f: &String| Path::new(f).extension().is_some_and(|e| e == "rs");
+    files().into_iter().filter(rust).filter_map(|f| {
+        // A file that was removed but is still tracked is not there to be read.
+        let text = fs::read_to_string(root().join(&f)).ok()?;
+        Some((f, text))
+    })
+}
+
+fn assert_none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn a_file_has_one_noun_and_a_function_fits_a_screen() {
+    let mut complaints = Vec::new();
+    for (file, text) in sources() {
+        let lines: Vec<_> = text.lines().take_while(|l| *l != "#[cfg(test)]").collect();
+        let is_test = file.contains("/tests") || file.contains("/fixtures");
+        if lines.len() > FILE_LINES_MAX && !is_test {
+            complaints.push(format!("{file}: {} lines before its tests", lines.len()));
+        }
+        for (number, line) in lines.iter().enumerate() {
+            if !is_function(line) || is_test {
+                continue;
+            }
+            let indent: String = line.chars().take_while(|c| *c == ' ').collect();
+            let close = format!("{indent}}}");
+            let length = lines[number..]
+                .iter()
+                .position(|l| *l == close)
+                .unwrap_or(0);
+            if length > FUNCTION_LINES_MAX {
+                complaints.push(format!(
+                    "{file}:{}: {length} lines: {}",
+                    number + 1,
+                    line.trim()
+                ));
+            }
+        }
+    }
+    assert_none(&complaints);
+}
+
+/// Whether a line begins a function with a body.
+fn is_function(line: &str) -> bool {
+    let words: Vec<_> = line.split_whitespace().take(5).collect();
+    let before_fn = words.iter().take_while(|w| **w != "fn");
+    let is_qualifier = |w: &&str| {
+        w.starts_with("pub") || matches!(*w, "const" | "unsafe" | "extern" | "\"C\"" | "async")
+    };
+    words.contains(&"fn") && before_fn.into_iter().all(|w| is_qualifier(&w)) && !line.ends_with(';')
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let missing = |(file, text): (String, String)| {
+        let says = text.starts_with("//!") || text.starts_with("#!");
+        (!says).then(|| format!("{file}: no `//!` on its first line"))
+    };
+    assert_none(&sources().filter_map(missing).collect::<Vec<_>>());
+}
+
+#[test]
+fn no_file_or_module_has_a_name_that_says_nothing() {
+    let banned = [
+        "utils", "util", "common", "helpers", "helper", "prelude", "misc", "mod",
+    ];
+    let is_banned = |f: &String| {
+        let stem = Path::new(f)
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        f.ends_with(".rs") && banned.contains(&stem.as_str())
+    };
+    assert_none(&files().into_iter().filter(is_banned).collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let marks = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+    ];
+    let mut complaints = Vec::new();
+    for (file, text) in sources() {
+        for (number, line) in text.lines().enumerate() {
+            if marks.iter().any(|mark| line.contains(mark)) {
+                complaints.push(format!("{file}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn unsafe_code_stays_in_its_rooms() {
+    let allowed = ["crates/sys/", "crates/standin/", "crates/python/", "fuzz/"];
+    let mut complaints = Vec::new();
+    for (file, text) in sources() {
+        let has = text.lines().any(|l| {
+            let code = l.trim_start();
+            !code.starts_with("//")
+                && (code.contains("unsafe {")
+                    || code.contains("unsafe fn")
+                    || code.contains("unsafe impl"))
+        });
+        if has && !allowed.iter().any(|a| file.starts_with(a)) && !file.ends_with("tidy.rs") {
+            complaints.push(file);
+        }
+    }
+    assert_none(&complaints);
+}
+
+/// The crates that `package` depends on, by cargo's own word.
+fn dependencies(package: &str) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--offline",
+            "-p",
+            package,
+            "-e",
+            "normal",
+            "--prefix",
+            "none",
+        ])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .filter_map(|l| l.split(' ').next())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let rules: [(&str, &[&str]); 6] = [
+        (
+            "straightway-core",
+            &["straightway-sys", "libc", "rustix", "tokio", "cudarc"],
+        ),
+        (
+            "straightway-model",
+            &[
+                "straightway-sys",
+                "straightway-io",
+                "libc",
+                "tokio",
+                "cudarc",
+            ],
+        ),
+        (
+            "straightway-report",
+            &[
+                "straightway-sys",
+                "straightway-io",
+                "straightway-model",
+                "tokio",
+            ],
+        ),
+        (
+            "straightway-sys",
+            &[
+                "straightway-io",
+                "straightway-model",
+                "straightway-probe",
+                "tokio",
+            ],
+        ),
+        (
+            "straightway-io",
+            &[
+                "straightway-pipeline",
+                "straightway-model",
+                "straightway-probe",
+                "tokio",
+            ],
+        ),
+        (
+            "straightway-pipeline",
+            &["straightway-probe", "straightway-cli", "straightway-model"],
+        ),
+    ];
+    let mut complaints = Vec::new();
+    for (package, forbidden) in rules {
+        let found = dependencies(package);
+        for crate_name in forbidden.iter().filter(|f| found.contains(**f)) {
+            complaints.push(format!("{package} depends on {crate_name}"));
+        }
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn what_a_newcomer_looks_for_is_there() {
+    let wanted = [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+        "deny.toml",
+        "Cargo.lock",
+        "docs/architecture.md",
+        "docs/receipt.md",
+        ".ci/run",
+    ];
+    let missing: Vec<_> = wanted
+        .iter()
+        .filter(|f| !root().join(f).exists())
+        .map(|f| (*f).to_owned())
+        .collect();
+    assert_none(&missing);
+}
+
+#[test]
+fn links_in_the_documents_lead_somewhere() {
+    let mut complaints = Vec::new();
+    for file in files()
+        .into_iter()
+        .filter(|f| Path::new(f).extension().is_some_and(|e| e == "md"))
+    {
+        let Ok(text) = fs::read_to_string(root().join(&file)) else {
+            continue;
+        };
+        let folder = root().join(&file).parent().unwrap().to_owned();
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split([')', '#', ' ']).next())
+        {
+            let outside = link.contains("://") || link.is_empty();
+            if !outside && !folder.join(link).exists() {
+                complaints.push(format!("{file}: {link}"));
+            }
+        }
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn the_documented_receipt_is_the_real_one() {
+    let text = fs::read_to_string(root().join("docs/receipt.md")).unwrap();
+    let source = fs::read_to_string(root().join("crates/core/src/receipt.rs")).unwrap();
+    let field = |l: &str| Some(l.trim().strip_prefix("pub ")?.split_once(':')?.0.to_owned());
+    let undocumented: Vec<_> = source
+        .lines()
+        .filter_map(field)
+        .filter(|f| !f.contains(' ') && !text.contains(&format!("`{f}`")))
+        .collect();
+    assert_none(&undocumented);
+}
