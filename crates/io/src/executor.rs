@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Direction, Place, Receipt, Result};
+use straightway_core::{Direction, Error, Kind, Leg, Place, Receipt, Result};
 use straightway_sys::{File, Region};
 
 use crate::{
@@ -94,9 +94,10 @@ impl Executor {
             books.register(pass.registration_s);
             books.name("cuFile");
         }
+        check_all_moved(&job, lanes.as_ref())?;
         let synced = Instant::now();
         finish(&job)?;
-        books.add(job.plan().bytes(), lanes.as_ref(), synced.elapsed());
+        books.add(&job, lanes.as_ref(), synced.elapsed());
         Ok(())
     }
 
@@ -126,6 +127,30 @@ impl Executor {
             .or_insert_with(|| Crew::new(track, place, context, &self.settings));
         call(crew)
     }
+}
+
+/// Every byte must have been counted once on each leg. A lane that panicked is missing here, and
+/// its job must not pass for done.
+fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
+    let legs: &[_] = match job.direction() {
+        Direction::In => &[Leg::Read],
+        Direction::Out => &[Leg::Write],
+        Direction::Across => &[Leg::Read, Leg::Write],
+    };
+    let wanted = job.plan().bytes();
+    for &leg in legs {
+        let rows = lanes.map(Tally::routes).unwrap_or_default();
+        let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
+        if moved != wanted {
+            let name = job
+                .files()
+                .first()
+                .map_or_else(String::new, |f| f.object().name);
+            let message = format!("a lane ended early, after {moved} of {wanted} bytes");
+            return Err(Error::new(Kind::Transient, "finish with", name, message));
+        }
+    }
+    Ok(())
 }
 
 /// What is left when all bytes have moved: files that were read must not have changed, files that

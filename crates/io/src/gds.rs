@@ -178,7 +178,7 @@ impl Gds {
             Some(code) => std::io::Error::from_raw_os_error(code),
             None => std::io::Error::other(error.to_string()),
         });
-        Done { io, result }
+        Done::new(io, result)
     }
 
     fn transfer(&self, io: &Io) -> Result<usize> {

@@ -1,6 +1,6 @@
 //! How the executor is set up: lanes, depth, chunk size, memory, engine.
 
-use straightway_core::{Alignment, Bytes, Error, Kind, Place, Rate, Result};
+use straightway_core::{Alignment, Bytes, Error, Kind, Place, Policy, Rate, Result};
 use straightway_sys::uring::DEPTH_MAX;
 
 use crate::{
@@ -58,7 +58,7 @@ pub struct Settings {
     pub gds: Gds,
     /// Which engine goes to the drive.
     pub engine: DriveEngine,
-    /// A limit on all drive lanes together.
+    /// A limit on all lanes to the drive together, and one on all to the page cache.
     pub rate_max: Option<Rate>,
     /// Failures to inject.
     pub faults: Option<Faults>,
@@ -134,9 +134,10 @@ impl Settings {
             );
         }
         let page = Alignment::PAGE_BYTES;
+        let most = Policy::CHUNK_BYTES_MAX;
         for bytes in [self.chunk_bytes, self.gpu_chunk_bytes] {
-            if bytes < page || !bytes.is_multiple_of(page) {
-                let allowed = "a multiple of 4 KiB is meant".to_owned();
+            if !(page..=most).contains(&bytes) || !bytes.is_multiple_of(page) {
+                let allowed = format!("a multiple of 4 KiB up to {} is meant", Bytes(most));
                 return refuse("chunks of", Bytes(bytes).to_string(), allowed);
             }
         }
@@ -154,8 +155,8 @@ impl Settings {
             .is_some_and(|rate| !(rate.0.is_finite() && rate.0 >= 1.0))
         {
             return refuse(
-                "a rate limit",
-                String::new(),
+                "a rate limit of",
+                self.rate_max.unwrap_or(Rate(0.0)).to_string(),
                 "at least 1 B/s is meant".to_owned(),
             );
         }
@@ -186,7 +187,7 @@ impl Settings {
     }
 
     /// The ring of each lane that serves a track and a place.
-    pub(crate) fn ring(&self, track: Track, place: Place) -> RingSize {
+    pub fn ring(&self, track: Track, place: Place) -> RingSize {
         let drive_share = self.pinned_bytes / DRIVE_SHARE;
         let bytes = match (track, place) {
             (_, Place::Host) => self.staging_bytes,
@@ -242,7 +243,12 @@ impl Settings {
 
     /// The engine of one page-cache lane.
     pub(crate) fn cached_engine(&self) -> Box<dyn Engine> {
-        self.wrap(Box::new(Cached::default()))
+        let engine: Box<dyn Engine> = Box::new(Cached::default());
+        let lanes = f64::from(self.cached_lanes);
+        self.wrap(match self.rate_max {
+            Some(rate) => Box::new(Throttled::new(engine, Rate(rate.0 / lanes))),
+            None => engine,
+        })
     }
 
     fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {

@@ -7,10 +7,11 @@
 mod outcome;
 mod work;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Receipt, Result, Route};
+use straightway_io::Progress;
 
 pub use outcome::{Knee, Outcome};
 
@@ -106,8 +107,12 @@ pub struct Sample {
     pub receipt: Receipt,
 }
 
-/// Measures everything in `spec`, telling `progress` before each point which one it is, of how
-/// many. What was measured before an error or a `false` from `progress` is lost.
-pub fn run(spec: &Spec, progress: &mut dyn FnMut(usize, usize, &str) -> bool) -> Result<Outcome> {
-    work::Bench::new(spec)?.run(progress)
+/// Measures everything in `spec`, telling `begins` before each point which one it is, of how many.
+/// What was measured before an error, or before `progress` was cancelled, is lost.
+pub fn run(
+    spec: &Spec,
+    progress: &Arc<Progress>,
+    begins: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Outcome> {
+    work::Bench::new(spec, progress)?.run(begins)
 }

@@ -1,26 +1,17 @@
 //! `straightway bench`: what the drive behind a path can do, by each route.
 
-use std::{
-    fs,
-    io::{IsTerminal, Write},
-    path::PathBuf,
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use straightway_core::{Bytes, Error, Route};
+use straightway_io::Progress;
 use straightway_probe::{
     bench::{self, Cache, Outcome, Spec, Track, Work},
     profile::Profile,
 };
-use straightway_report::Terminal;
 
-use super::tuning::profile_path;
+use super::{output::terminal, tuning::profile_path};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -116,18 +107,22 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
+    // A profile that cannot be added to is better known before the work than after it.
+    let mut kept = match profile_path() {
+        Some(path) if !args.no_profile => Some((Profile::read(&path)?, path)),
+        _ => None,
+    };
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{bar:32} {pos} of {len}  {msg}")
             .expect("the template is a constant"),
     );
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
-    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
-    let outcome = bench::run(&spec, &mut |number, points, name| {
+    let progress = Arc::new(Progress::default());
+    let stopped = Arc::clone(&progress);
+    let _ = ctrlc::set_handler(move || stopped.cancel());
+    let outcome = bench::run(&spec, &progress, &mut |number, points, name| {
         bar.set_length(points as u64);
         bar.set_position(number as u64);
         bar.set_message(name.to_owned());
-        !stop.load(Ordering::Relaxed)
     })?;
     bar.finish_and_clear();
     show(args, &outcome)?;
@@ -135,10 +130,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         fs::write(path, outcome.page().to_html())
             .map_err(|e| Error::os("write", path.display(), e))?;
     }
-    if let (false, Some(path)) = (args.no_profile, profile_path()) {
-        let mut profile = Profile::read(&path)?;
+    if let Some((profile, path)) = &mut kept {
         profile.add(&outcome);
-        profile.write(&path)?;
+        profile.write(path)?;
         writeln!(
             std::io::stderr(),
             "kept as this machine's profile in {}",
@@ -193,16 +187,7 @@ fn show(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
     } else if args.csv {
         out.write_all(outcome.sample_table().to_csv().as_bytes())?;
     } else {
-        let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let columns = console::Term::stdout()
-            .size_checked()
-            .map_or(100, |(_, c)| c.into());
-        out.write_all(
-            outcome
-                .page()
-                .to_text(Terminal { columns, colour })
-                .as_bytes(),
-        )?;
+        out.write_all(outcome.page().to_text(terminal()).as_bytes())?;
     }
     Ok(())
 }

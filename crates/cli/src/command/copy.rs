@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Choice, Direction, Error, Kind, Receipt, Transfer};
+use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, survey::whole_pages};
 use straightway_io::{Executor, File, Job, Progress, Region, wrapper::traced::Trace};
 use straightway_pipeline::{Copier, Errand, verify::verify};
 
@@ -58,6 +58,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let trace = args.trace.as_ref().map(|_| Trace::default());
+    // A trace that cannot be written is better known before the work than after it.
+    let mut trace_file = match &args.trace {
+        Some(path) => {
+            Some(fs::File::create(path).map_err(|e| Error::os("create", path.display(), e))?)
+        }
+        None => None,
+    };
     let mut settings = args.tuning.settings(&args.sources[0])?;
     settings.trace.clone_from(&trace);
     let executor = Executor::new(settings)?;
@@ -68,8 +75,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         copy(args, &executor, choice, &progress)
     };
     // A trace is wanted most when something failed.
-    if let (Some(path), Some(trace)) = (&args.trace, &trace) {
-        write_trace(path, trace)?;
+    if let (Some(path), Some(file), Some(trace)) = (&args.trace, &mut trace_file, &trace) {
+        let written = file.write_all(trace_text(trace).as_bytes());
+        written.map_err(|e| Error::os("write", path.display(), e))?;
     }
     let receipt = outcome?;
     let mut out = std::io::stdout().lock();
@@ -121,17 +129,28 @@ fn read(
         .iter()
         .map(|path| File::open(path).map(Arc::new));
     let files: Vec<_> = files.collect::<Result<_, _>>()?;
-    let objects = files.iter().map(|f| f.object()).collect();
-    let transfer = Transfer::whole(Direction::In, objects)?;
-    let region = Arc::new(Region::host(transfer.bytes())?);
-    let _watch = Watch::begin(progress, transfer.bytes());
-    let moves = transfer.moves().to_vec();
+    // Each file begins on a page, or a ragged one would put those after it out of step with DMA.
+    let mut at = 0;
+    let whole = |(object, file): (u32, &Arc<File>)| {
+        let extent = Extent::new(0, file.bytes());
+        let start = at;
+        at += whole_pages(file.bytes());
+        Move {
+            object,
+            extent,
+            at: start,
+        }
+    };
+    let moves: Vec<_> = (0..).zip(&files).map(whole).collect();
+    let region = Arc::new(Region::host(at)?);
+    let _watch = Watch::begin(progress, files.iter().map(|f| f.bytes()).sum());
     let job = Job::read(files, moves, &region, choice, executor.settings())?;
     let receipt = executor.run(job.with_progress(progress))?;
     Ok(receipt)
 }
 
-fn write_trace(path: &Path, trace: &Trace) -> anyhow::Result<()> {
+/// A trace as JSON, an object a line.
+fn trace_text(trace: &Trace) -> String {
     let mut text = String::new();
     for e in trace.take() {
         let line = serde_json::json!({
@@ -148,6 +167,5 @@ fn write_trace(path: &Path, trace: &Trace) -> anyhow::Result<()> {
         text.push_str(&line.to_string());
         text.push('\n');
     }
-    fs::write(path, text).map_err(|e| Error::os("write", path.display(), e))?;
-    Ok(())
+    text
 }

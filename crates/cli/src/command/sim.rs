@@ -3,7 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use straightway_core::Rate;
+use straightway_report::{Cell, Unit};
 
+mod bar;
 mod ecn;
 mod fabric;
 mod headroom;
@@ -27,9 +30,14 @@ enum What {
 /// Runs the simulation that was asked for.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
-        What::Pcie(args) => pcie::run(args),
+        What::Pcie(args) => pcie::run(&args),
         What::Fabric(args) => fabric::run(&args),
         What::Headroom(args) => headroom::run(&args),
         What::Ecn(args) => ecn::run(&args),
     }
+}
+
+/// A link's rate as its box has it: bits, not bytes.
+fn gbit(rate: Rate) -> Cell {
+    Cell::number(rate.as_gbit(), Unit::named("Gb/s"))
 }

@@ -16,6 +16,10 @@ use crate::provenance::{Basis, Formula, Source};
 /// Links, roots and victims listed, worst first.
 const LISTED_MAX: usize = 20;
 
+/// A flow counts as an innocent victim from this share of the run on: a pause or two on the way
+/// touches nearly everyone once.
+const INNOCENT_SHARE_MIN: f64 = 0.01;
+
 /// Everything a run showed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -128,7 +132,7 @@ pub struct Spreading {
     pub roots: Vec<Root>,
     /// Flows that were held by a pause at all.
     pub held_flows: usize,
-    /// Flows held for congestion that is not on their path.
+    /// Flows held for congestion that is not on their path, for a hundredth of the run or longer.
     pub innocent_flows: usize,
     /// Mean slowdown of finished flows held innocently.
     pub innocent_slowdown: Option<f64>,
@@ -150,7 +154,7 @@ pub struct Root {
 pub struct Victim {
     /// Sender and receiver.
     pub flow: String,
-    /// How long a packet of it stood before a link that was paused for others.
+    /// How long packets of it stood before links that were paused for others, summed over links.
     pub innocent: Seconds,
     /// Payload received over its time.
     pub goodput: Rate,
@@ -380,7 +384,7 @@ fn spreading(flows: &[Flow], engine: &Engine<'_>, fared: &[Fared]) -> Spreading 
         .iter()
         .enumerate()
         .map(|(f, held)| (held.innocent_ps, f))
-        .filter(|(ps, _)| *ps > 0)
+        .filter(|(ps, _)| *ps as f64 > engine.now as f64 * INNOCENT_SHARE_MIN)
         .collect();
     innocent.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let slowdowns = innocent.iter().filter_map(|(_, f)| fared[*f].slowdown);
@@ -402,7 +406,7 @@ fn spreading(flows: &[Flow], engine: &Engine<'_>, fared: &[Fared]) -> Spreading 
                 silenced: seconds(*ps),
             })
             .collect(),
-        held_flows: engine.held.iter().filter(|h| h.held_ps > 0).count(),
+        held_flows: engine.held.iter().filter(|h| h.all_ps > 0).count(),
         innocent_flows: innocent.len(),
         innocent_slowdown: Spread::of(slowdowns.collect()).map(|s| s.mean),
         victims: innocent.iter().take(LISTED_MAX).map(victim).collect(),
@@ -529,11 +533,10 @@ mod tests {
     #[test]
     fn a_spread_names_values_that_occurred() {
         let spread = Spread::of((1..=100).rev().map(f64::from).collect()).unwrap();
-        let [min, p50, p90, p99, max] =
-            [spread.min, spread.p50, spread.p90, spread.p99, spread.max];
+        let named = [spread.min, spread.p50, spread.p90, spread.p99, spread.max];
         assert_eq!(
-            [min, p50, p90, p99, max].map(|v| v as u32),
-            [1, 50, 90, 99, 100]
+            named.map(f64::to_bits),
+            [1.0, 50.0, 90.0, 99.0, 100.0].map(f64::to_bits)
         );
         assert!((spread.mean - 50.5).abs() < 1e-12);
         assert_eq!(Spread::of(Vec::new()), None);

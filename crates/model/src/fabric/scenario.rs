@@ -13,7 +13,7 @@ use super::{
     traffic::Traffic,
 };
 use crate::{
-    check::{Checked, Checker, checked},
+    check::{Checked, Checker},
     claim::Claim,
     dcqcn::{Dcqcn, Ecn, ParameterSet},
     headroom,
@@ -237,12 +237,13 @@ impl Scenario {
         let hosts = u64::from(net.hosts);
         let payload = self.transport.packet.0.max(1);
         let line = net.links.iter().map(|l| l.rate.0).fold(0.0, f64::max);
-        let each = |traffic: &Traffic| match traffic.load() {
-            (Some(bytes), _) => bytes.0.div_ceil(payload),
-            (None, start) => {
-                let span = self.duration.map_or(0.0, |d| d.0 - start.0).max(0.0);
-                whole(span * line / self.wire_bytes() as f64)
-            }
+        let each = |traffic: &Traffic| {
+            let (bytes, start) = traffic.load();
+            let by_size = bytes.map_or(u64::MAX, |b| b.0.div_ceil(payload));
+            let by_time = self.duration.map_or(u64::MAX, |end| {
+                whole((end.0 - start.0).max(0.0) * line / self.wire_bytes() as f64)
+            });
+            by_size.min(by_time)
         };
         let all = self.traffic.iter();
         all.map(|t| each(t).saturating_mul(t.flows(hosts)))
@@ -266,10 +267,11 @@ impl Scenario {
         self.check_packets(net, c);
         let first = net.links[net.leaving[0][0] as usize].to;
         let distance = distances_to(net, first);
-        for host in 0..net.hosts as usize {
-            if distance[host] == u32::MAX {
+        let hosts = net.names.iter().take(net.hosts as usize);
+        for (name, distance) in hosts.zip(&distance) {
+            if *distance == u32::MAX {
                 let allowed = format!("a path to {} and every other host", net.names[0]);
-                c.refuse("topology", &net.names[host], allowed);
+                c.refuse("topology", name, allowed);
             }
         }
         for (i, slow) in self.slow.iter().enumerate() {
@@ -388,6 +390,25 @@ pub(crate) fn whole(value: f64) -> u64 {
 
 impl Checked for Scenario {
     fn check(&self, c: &mut Checker) {
+        self.check_parts(c);
+        let mut parts = Checker::default();
+        self.check_parts(&mut parts);
+        if parts.finish().is_err() {
+            // What does not make sense by itself makes none together, and may be absurdly large.
+            return;
+        }
+        let net = self.topology.network();
+        self.check_against(&net, c);
+        let known = |s: &Slow| net.node(&s.host).is_some_and(|n| net.is_host(n));
+        if self.slow.iter().all(known) {
+            self.check_built(c);
+        }
+    }
+}
+
+impl Scenario {
+    /// Each part by itself.
+    fn check_parts(&self, c: &mut Checker) {
         if let Some(duration) = self.duration {
             c.seconds("duration", duration, Seconds(1e-9)..=DURATION_MAX);
         }
@@ -401,20 +422,9 @@ impl Checked for Scenario {
             for (i, traffic) in self.traffic.iter().enumerate() {
                 if traffic.load().0.is_none() {
                     let field = format!("traffic[{i}].{}.bytes", traffic.key());
-                    c.refuse(
-                        &field,
-                        "nothing",
-                        "a size, or a `duration` for the whole run",
-                    );
+                    let allowed = "a size, or a `duration` for the whole run";
+                    c.refuse(&field, "nothing", allowed);
                 }
-            }
-        }
-        if checked(&self.topology).is_ok() {
-            let net = self.topology.network();
-            self.check_against(&net, c);
-            let known = |s: &Slow| net.node(&s.host).is_some_and(|n| net.is_host(n));
-            if self.slow.iter().all(known) {
-                self.check_built(c);
             }
         }
     }
@@ -505,7 +515,8 @@ flow = { from = "h0", to = "h7" }
 
     #[test]
     fn ten_billion_packets_are_refused_before_anything_runs() {
-        let message = refused("1MB", "5TB");
+        let text = SMALL.replace("1MB", "5TB").replace("1ms", "100s");
+        let message = read::<Scenario>(&text).unwrap_err().to_string();
         assert!(message.contains("traffic[0].permutation"), "{message}");
         assert!(message.contains("at most 1000000000 packets"), "{message}");
         assert!(message.starts_with("line 9:"), "{message}");

@@ -324,7 +324,7 @@ fn check_scale(c: &mut Checker, field: &str, hosts: u64, cables: u64) {
         let allowed = format!("from 2 to {HOSTS_MAX} hosts in all");
         c.refuse(field, format!("{hosts} hosts in all"), allowed);
     }
-    if cables > LINKS_MAX {
+    if cables > LINKS_MAX as u64 {
         let allowed = format!("at most {LINKS_MAX} cables in all");
         c.refuse(field, format!("{cables} cables in all"), allowed);
     }
@@ -409,7 +409,7 @@ impl Checked for Graph {
                 }
             }
         }
-        c.each("links", &self.links, 1..=LINKS_MAX as usize);
+        c.each("links", &self.links, 1..=LINKS_MAX);
         self.check_ends(c, &names);
     }
 }
