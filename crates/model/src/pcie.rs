@@ -24,6 +24,10 @@ pub mod article;
 mod bottleneck;
 pub mod bound;
 mod cases;
+#[expect(
+    clippy::inline_always,
+    reason = "a third of the speed of benches/pcie.rs: LLVM finds these too large, each has one caller"
+)]
 mod engine;
 pub mod link;
 pub mod outcome;
@@ -85,7 +89,10 @@ fn run(
                 Kind::Invalid,
                 "simulate",
                 &scenario.title,
-                format!("its streams share too little and take longer than {SIMULATED_MAX}"),
+                format!(
+                "its streams take longer than the {} s that are simulated",
+                SIMULATED_MAX.0
+            ),
             )
             .with_hint("make `size` smaller: a few milliseconds of traffic show the steady rate"),
         })?;

@@ -136,16 +136,19 @@ pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, 
     match stream.mode {
         Mode::Write => {
             let ports = topology.ports(stream.from, stream.to);
-            ports
-                .into_iter()
-                .for_each(|p| add(p, Packet::Write, payloads));
+            for port in ports {
+                add(port, Packet::Write, payloads);
+            }
         }
         Mode::Read => {
             let out = topology.ports(stream.to, stream.from);
-            out.into_iter().for_each(|p| add(p, Packet::Read, requests));
+            for port in out {
+                add(port, Packet::Read, requests);
+            }
             let back = topology.ports(stream.from, stream.to);
-            back.into_iter()
-                .for_each(|p| add(p, Packet::Completion, payloads));
+            for port in back {
+                add(port, Packet::Completion, payloads);
+            }
         }
     }
     match stream.mode {

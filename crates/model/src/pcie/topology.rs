@@ -253,7 +253,11 @@ impl Topology {
         let bench = |place| Source::read("pcie-bench, NFP6000 on a Xeon E5-2637v3", place);
         let has = |kind: Kind| self.nodes.iter().any(|n| n.kind == kind);
         let same = |kind: Kind, get: fn(&Node) -> f64, s: f64| {
-            has(kind) && self.nodes.iter().any(|n| n.kind == kind && get(n) == s)
+            has(kind)
+                && self
+                    .nodes
+                    .iter()
+                    .any(|n| n.kind == kind && get(n).total_cmp(&s).is_eq())
         };
         if same(Kind::Switch, |n| n.forward_s, SWITCH_LATENCY_S) {
             basis.assume(

@@ -156,17 +156,16 @@ impl Engine {
         port.fed(at);
         port.tally.count(class, tlp, bytes, duration);
         let arrival = free + port.wire.latency;
-        match here.source {
-            Some(stream) => self.leave_source(p, slot, stream, &choice, at),
-            None => {
-                here.queues[class as usize].pop_front();
-                if here.is_empty() {
-                    port.occupied &= !(1 << (slot - port.slots.start));
-                }
-                let ingress = here.ingress;
-                self.tlps += u64::from(ingress.is_none());
-                self.release(ingress, class, units, free);
+        if let Some(stream) = here.source {
+            self.leave_source(p, slot, stream, &choice, at);
+        } else {
+            here.queues[class as usize].pop_front();
+            if here.is_empty() {
+                port.occupied &= !(1 << (slot - port.slots.start));
             }
+            let ingress = here.ingress;
+            self.tlps += u64::from(ingress.is_none());
+            self.release(ingress, class, units, free);
         }
         self.onward(p, slot, class, tlp, arrival);
         free

@@ -1,6 +1,6 @@
 //! Every node by name, with groups expanded: `gpu` with a count of eight is `gpu0` to `gpu7`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use crate::pcie::scenario::{Kind, Scenario, StreamSpec};
 
@@ -56,10 +56,11 @@ impl Names {
 
     /// Takes a name for some members, or notes that another has it.
     fn claim(&mut self, spec: usize, name: String, members: (usize, usize)) {
-        if self.groups.contains_key(&name) {
-            self.twins.push((spec, name));
-        } else {
-            self.groups.insert(name, members);
+        match self.groups.entry(name) {
+            Entry::Occupied(taken) => self.twins.push((spec, taken.key().clone())),
+            Entry::Vacant(free) => {
+                free.insert(members);
+            }
         }
     }
 

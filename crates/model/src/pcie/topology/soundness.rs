@@ -185,13 +185,13 @@ fn check_load(scenario: &Scenario, c: &mut Checker) {
         let seconds = stream.start_s + least_seconds(&topology, stream);
         if seconds > SIMULATED_MAX.0 {
             let value = format!(
-                "{} takes {seconds:.0} s at the least",
+                "{} takes {seconds:.1} s at the least",
                 Bytes(stream.size_bytes)
             );
             c.refuse(
                 &format!("stream[{spec}].size"),
                 value,
-                format!("at most {SIMULATED_MAX}"),
+                format!("at most {} s of simulated time", SIMULATED_MAX.0),
             );
             return;
         }
