@@ -22,7 +22,7 @@ pub struct Receipt {
     pub schema: String,
     /// Payload bytes that arrived.
     pub bytes: u64,
-    /// From the start of the first I/O to the last byte in place, and synced where it was asked.
+    /// From the start of planning to the last byte in place, and synced where it was written.
     pub seconds: f64,
     /// `bytes` over `seconds`.
     pub rate_bytes_per_s: f64,

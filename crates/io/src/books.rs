@@ -8,7 +8,7 @@ use straightway_core::{
 };
 use straightway_sys::CpuTime;
 
-use crate::tally::Tally;
+use crate::{job::Job, tally::Tally};
 
 /// What has been counted since the books were opened.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct Books {
     lanes: u32,
     bytes: u64,
     sync: Duration,
+    /// Planning that was done before the books were opened.
+    planning: Duration,
     /// Registrations with cuFile, and the seconds that they took.
     registrations: Option<(u64, f64)>,
 }
@@ -34,6 +36,7 @@ impl Books {
             lanes: 0,
             bytes: 0,
             sync: Duration::ZERO,
+            planning: Duration::ZERO,
             registrations: None,
         }
     }
@@ -53,8 +56,9 @@ impl Books {
     }
 
     /// Adds a job: its bytes, what its lanes counted, and how long its sync took.
-    pub(crate) fn add(&mut self, bytes: u64, lanes: Option<&Tally>, sync: Duration) {
-        self.bytes += bytes;
+    pub(crate) fn add(&mut self, job: &Job, lanes: Option<&Tally>, sync: Duration) {
+        self.bytes += job.plan().bytes();
+        self.planning += job.planning_before(self.start);
         self.sync += sync;
         if let Some(lanes) = lanes {
             // Jobs follow each other on the same lanes and rings: their peaks do not add up.
@@ -69,7 +73,7 @@ impl Books {
 
     /// Closes the books.
     pub(crate) fn close(self, rate_max: Option<Rate>) -> Receipt {
-        let seconds = self.start.elapsed().as_secs_f64();
+        let seconds = (self.planning + self.start.elapsed()).as_secs_f64();
         let cpu = CpuTime::of_process() - self.cpu;
         let rate_bytes_per_s = self.bytes as f64 / seconds.max(1e-9);
         let engine = if self.engines.is_empty() {

@@ -97,7 +97,7 @@ impl Executor {
         check_all_moved(&job, lanes.as_ref())?;
         let synced = Instant::now();
         finish(&job)?;
-        books.add(job.plan().bytes(), lanes.as_ref(), synced.elapsed());
+        books.add(&job, lanes.as_ref(), synced.elapsed());
         Ok(())
     }
 

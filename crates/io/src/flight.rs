@@ -20,6 +20,8 @@ pub(crate) struct Flight {
     piece: u32,
     /// Reading or writing; a copy across does one and then the other.
     pub(crate) leg: Leg,
+    /// Whether bytes were read that the page cache turned out not to have.
+    missed: bool,
     /// How often the running I/O came back without having moved anything.
     stalls: u8,
     /// When its running I/O was made.
@@ -45,6 +47,7 @@ impl Flight {
             chunk,
             piece: 0,
             leg: direction.leg(),
+            missed: false,
             stalls: 0,
             taken: now,
             submitted: now,
@@ -65,8 +68,16 @@ impl Flight {
     pub(crate) fn route_and_reason(&self) -> (Route, Reason) {
         match (self.leg, self.chunk.onward) {
             (Leg::Write, Some(onward)) => onward,
+            _ if self.missed && self.chunk.reason == Reason::Resident => {
+                (self.chunk.route, Reason::Evicted)
+            }
             _ => (self.chunk.route, self.chunk.reason),
         }
+    }
+
+    /// Notes that the page cache lacked bytes of the running I/O.
+    pub(crate) fn miss(&mut self) {
+        self.missed = true;
     }
 
     /// Whether the chunk has a piece after the running one.
@@ -87,6 +98,7 @@ impl Flight {
     }
 
     fn restart(&mut self, now: Instant) {
+        self.missed = false;
         self.stalls = 0;
         self.taken = now;
     }

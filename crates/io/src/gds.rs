@@ -18,7 +18,10 @@ use std::{
 };
 
 use straightway_core::{Choice, Error, Kind, Leg, Place, Result, Route, Survey};
-use straightway_sys::{Buf, Done, File, Io, Region, cufile::RegisteredMemory};
+use straightway_sys::{
+    Buf, Done, File, Io, Region,
+    cufile::{ALIGN_BYTES, RegisteredMemory},
+};
 
 pub use proof::Proof;
 pub(crate) use session::Session;
@@ -119,6 +122,7 @@ impl Gds {
         region: &Arc<Region>,
         leg: Leg,
     ) -> Result<Option<Pass>> {
+        check_aligned(region)?;
         let session = self.session(region)?;
         for (file, survey) in files.iter().zip(&mut *surveys) {
             // Without O_DIRECT there is nothing to prove.
@@ -174,7 +178,7 @@ impl Gds {
             Some(code) => std::io::Error::from_raw_os_error(code),
             None => std::io::Error::other(error.to_string()),
         });
-        Done { io, result }
+        Done::new(io, result)
     }
 
     fn transfer(&self, io: &Io) -> Result<usize> {
@@ -214,6 +218,21 @@ impl Gds {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Attempt>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// cuFile knows a region by its start, and stages all of one that does not begin on a page.
+fn check_aligned(region: &Region) -> Result<()> {
+    if region.address().is_multiple_of(ALIGN_BYTES as u64) {
+        return Ok(());
+    }
+    let message = format!(
+        "its address {:#x} is no multiple of {ALIGN_BYTES}",
+        region.address()
+    );
+    Err(
+        Error::new(Kind::Unsupported, "go direct with", "the region", message)
+            .with_hint("lend memory that begins on a page, or use --route auto"),
+    )
 }
 
 /// Whether the machine has anything that direct I/O could come from: nvidia-fs, or an NVMe drive

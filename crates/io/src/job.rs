@@ -6,6 +6,8 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
+use std::time::{Duration, Instant};
+
 use straightway_core::{
     Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Place, Plan, Policy, Result,
     Route, Survey, Transfer,
@@ -65,6 +67,8 @@ pub struct Job {
     choice: Choice,
     /// What it has of cuFile, where some of its bytes go that way.
     pass: Option<Pass>,
+    /// When its planning began, and how long that took.
+    planned: (Instant, Duration),
     progress: Arc<Progress>,
     next_drive: AtomicUsize,
     next_cached: AtomicUsize,
@@ -104,6 +108,7 @@ impl Job {
         settings: &Settings,
     ) -> Result<Self> {
         assert_eq!(files.len(), twins.len(), "each file has one twin");
+        let start = Instant::now();
         let in_place = |(object, extent): (u32, Extent)| Move {
             object,
             extent,
@@ -115,7 +120,7 @@ impl Job {
         let onward: Vec<_> = twins.iter().map(|f| bare_survey(f)).collect();
         let policy = Policy::new(choice, settings.chunk_bytes);
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
-        Ok(Self::new(Direction::Across, choice, plan, files).with_twins(twins))
+        Ok(Self::new(Direction::Across, choice, plan, files, start).with_twins(twins))
     }
 
     fn with_region(
@@ -126,6 +131,7 @@ impl Job {
         choice: Choice,
         settings: &Settings,
     ) -> Result<Self> {
+        let start = Instant::now();
         let transfer = Transfer::new(direction, objects(&files), moves, region.bytes())?;
         let mut surveys: Vec<_> = match direction {
             Direction::Out => files.iter().map(|f| bare_survey(f)).collect(),
@@ -144,12 +150,19 @@ impl Job {
         Ok(Self {
             region: Some(Arc::clone(region)),
             pass,
-            ..Self::new(direction, choice, plan, files)
+            ..Self::new(direction, choice, plan, files, start)
         })
     }
 
-    fn new(direction: Direction, choice: Choice, plan: Plan, files: Vec<Arc<File>>) -> Self {
+    fn new(
+        direction: Direction,
+        choice: Choice,
+        plan: Plan,
+        files: Vec<Arc<File>>,
+        start: Instant,
+    ) -> Self {
         Self {
+            planned: (start, start.elapsed()),
             direction,
             choice,
             plan,
@@ -180,6 +193,12 @@ impl Job {
     /// How far it has come.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+
+    /// How long its planning took, unless that was after `since` and so counted already.
+    pub(crate) fn planning_before(&self, since: Instant) -> Duration {
+        let (start, took) = self.planned;
+        if start < since { took } else { Duration::ZERO }
     }
 
     /// Its plan.
@@ -327,7 +346,11 @@ fn survey(files: &[Arc<File>], transfer: &Transfer, choice: Choice) -> Vec<Surve
     let one = |(file, hull): (&Arc<File>, Option<Extent>)| {
         let mut survey = bare_survey(file);
         if let (Choice::Auto, Some(_), Some(hull)) = (choice, survey.direct, hull) {
-            survey.resident = residency::resident(file, hull);
+            // A read says itself what was not there after all; across, the kernel reads for us.
+            survey.resident = match transfer.direction() {
+                Direction::In => residency::resident_by_sample(file, hull),
+                Direction::Out | Direction::Across => residency::resident(file, hull),
+            };
         }
         survey
     };

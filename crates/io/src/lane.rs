@@ -324,6 +324,9 @@ impl Lane {
         record(&mut self.tally.storage, now - flight.submitted);
         self.tally.ios += 1;
         self.tally.storage_bytes += *done.result.as_ref().unwrap_or(&0) as u64;
+        if done.missed {
+            flight.miss();
+        }
         match flight.judge(job, done.io, done.result) {
             Verdict::Failed(io, error) => {
                 self.land(io);

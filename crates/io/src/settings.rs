@@ -184,7 +184,7 @@ impl Settings {
     }
 
     /// The ring of each lane that serves a track and a place.
-    pub(crate) fn ring(&self, track: Track, place: Place) -> RingSize {
+    pub fn ring(&self, track: Track, place: Place) -> RingSize {
         let drive_share = self.pinned_bytes / DRIVE_SHARE;
         let bytes = match (track, place) {
             (_, Place::Host) => self.staging_bytes,

@@ -201,6 +201,40 @@ fn every_cufile_call_that_fails_leaks_nothing_and_never_delivers_wrong_bytes() {
 }
 
 #[test]
+fn a_region_that_does_not_begin_on_a_page_takes_the_ring_and_is_refused_if_direct_is_demanded() {
+    Standin::run("cufile=nvfs", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 300_001);
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let direct = Choice::Only(Route::Direct);
+        read(&executor, &file, whole(&file), 300_001, direct).unwrap();
+        let context = context().unwrap();
+        let owner = Arc::new(Region::device(&context, 400_000).unwrap());
+        let address = owner.address() + 512;
+        let mut lent = Arc::new(Region::lent(&context, address, 300_001, owner.clone()).unwrap());
+        let job = |choice| {
+            let files = vec![Arc::clone(&file)];
+            Job::read(files, whole(&file), &lent, choice, executor.settings())
+        };
+        let error = job(direct).unwrap_err();
+        assert!(error.to_string().contains("no multiple of 4096"), "{error}");
+        let receipt = executor.run(job(Choice::Auto).unwrap()).unwrap();
+        assert_eq!(receipt.bytes_by(Leg::Read, Route::Direct), 0);
+        let mut seen = vec![0; 300_001];
+        Arc::get_mut(&mut lent)
+            .unwrap()
+            .read_at(0, &mut seen)
+            .unwrap();
+        assert!(seen == bytes_of(300_001));
+        drop((lent, owner, context, executor));
+        standin.assert_clean();
+    });
+}
+
+#[test]
 fn compat_mode_is_never_called_direct() {
     Standin::run("cufile=compat", |standin| {
         let folder = folder();

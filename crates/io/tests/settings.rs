@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use straightway_core::{Choice, Extent, Move, Rate, Route};
-use straightway_io::{Executor, File, Job, Region, Settings, settings::DriveEngine};
+use straightway_core::{Choice, Extent, Move, Place, Rate, Route};
+use straightway_io::{Executor, File, Job, Region, Settings, job::Track, settings::DriveEngine};
 
 /// A run takes no more memory and threads than this, so that the machine is not what is tested.
 const RING_BYTES_MAX: u64 = 64 << 20;
@@ -63,8 +63,9 @@ proptest! {
             prop_assert!(error.to_string().starts_with("cannot run with "), "{error}");
             return Ok(());
         }
-        let ring = settings.slots_per_lane() as u64 * settings.chunk_bytes;
-        prop_assert!(ring * u64::from(settings.drive_lanes) <= settings.staging_bytes);
+        let ring = settings.ring(Track::Drive, Place::Host);
+        let bytes = (ring.slots * ring.slot_bytes) as u64 * u64::from(settings.drive_lanes);
+        prop_assert!(bytes <= settings.staging_bytes);
         let settings = bounded(settings);
         if settings.check().is_ok() {
             read_with(settings);

@@ -12,7 +12,7 @@
 //! let case = pcie::case("dgx2-same-switch").expect("an embedded scenario");
 //! let scenario: pcie::Scenario = check::read(case.text)?;
 //! let outcome = pcie::simulate(&scenario, |_| ControlFlow::Continue(()))?;
-//! assert!(outcome.published.iter().all(|figure| figure.agrees));
+//! assert!(outcome.basis.corrections.iter().all(|figure| figure.holds));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -27,6 +27,8 @@ mod cases;
 mod engine;
 pub mod link;
 pub mod outcome;
+#[cfg(test)]
+mod properties;
 pub mod scenario;
 mod sweep;
 pub mod topology;
@@ -37,7 +39,7 @@ use std::ops::ControlFlow;
 use straightway_core::{Error, Kind, Result};
 
 pub use self::{
-    cases::{CASES, Case, case},
+    cases::{CASES, case},
     outcome::Outcome,
     scenario::Scenario,
     sweep::{Sweep, SweepPoint, sweep},

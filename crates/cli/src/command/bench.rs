@@ -1,12 +1,6 @@
 //! `straightway bench`: what the drive behind a path can do, by each route.
 
-use std::{
-    fs,
-    io::{IsTerminal, Write},
-    path::PathBuf,
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,9 +10,8 @@ use straightway_probe::{
     bench::{self, Cache, Outcome, Spec, Track, Work},
     profile::Profile,
 };
-use straightway_report::Terminal;
 
-use super::tuning::profile_path;
+use super::{output::terminal, tuning::profile_path};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -194,16 +187,7 @@ fn show(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
     } else if args.csv {
         out.write_all(outcome.sample_table().to_csv().as_bytes())?;
     } else {
-        let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let columns = console::Term::stdout()
-            .size_checked()
-            .map_or(100, |(_, c)| c.into());
-        out.write_all(
-            outcome
-                .page()
-                .to_text(Terminal { columns, colour })
-                .as_bytes(),
-        )?;
+        out.write_all(outcome.page().to_text(terminal()).as_bytes())?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use clap::Subcommand;
 use straightway_core::Rate;
 use straightway_report::{Cell, Unit};
 
+mod bar;
 mod ecn;
 mod fabric;
 mod headroom;
@@ -29,7 +30,7 @@ enum What {
 /// Runs the simulation that was asked for.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
-        What::Pcie(args) => pcie::run(args),
+        What::Pcie(args) => pcie::run(&args),
         What::Fabric(args) => fabric::run(&args),
         What::Headroom(args) => headroom::run(&args),
         What::Ecn(args) => ecn::run(&args),

@@ -28,6 +28,10 @@ const CANDIDATES: [&str; 2] = [
     "/usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0",
 ];
 
+/// The memory that files are proven with. One page is used; an allocation this long begins on a
+/// page, which a short one need not.
+const SCRATCH_BYTES: usize = 2 << 20;
+
 /// Files known at once; the oldest gives way.
 const FILES_MAX: usize = 256;
 
@@ -45,7 +49,7 @@ struct Opened {
 pub(crate) struct Session {
     opened: Opened,
     uuid: [u8; 16],
-    /// A page of GPU memory to prove files with, one at a time.
+    /// GPU memory to prove files with, one at a time.
     scratch: Mutex<RegisteredMemory>,
     files: Mutex<Vec<Known>>,
     /// Regions that are registered, oldest first.
@@ -68,8 +72,8 @@ impl Session {
     /// configuration says; it is the first to open cuFile in a process who decides.
     pub(crate) fn open(context: &Context, allow_compat: bool) -> Result<Self> {
         let opened = Opened::get(context, allow_compat)?;
-        let page = DeviceMemory::allocate(context, ALIGN_BYTES)?;
-        let scratch = opened.cufile.register_memory(&Arc::new(page))?;
+        let memory = DeviceMemory::allocate(context, SCRATCH_BYTES)?;
+        let scratch = opened.cufile.register_memory(&Arc::new(memory))?;
         let pinned_max = opened
             .cufile
             .properties()
@@ -87,9 +91,7 @@ impl Session {
 
     /// The counters of this GPU now, where there are any.
     pub(crate) fn counters(&self) -> Option<Counters> {
-        // A GPU that has moved nothing yet may not be listed: nothing is what it has counted.
-        let watch = self.opened.watch.as_ref()?;
-        Some(watch.counters(self.uuid).unwrap_or_default())
+        self.opened.watch.as_ref()?.counters(self.uuid).ok()
     }
 
     /// What the counters prove of everything since `earlier`.
@@ -149,14 +151,20 @@ impl Session {
             memory_offset: 0,
             bytes: ALIGN_BYTES,
         };
-        let before = self.counters();
-        match leg {
-            Leg::Read => handle.read(&scratch, request)?,
+        let attempt = || match leg {
+            Leg::Read => handle.read(&scratch, request),
             Leg::Write => {
                 scratch.memory().write(0, &[0; ALIGN_BYTES])?;
-                handle.write(&scratch, request)?
+                handle.write(&scratch, request)
             }
         };
+        let mut before = self.counters();
+        if before.is_none() {
+            // A GPU that has moved nothing yet may not be listed.
+            attempt()?;
+            before = self.counters();
+        }
+        attempt()?;
         let proof = self.proof_since(before, leg);
         drop(scratch);
         tracing::debug!(file = %file.path().display(), ?leg, ?proof, "cuFile was tried");

@@ -1,18 +1,11 @@
 //! The published cases, as scenarios that come with the program.
 
-/// A scenario known by name.
-#[derive(Clone, Copy, Debug)]
-pub struct Case {
-    /// Its name.
-    pub name: &'static str,
-    /// The TOML, as it stands in `scenarios/`.
-    pub text: &'static str,
-}
+use crate::scenario::library::Entry;
 
 /// Embeds `scenarios/pcie-NAME.toml`.
 macro_rules! cases {
     ($($name:literal),* $(,)?) => {
-        [$(Case {
+        &[$(Entry {
             name: $name,
             text: include_str!(concat!("../../../../scenarios/pcie-", $name, ".toml")),
         }),*]
@@ -20,7 +13,7 @@ macro_rules! cases {
 }
 
 /// Every embedded scenario.
-pub const CASES: [Case; 11] = cases![
+pub const CASES: &[Entry] = cases![
     "article-8gpu",
     "article-1gpu",
     "article-fences",
@@ -34,7 +27,8 @@ pub const CASES: [Case; 11] = cases![
     "gen6",
 ];
 
-/// The scenario called `name`.
-pub fn case(name: &str) -> Option<Case> {
-    CASES.into_iter().find(|case| case.name == name)
+/// The scenario called `name`, with or without the `pcie-` its file starts with.
+pub fn case(name: &str) -> Option<&'static Entry> {
+    let name = name.strip_prefix("pcie-").unwrap_or(name);
+    CASES.iter().find(|case| case.name == name)
 }

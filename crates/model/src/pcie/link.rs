@@ -124,7 +124,7 @@ impl TryFrom<u8> for Generation {
             4 => Self::Gen4,
             5 => Self::Gen5,
             6 => Self::Gen6,
-            _ => return Err(format!("generation {number} is not one of 1 to 6")),
+            _ => return Err("a generation from 1 to 6".to_owned()),
         })
     }
 }

@@ -8,7 +8,7 @@ use super::{
     bound::bounds,
     engine::{Finished, Progress},
     link::FORMULAS,
-    scenario::{Measure, Mode, Published, Scenario},
+    scenario::{Mode, Scenario},
     topology::{PortName, Topology},
 };
 use crate::{
@@ -25,6 +25,10 @@ pub struct Outcome {
     pub seed: Seed,
     /// All streams together, in the middle half of each: start and end are left out.
     pub total_bytes_per_s: Rate,
+    /// The average stream.
+    pub mean_bytes_per_s: Rate,
+    /// I/Os a second of all streams together.
+    pub ios_per_s: f64,
     /// All bytes over all time, start and end included.
     pub overall_bytes_per_s: Rate,
     /// What the analytic model allows all streams together.
@@ -37,8 +41,6 @@ pub struct Outcome {
     pub links: Vec<LinkOutcome>,
     /// What holds back the most streams.
     pub bottleneck: Limit,
-    /// Published figures beside the outcome's.
-    pub published: Vec<Comparison>,
     /// What was conserved.
     pub audit: Audit,
     /// Formulas, constants and corrections.
@@ -68,6 +70,8 @@ pub struct StreamOutcome {
     pub fences: u64,
     /// See [`Self::fences`].
     pub fence_wait_s: Seconds,
+    /// How long one of them took.
+    pub fence_mean_s: Option<Seconds>,
     /// What held it back.
     pub limit: Limit,
 }
@@ -117,27 +121,6 @@ pub struct Limit {
     pub why: String,
 }
 
-/// A published figure beside the outcome's.
-#[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
-    /// What it is.
-    pub what: String,
-    /// The unit of both.
-    pub unit: &'static str,
-    /// As published.
-    pub published: f64,
-    /// As simulated.
-    pub simulated: f64,
-    /// How far off, relative to the published.
-    pub difference: f64,
-    /// What counts as the same.
-    pub tolerance: f64,
-    /// Whether it does.
-    pub agrees: bool,
-    /// Where it is from.
-    pub source: String,
-}
-
 /// What went in and what came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Audit {
@@ -176,17 +159,19 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
             ..stream(topology, i, progress)
         })
         .collect();
+    let total: f64 = streams.iter().map(|s| s.bytes_per_s.0).sum();
     let delivered: u64 = run.streams.iter().map(|s| s.delivered_bytes).sum();
     let mut outcome = Outcome {
         title: scenario.title.clone(),
         seed: scenario.seed,
-        total_bytes_per_s: Rate(streams.iter().map(|s| s.bytes_per_s.0).sum()),
+        total_bytes_per_s: Rate(total),
+        mean_bytes_per_s: Rate(total / streams.len() as f64),
+        ios_per_s: streams.iter().map(|s| s.ios_per_s).sum(),
         overall_bytes_per_s: Rate(delivered as f64 / simulated_s),
         bound_bytes_per_s: Rate(bounds.iter().map(|b| b.bytes_per_s).sum()),
         simulated_s: Seconds(simulated_s),
         bottleneck: bottleneck::bottleneck(topology, &limits, &streams),
         streams,
-        published: Vec::new(),
         audit: Audit {
             injected_bytes: run.streams.iter().map(|s| s.sent_bytes).sum(),
             delivered_bytes: delivered,
@@ -198,11 +183,18 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
         links,
         basis: basis(scenario, topology),
     };
-    outcome.published = scenario
-        .published
+    let answer = serde_json::to_value(&outcome).expect("an outcome is plain data");
+    let judged = scenario
+        .claims
         .iter()
-        .map(|p| compare(p, &outcome))
-        .collect();
+        .filter_map(|claim| claim.judge(&answer));
+    outcome.basis.corrections = judged.collect();
+    if let Some(article) = scenario.article {
+        outcome
+            .basis
+            .corrections
+            .extend(article::corrections(article));
+    }
     outcome
 }
 
@@ -236,6 +228,8 @@ fn stream(topology: &Topology, number: usize, progress: &Progress) -> StreamOutc
         },
         fences: progress.fences,
         fence_wait_s: Seconds(progress.fence_wait as f64 * PS),
+        fence_mean_s: (progress.fences > 0)
+            .then(|| Seconds(progress.fence_wait as f64 * PS / progress.fences as f64)),
         limit: Limit {
             what: String::new(),
             why: String::new(),
@@ -270,36 +264,5 @@ fn basis(scenario: &Scenario, topology: &Topology) -> Basis {
     basis.assume("largest payload", settings.mps.0 as f64, "B", given);
     basis.assume("largest read request", settings.mrrs.0 as f64, "B", given);
     basis.assume("link latency", settings.link_latency.0 * 1e9, "ns", given);
-    if let Some(article) = scenario.article {
-        basis.corrections = article::corrections(article);
-    }
     basis
-}
-
-fn compare(published: &Published, outcome: &Outcome) -> Comparison {
-    let streams = &outcome.streams;
-    let count = streams.len() as f64;
-    let mean = |get: fn(&StreamOutcome) -> f64| streams.iter().map(get).sum::<f64>() / count;
-    let (simulated, unit) = match published.measure {
-        Measure::Total => (outcome.total_bytes_per_s.0, "B/s"),
-        Measure::StreamMean => (mean(|s| s.bytes_per_s.0), "B/s"),
-        Measure::Iops => (mean(|s| s.ios_per_s) * count, "1/s"),
-        Measure::LatencyMedian => (mean(|s| s.latency.median_s.0), "s"),
-        Measure::FenceMean => {
-            let fences = mean(|s| s.fences as f64);
-            (mean(|s| s.fence_wait_s.0) / fences.max(1.0), "s")
-        }
-        Measure::LatencyP999 => (mean(|s| s.latency.p999_s.0), "s"),
-    };
-    let difference = simulated / published.value - 1.0;
-    Comparison {
-        what: published.what.clone(),
-        unit,
-        published: published.value,
-        simulated,
-        difference,
-        tolerance: published.tolerance,
-        agrees: difference.abs() <= published.tolerance,
-        source: published.source.clone(),
-    }
 }

@@ -2,18 +2,9 @@
 
 mod page;
 
-use std::{
-    ops::ControlFlow,
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
-};
+use std::{process::ExitCode, time::Instant};
 
 use anyhow::{Context, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use straightway_model::{
     check,
     fabric::{Outcome, Progress, Scenario, cases, simulate},
@@ -21,6 +12,7 @@ use straightway_model::{
     setting::{self, Setting},
 };
 
+use super::bar::Bar;
 use crate::command::{
     output::Output,
     plan::{page::with_basis, source::bounded},
@@ -106,32 +98,13 @@ fn changed(mut scenario: Scenario, args: &Args) -> anyhow::Result<Scenario> {
 
 /// Runs a scenario with a progress bar, until it is done or the user has had enough.
 fn watched(scenario: &Scenario) -> anyhow::Result<Outcome> {
-    const STEPS: u64 = 1000;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    // A second command in one process would find the handler set; there is none.
-    let _ = ctrlc::set_handler(move || stopped.store(true, Ordering::Relaxed));
-    let template = "{bar:32} {percent:>3} %  {msg}  {eta} left";
-    let style = ProgressStyle::with_template(template).expect("the template is a constant");
-    // indicatif draws to stderr, and nothing at all where that is no terminal.
-    let bar = ProgressBar::new(STEPS).with_style(style);
+    let bar = Bar::begin();
     let outcome = simulate(scenario, |progress: &Progress| {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share of a thousand"
-        )]
-        bar.set_position((progress.done * STEPS as f64) as u64);
-        bar.set_message(format!(
+        let doing = format!(
             "{} simulated, {} packets",
             progress.simulated, progress.packets
-        ));
-        if stop.load(Ordering::Relaxed) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        );
+        bar.show(progress.done, doing)
     });
-    bar.finish_and_clear();
     Ok(outcome?)
 }

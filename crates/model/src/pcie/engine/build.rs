@@ -46,7 +46,25 @@ struct Builder<'a> {
 impl Engine {
     /// Lays out a topology for a run.
     pub(in crate::pcie) fn new(scenario: &Scenario, topology: &Topology) -> Self {
-        let mut builder = Builder {
+        let mut builder = Builder::new(scenario, topology);
+        builder.forget_ample_credits();
+        builder.finish()
+    }
+
+    /// The same without shortcuts: every decision is an event, every credit is counted.
+    #[cfg(test)]
+    pub(in crate::pcie) fn one_by_one(scenario: &Scenario, topology: &Topology) -> Self {
+        let mut engine = Builder::new(scenario, topology).finish();
+        for port in &mut engine.ports {
+            port.window = 1;
+        }
+        engine
+    }
+}
+
+impl<'a> Builder<'a> {
+    fn new(scenario: &'a Scenario, topology: &'a Topology) -> Self {
+        let mut builder = Self {
             topology,
             scenario,
             ports: Vec::new(),
@@ -60,11 +78,9 @@ impl Engine {
         for number in 0..topology.streams.len() {
             builder.add_stream(number);
         }
-        builder.finish()
+        builder
     }
-}
 
-impl Builder<'_> {
     fn add_ports(&mut self) {
         let nodes = &self.topology.nodes;
         for (i, node) in nodes.iter().enumerate() {
@@ -225,7 +241,6 @@ impl Builder<'_> {
         let sources = (0..self.topology.streams.len())
             .map(|n| self.source(n, flows[2 * n].first))
             .collect();
-        self.forget_ample_credits();
         self.set_windows(&slots);
         let devices = (0..self.topology.nodes.len())
             .map(|n| self.device(n))

@@ -1,0 +1,114 @@
+//! What the end of a way does with a TLP: count it, answer it, let the next I/O in.
+
+use super::{
+    Engine, Ps, data_units,
+    port::{Class, END, FENCE, LAST, Tlp},
+};
+
+impl Engine {
+    /// Hands a TLP to the node at the end of its way.
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) {
+        self.drain(p, slot, class, tlp, at);
+        let stream = usize::from(tlp.flow / 2);
+        match class {
+            Class::Posted => {
+                let end = self.flows[usize::from(tlp.flow)].end as usize;
+                let committed = at + self.devices[end].commit;
+                self.ports[p].committed = self.ports[p].committed.max(committed);
+                let source = &mut self.sources[stream];
+                source.progress.arrive(u64::from(tlp.bytes()), at);
+                if tlp.bears(LAST) && !source.is_fenced() {
+                    source.complete(at);
+                    let back = at + source.back;
+                    self.issue(stream, back);
+                }
+            }
+            Class::NonPosted => self.answer(p, tlp, at),
+            Class::Completion => self.receive(stream, tlp, at),
+        }
+    }
+
+    /// Frees the room a delivered TLP took at the end of its last link.
+    #[inline(always)]
+    fn drain(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) {
+        let pool = self.pool_of(p, slot, class);
+        let back = at + self.ports[p].wire.credit_latency;
+        if self.pools[pool].give_back(back, data_units(class, tlp)) {
+            self.wakes.wake(p, back);
+        }
+    }
+
+    /// Answers a read: completions go back once every posted write before it is in memory.
+    fn answer(&mut self, p: usize, request: Tlp, at: Ps) {
+        let flow = self.flows[usize::from(request.flow)];
+        let device = &mut self.devices[flow.end as usize];
+        let latency = device.read_latency;
+        let mut ready = at.max(self.ports[p].committed) + device.draw(latency);
+        let back = request.flow ^ 1;
+        let way = &mut self.flows[usize::from(back)];
+        // One stream's answers stay in order: its requests were, and its data must be.
+        ready = ready.max(way.last_ready);
+        way.last_ready = ready;
+        let (first, mut left) = (way.first, request.bytes());
+        let hop = self.hops[first as usize];
+        loop {
+            let bytes = left.min(flow.mps_bytes);
+            left -= bytes;
+            let marks = match left {
+                0 => request.marks() | END,
+                _ => request.marks() & !LAST,
+            };
+            let tlp = Tlp::new(ready, back, first + 1, bytes, marks);
+            self.push(hop, Class::Completion, tlp);
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Takes a completion in at the device that asked.
+    fn receive(&mut self, stream: usize, tlp: Tlp, at: Ps) {
+        let source = &mut self.sources[stream];
+        let device = &self.devices[source.device as usize];
+        if tlp.bears(END) && self.pools[device.tags as usize].give_back(at, 0) {
+            self.wakes.wake(device.port as usize, at);
+        }
+        if tlp.bears(FENCE) {
+            let port = device.port as usize;
+            let covered = source.fence_done(at);
+            for _ in 0..covered {
+                self.sources[stream].complete(at);
+                self.issue(stream, at);
+            }
+            if self.sources[stream].is_spent() {
+                self.retire(stream);
+            }
+            self.wakes.wake(port, at);
+            return;
+        }
+        source.progress.arrive(u64::from(tlp.bytes()), at);
+        if tlp.bears(LAST) {
+            source.complete(at);
+            self.issue(stream, at);
+        }
+    }
+
+    /// Lets a stream's next I/O in at `at`.
+    pub(super) fn issue(&mut self, stream: usize, at: Ps) {
+        let source = &mut self.sources[stream];
+        let device = &mut self.devices[source.device as usize];
+        let latency = device.media_latency;
+        let delay = device.draw(latency);
+        let ready = source.issue(at, delay);
+        let port = device.port as usize;
+        self.wakes.wake(port, ready);
+    }
+
+    /// Marks a stream's slot empty: its last fence is done.
+    fn retire(&mut self, stream: usize) {
+        let hop = self.hops[self.flows[2 * stream].first as usize];
+        let port = &mut self.ports[hop.port as usize];
+        port.occupied &= !(1 << (hop.slot - port.slots.start));
+    }
+}
