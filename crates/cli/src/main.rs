@@ -31,6 +31,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    straightway_sys::limit::raise_open_files();
     let answer = match Cli::parse().command {
         Command::Plan(args) => command::plan::run(args),
         Command::Sim(args) => command::sim::run(args),
@@ -47,8 +48,12 @@ fn main() -> ExitCode {
 fn complain(error: &anyhow::Error) -> ExitCode {
     let ours = error.downcast_ref::<Error>();
     // A reader that went away (`| head`) has seen what it wanted.
-    let broken_pipe = error.downcast_ref::<std::io::Error>();
-    if broken_pipe.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) {
+    let plain = error
+        .downcast_ref::<std::io::Error>()
+        .map(std::io::Error::kind);
+    let json = error.downcast_ref::<serde_json::Error>();
+    let cause = plain.or_else(|| json.and_then(serde_json::Error::io_error_kind));
+    if cause == Some(std::io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
     let mut talk = std::io::stderr().lock();

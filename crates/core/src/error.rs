@@ -111,11 +111,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl error::Error for Error {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.source.as_ref().map(|e| e as _)
-    }
-}
+// The message has the cause in it already; as a source too, it would be printed twice.
+impl error::Error for Error {}
 
 #[cfg(test)]
 mod tests {

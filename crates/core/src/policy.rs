@@ -16,8 +16,10 @@ pub struct Policy {
     pub place: Place,
     /// The region's address, from which follows what in it is aligned.
     pub region_address: u64,
-    /// The largest I/O, and so the size of a slot in the ring.
+    /// The largest I/O with a drive, and so the size of a slot in its ring.
     pub chunk_bytes: u64,
+    /// The most that a chunk through the page cache has.
+    pub cached_chunk_bytes: u64,
     /// Extents closer than this share one staged read.
     pub gap_bytes: u64,
     /// Below this, a ragged extent's interior is not worth an I/O of its own.
@@ -35,6 +37,7 @@ impl Policy {
             place: Place::Host,
             region_address: 0,
             chunk_bytes,
+            cached_chunk_bytes: chunk_bytes,
             // What a 3 GB/s drive reads in the time that one more 4 KiB I/O takes at 200 k IOPS.
             gap_bytes: 16 << 10,
             // Head, interior and tail are three I/Os; one superset and a copy is cheaper below this.
@@ -43,11 +46,14 @@ impl Policy {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        let fits = self.chunk_bytes.is_multiple_of(Alignment::PAGE_BYTES)
-            && (Alignment::PAGE_BYTES..=Self::CHUNK_BYTES_MAX).contains(&self.chunk_bytes);
-        if fits {
+        let fits = |bytes: u64| {
+            bytes.is_multiple_of(Alignment::PAGE_BYTES)
+                && (Alignment::PAGE_BYTES..=Self::CHUNK_BYTES_MAX).contains(&bytes)
+        };
+        let sizes = [self.chunk_bytes, self.cached_chunk_bytes];
+        let Some(wrong) = sizes.into_iter().find(|bytes| !fits(*bytes)) else {
             return Ok(());
-        }
+        };
         let message = format!(
             "chunks are whole pages of 4 KiB, from one page to {}",
             Bytes(Self::CHUNK_BYTES_MAX)
@@ -55,7 +61,7 @@ impl Policy {
         Err(Error::new(
             Kind::Invalid,
             "plan with chunks of",
-            Bytes(self.chunk_bytes),
+            Bytes(wrong),
             message,
         ))
     }

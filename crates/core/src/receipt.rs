@@ -22,7 +22,7 @@ pub struct Receipt {
     pub schema: String,
     /// Payload bytes that arrived.
     pub bytes: u64,
-    /// From the start of the first I/O to the last byte in place, and synced where it was asked.
+    /// From the start of planning to the last byte in place, and synced where it was written.
     pub seconds: f64,
     /// `bytes` over `seconds`.
     pub rate_bytes_per_s: f64,
@@ -50,8 +50,35 @@ pub struct Receipt {
     pub engine: String,
     /// How many lanes took part.
     pub lanes: u32,
+    /// What registering regions with cuFile cost; `None` where none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registration: Option<Registration>,
     /// What bound the speed.
     pub bound_by: Bound,
+}
+
+/// What registering regions with cuFile cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Registration {
+    /// How many regions were registered for this transfer. One that still was needed none.
+    pub count: u64,
+    /// How long that took, before the transfer began.
+    pub seconds: f64,
+    /// The transfer's share of both times together: `seconds / (registration + seconds)`.
+    pub efficiency: f64,
+}
+
+impl Registration {
+    /// Registrations that took `seconds`, for a transfer that took `transfer_s`.
+    pub fn new(count: u64, seconds: f64, transfer_s: f64) -> Self {
+        let both = seconds + transfer_s;
+        let efficiency = if both > 0.0 { transfer_s / both } else { 1.0 };
+        Self {
+            count,
+            seconds,
+            efficiency,
+        }
+    }
 }
 
 /// Bytes that took one route for one reason.
@@ -169,6 +196,15 @@ impl fmt::Display for Receipt {
                     "  {name:<9}p50 {p50:<9}p99 {p99:<9}p99.9 {p999:<9}max {max}"
                 )?;
             }
+        }
+        if let Some(r) = self.registration {
+            writeln!(
+                f,
+                "  {} registered with cuFile in {}, efficiency {:.3}",
+                r.count,
+                Seconds(r.seconds),
+                r.efficiency
+            )?;
         }
         write!(
             f,

@@ -62,6 +62,8 @@ pub enum Reason {
     MemoryMisaligned,
     /// The bytes were in the page cache already.
     Resident,
+    /// The bytes were taken to be in the page cache, and some turned out not to be.
+    Evicted,
     /// The file system has no O_DIRECT.
     NoDirectIo,
     /// The user asked for this route.
@@ -105,6 +107,7 @@ impl fmt::Display for Reason {
             Self::Small => "small, inside an aligned superset",
             Self::MemoryMisaligned => "memory out of step with the file",
             Self::Resident => "in the page cache already",
+            Self::Evicted => "taken to be in the page cache, and not all of it was",
             Self::NoDirectIo => "the file system has no O_DIRECT",
             Self::Demanded => "asked for",
             Self::NotProven => "GPUDirect Storage is not proven here",

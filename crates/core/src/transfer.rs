@@ -8,6 +8,7 @@ use crate::{
     error::{Error, Kind, Result},
     extent::Extent,
     object::Object,
+    route::Leg,
 };
 
 /// Which way the bytes go.
@@ -19,6 +20,16 @@ pub enum Direction {
     Out,
     /// From objects to other objects, through the ring.
     Across,
+}
+
+impl Direction {
+    /// Which half of the way a transfer with a region is; across, the first.
+    pub fn leg(self) -> Leg {
+        match self {
+            Self::Out => Leg::Write,
+            Self::In | Self::Across => Leg::Read,
+        }
+    }
 }
 
 /// One extent and where its bytes are on the other side.

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use straightway_core::{
     Rate, Receipt,
-    receipt::{Bound, SCHEMA},
+    receipt::{Bound, Registration, SCHEMA},
 };
 use straightway_sys::CpuTime;
 
-use crate::tally::Tally;
+use crate::{job::Job, tally::Tally};
 
 /// What has been counted since the books were opened.
 #[derive(Debug)]
@@ -20,6 +20,10 @@ pub(crate) struct Books {
     lanes: u32,
     bytes: u64,
     sync: Duration,
+    /// Planning that was done before the books were opened.
+    planning: Duration,
+    /// Registrations with cuFile, and the seconds that they took.
+    registrations: Option<(u64, f64)>,
 }
 
 impl Books {
@@ -32,6 +36,8 @@ impl Books {
             lanes: 0,
             bytes: 0,
             sync: Duration::ZERO,
+            planning: Duration::ZERO,
+            registrations: None,
         }
     }
 
@@ -42,9 +48,17 @@ impl Books {
         }
     }
 
+    /// Notes that a job went by cuFile, and how long registering its region took if it had to be.
+    pub(crate) fn register(&mut self, seconds: Option<f64>) {
+        let (count, sum) = self.registrations.unwrap_or_default();
+        let fresh = u64::from(seconds.is_some());
+        self.registrations = Some((count + fresh, sum + seconds.unwrap_or(0.0)));
+    }
+
     /// Adds a job: its bytes, what its lanes counted, and how long its sync took.
-    pub(crate) fn add(&mut self, bytes: u64, lanes: Option<&Tally>, sync: Duration) {
-        self.bytes += bytes;
+    pub(crate) fn add(&mut self, job: &Job, lanes: Option<&Tally>, sync: Duration) {
+        self.bytes += job.plan().bytes();
+        self.planning += job.planning_before(self.start);
         self.sync += sync;
         if let Some(lanes) = lanes {
             // Jobs follow each other on the same lanes and rings: their peaks do not add up.
@@ -59,7 +73,7 @@ impl Books {
 
     /// Closes the books.
     pub(crate) fn close(self, rate_max: Option<Rate>) -> Receipt {
-        let seconds = self.start.elapsed().as_secs_f64();
+        let seconds = (self.planning + self.start.elapsed()).as_secs_f64();
         let cpu = CpuTime::of_process() - self.cpu;
         let rate_bytes_per_s = self.bytes as f64 / seconds.max(1e-9);
         let engine = if self.engines.is_empty() {
@@ -89,15 +103,20 @@ impl Books {
             sync_s: self.sync.as_secs_f64(),
             engine,
             lanes: self.lanes,
-            bound_by: self.bound(rate_bytes_per_s, rate_max),
+            registration: self
+                .registrations
+                .map(|(count, took)| Registration::new(count, took, seconds)),
+            bound_by: self.bound(seconds, rate_max),
         }
     }
 
     /// Where most of the time went.
-    fn bound(&self, rate: f64, rate_max: Option<Rate>) -> Bound {
+    fn bound(&self, seconds: f64, rate_max: Option<Rate>) -> Bound {
         if self.bytes == 0 {
             return Bound::Nothing;
         }
+        // A limit counts every I/O: of a copy, both the read and the write.
+        let rate = self.tally.storage_bytes as f64 / seconds.max(1e-9);
         if rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
             return Bound::Throttle;
         }

@@ -1,12 +1,14 @@
 //! A file in the making: written under a temporary name, and given its own when it is whole.
 //!
 //! The temporary file lies beside the final one (a rename must not cross file systems) and is
-//! locked while it is written. What a killed process leaves behind has no lock any more, and the
-//! next draft of the same file removes it.
+//! locked while it is written. What a killed process leaves behind has no lock any more, and
+//! [`sweep`] removes it.
 
 use std::{
-    ffi::OsString,
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -14,7 +16,10 @@ use std::{
     },
 };
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fsync, open};
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags, flock, fstat, fsync, open},
+    io::Errno,
+};
 use straightway_core::{Error, Kind, Result};
 use straightway_sys::{By, File};
 
@@ -33,52 +38,55 @@ static NUMBERS: AtomicU32 = AtomicU32::new(0);
 /// What temporary names end in.
 const SUFFIX: &str = ".straightway-part";
 
+/// How much of the final name is in the temporary one: with a process's number, a draft's and the
+/// suffix it stays under the 255 bytes that file systems allow.
+const NAME_BYTES_MAX: usize = 200;
+
+/// How often a draft is begun again because a sweep took it for abandoned. The gap that this takes
+/// is between two system calls.
+const TRIES: u32 = 8;
+
 impl Draft {
     /// Begins `target` with room for `bytes`.
     pub fn new(target: &Path, bytes: u64) -> Result<Self> {
-        Self::with(target, |temporary| File::create(temporary, bytes))
+        let draft = Self::sparse(target, bytes)?;
+        draft.file.reserve()?;
+        Ok(draft)
     }
 
     /// Begins `target`, which will be `bytes` long and have holes.
     pub fn sparse(target: &Path, bytes: u64) -> Result<Self> {
-        Self::with(target, |temporary| File::create_sparse(temporary, bytes))
+        let refuse = |why| Err(Error::new(Kind::Invalid, "create", target.display(), why));
+        let Some(name) = target.file_name() else {
+            return refuse("it has no file name");
+        };
+        match fs::metadata(target) {
+            Ok(meta) if meta.is_dir() => return refuse("it is a folder, and a file is meant"),
+            // A rename would put a file where a device or pipe was, /dev/null for one.
+            Ok(meta) if !meta.is_file() => return refuse("what is there is no file to replace"),
+            _ => {}
+        }
+        for _ in 0..TRIES {
+            let draft = Self::begin(target, name, bytes)?;
+            if draft.claim() {
+                return Ok(draft);
+            }
+        }
+        refuse("other processes keep removing its temporary file")
     }
 
-    fn with(target: &Path, create: impl Fn(&Path) -> Result<File>) -> Result<Self> {
-        let name = target.file_name().ok_or_else(|| {
-            Error::new(
-                Kind::Invalid,
-                "create",
-                target.display(),
-                "it has no file name",
-            )
-        })?;
-        if target.is_dir() {
-            let message = "it is a folder, and a file is meant";
-            return Err(Error::new(
-                Kind::Invalid,
-                "create",
-                target.display(),
-                message,
-            ));
-        }
-        let folder = folder_of(target);
-        remove_abandoned(folder, name);
+    fn begin(target: &Path, name: &OsStr, bytes: u64) -> Result<Self> {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let mut hidden = OsString::from(".");
-        hidden.push(name);
+        hidden.push(front(name));
         hidden.push(format!(".{}-{number}{SUFFIX}", std::process::id()));
-        let temporary = folder.join(hidden);
-        let file = create(&temporary).inspect_err(|_| {
-            // It may have been created before there turned out to be no room.
-            let _ = fs::remove_file(&temporary);
+        let temporary = folder_of(target).join(hidden);
+        let file = File::create_for(target, &temporary, bytes).inspect_err(|error| {
+            // It may have been created and yet not get its length. What was there before is not ours.
+            if error.os_code() != Some(Errno::EXIST.raw_os_error()) {
+                let _ = fs::remove_file(&temporary);
+            }
         })?;
-        // Nobody else knows the name yet, so the lock is free. It only tells the living from the
-        // dead: a file system without locks loses the clean-up and nothing else.
-        let _ = flock(
-            file.descriptor(By::PageCache),
-            FlockOperation::NonBlockingLockExclusive,
-        );
         Ok(Self {
             file: Arc::new(file),
             temporary,
@@ -87,30 +95,35 @@ impl Draft {
         })
     }
 
+    /// Locks the file, which tells the living from the dead. Answers whether it is still ours: a
+    /// sweep may have come between its creation and its lock.
+    fn claim(&self) -> bool {
+        let file = self.file.descriptor(By::PageCache);
+        // A file system without locks loses the clean-up and nothing else.
+        let swept = flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
+        !swept && fstat(file).is_ok_and(|stat| stat.st_nlink > 0)
+    }
+
     /// The file to write to.
     pub fn file(&self) -> &Arc<File> {
         &self.file
     }
 
     /// Gives the file its own name, replacing what had it. Its bytes must be synced already.
-    pub fn commit(mut self) -> Result<()> {
-        fs::rename(&self.temporary, &self.target)
-            .map_err(|e| Error::os("replace", self.target.display(), e))?;
-        self.committed = true;
-        let folder = folder_of(&self.target);
-        // The name is durable when its folder is.
-        open(
-            folder,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .and_then(fsync)
-        .or_else(|errno| match errno {
-            // Some network file systems do not sync folders; the rename stands all the same.
-            rustix::io::Errno::INVAL => Ok(()),
-            errno => Err(errno),
-        })
-        .map_err(|e| Error::os("sync", folder.display(), e.into()))
+    pub fn commit(self) -> Result<()> {
+        Self::commit_all([self])
+    }
+
+    /// Commits several: each folder is synced once, however many of them are in it.
+    pub fn commit_all(drafts: impl IntoIterator<Item = Self>) -> Result<()> {
+        let mut folders = BTreeSet::new();
+        for mut draft in drafts {
+            fs::rename(&draft.temporary, &draft.target)
+                .map_err(|e| Error::os("replace", draft.target.display(), e))?;
+            draft.committed = true;
+            folders.insert(folder_of(&draft.target).to_owned());
+        }
+        folders.iter().try_for_each(|folder| sync_folder(folder))
     }
 }
 
@@ -123,33 +136,50 @@ impl Drop for Draft {
     }
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// Removes the drafts in `folder` whose writers are gone. What cannot be examined stays.
+pub fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.as_bytes();
+        let is_draft = name.starts_with(b".") && name.ends_with(SUFFIX.as_bytes());
+        if !(is_draft && entry.file_type().is_ok_and(|kind| kind.is_file())) {
+            continue;
+        }
+        // To read is enough for a lock, and possible with the draft of a file that nobody may write.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let Ok(file) = open(entry.path(), flags, Mode::empty()) else {
+            continue;
+        };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// A name's first bytes: all of it unless it is very long.
+fn front(name: &OsStr) -> &OsStr {
+    let bytes = name.as_bytes();
+    OsStr::from_bytes(&bytes[..bytes.len().min(NAME_BYTES_MAX)])
+}
+
+/// The folder that `path` is in.
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     }
 }
 
-/// Removes drafts of `name` whose writer is gone.
-fn remove_abandoned(folder: &Path, name: &std::ffi::OsStr) {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return;
-    };
-    let mut prefix = OsString::from(".");
-    prefix.push(name);
-    prefix.push(".");
-    let prefix = prefix.into_encoded_bytes();
-    for entry in entries.flatten() {
-        let found = entry.file_name().into_encoded_bytes();
-        if !(found.starts_with(&prefix) && found.ends_with(SUFFIX.as_bytes())) {
-            continue;
-        }
-        let Ok(file) = open(entry.path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
-            continue;
-        };
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _ = fs::remove_file(entry.path());
-        }
+/// Makes the names in a folder durable.
+fn sync_folder(folder: &Path) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match open(folder, flags, Mode::empty()).and_then(fsync) {
+        // Some network file systems do not sync folders; the rename stands all the same.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(Error::os("sync", folder.display(), errno.into())),
     }
 }
 
@@ -174,9 +204,28 @@ mod tests {
         let abandoned = folder.path().join(".file.1-0.straightway-part");
         fs::write(&abandoned, "half").unwrap();
         let living = Draft::new(&target, 10).unwrap();
+        sweep(folder.path());
         assert!(!abandoned.exists());
-        let _second = Draft::new(&target, 10).unwrap();
         assert!(living.temporary.exists());
+    }
+
+    #[test]
+    fn a_draft_that_a_sweep_took_before_its_lock_is_begun_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("file");
+        let draft = Draft::begin(&target, OsStr::new("file"), 10).unwrap();
+        sweep(folder.path());
+        assert!(!draft.claim());
+        let draft = Draft::begin(&target, OsStr::new("file"), 10).unwrap();
+        assert!(draft.claim());
+    }
+
+    #[test]
+    fn the_longest_name_that_a_file_may_have_has_a_draft() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("n".repeat(255));
+        Draft::new(&target, 10).unwrap().commit().unwrap();
+        assert!(target.exists());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! ([`Capabilities`]); what cuts across all engines (faults, limits, traces) is a wrapper.
 
 pub mod cached;
+pub mod gds;
 pub mod memory;
 pub mod pool;
 pub mod ring;

@@ -1,24 +1,20 @@
 //! The executor: lanes that live as long as it does, and the receipts of what they ran.
 //!
-//! A lane's thread starts when its track is first needed and then waits for jobs: a ring, once
-//! made and registered, serves every later transfer.
+//! Lanes stand in crews, one for each track and place, and a crew outlives its jobs.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        mpsc::{Receiver, Sender, channel},
-    },
-    thread::{Builder, JoinHandle},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, mpsc::channel},
     time::Instant,
 };
 
-use straightway_core::{Direction, Error, Kind, Receipt, Result};
-use straightway_sys::File;
+use straightway_core::{Direction, Error, Kind, Leg, Place, Receipt, Result};
+use straightway_sys::{File, Region};
 
 use crate::{
     books::Books,
+    crew::Crew,
     job::{Job, Track},
-    lane::Lane,
     settings::Settings,
     tally::Tally,
 };
@@ -27,20 +23,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Executor {
     settings: Settings,
-    drive: Mutex<Vec<Handle>>,
-    cached: Mutex<Vec<Handle>>,
-}
-
-/// A job for a lane, and where the lane's answer goes.
-type Order = (Arc<Job>, Sender<Tally>);
-
-/// A lane's thread.
-#[derive(Debug)]
-struct Handle {
-    engine: &'static str,
-    /// `None` only while being dropped.
-    orders: Option<Sender<Order>>,
-    thread: Option<JoinHandle<()>>,
+    crews: Mutex<HashMap<(Track, Place), Crew>>,
 }
 
 impl Executor {
@@ -49,8 +32,7 @@ impl Executor {
         settings.check()?;
         Ok(Self {
             settings,
-            drive: Mutex::default(),
-            cached: Mutex::default(),
+            crews: Mutex::default(),
         })
     }
 
@@ -81,135 +63,94 @@ impl Executor {
 
     fn run_one(&self, job: Job, books: &mut Books) -> Result<()> {
         let job = Arc::new(job);
+        let counted = job.pass().map(|pass| pass.session.counters());
         let (answers, inbox) = channel::<Tally>();
         let tracks = [
             (Track::Drive, job.plan().drive().len()),
             (Track::Cached, job.plan().cached().len()),
         ];
         for (track, chunks) in tracks {
-            if chunks > 0 {
-                books.name(self.order(track, chunks, &job, &answers)?);
+            if chunks == 0 {
+                continue;
+            }
+            let region = job.region().map(Arc::as_ref);
+            match self.with_crew(track, region, |crew| crew.order(&job, chunks, &answers)) {
+                Ok(engine) => books.name(engine),
+                // Lanes of the other track may be at work already: they stop, and are waited for.
+                Err(error) => job.fail(error),
             }
         }
         drop(answers);
-        let lanes = inbox.into_iter().reduce(|mut all, lane| {
+        let mut lanes = inbox.into_iter().reduce(|mut all, lane| {
             all.add(&lane);
             all
         });
         job.outcome()?;
+        if let (Some(pass), Some(before), Some(lanes)) = (job.pass(), counted, &mut lanes) {
+            let leg = job.direction().leg();
+            let proof = pass.session.proof_since(before, leg);
+            job.check_route(proof)?;
+            lanes.attribute(leg, proof);
+            books.register(pass.registration_s);
+            books.name("cuFile");
+        }
+        check_all_moved(&job, lanes.as_ref())?;
         let synced = Instant::now();
         finish(&job)?;
-        books.add(job.plan().bytes(), lanes.as_ref(), synced.elapsed());
+        books.add(&job, lanes.as_ref(), synced.elapsed());
         Ok(())
     }
 
-    /// Sends the job to the lanes of a track, starting them where they are not running yet.
-    fn order(
+    /// Makes everything ready that a transfer with `region` needs: lanes, streams, rings. Without
+    /// it the first transfer pays for that.
+    pub fn prepare(&self, region: &Region) -> Result<()> {
+        [Track::Drive, Track::Cached]
+            .into_iter()
+            .try_for_each(|track| self.with_crew(track, Some(region), Crew::make_ready))
+    }
+
+    /// Calls on the lanes of a track that serve the place of `region`.
+    fn with_crew<T>(
         &self,
         track: Track,
-        chunks: usize,
-        job: &Arc<Job>,
-        answers: &Sender<Tally>,
-    ) -> Result<&'static str> {
-        let (lanes, count) = match track {
-            Track::Drive => (&self.drive, self.settings.drive_lanes),
-            Track::Cached => (&self.cached, self.settings.cached_lanes),
-        };
-        let mut lanes = lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lane without a chunk would only wake up to find that out.
-        let wanted = (count as usize).min(chunks);
-        while lanes.len() < wanted {
-            let lane = self.start(track, lanes.len())?;
-            lanes.push(lane);
+        region: Option<&Region>,
+        call: impl FnOnce(&mut Crew) -> Result<T>,
+    ) -> Result<T> {
+        let place = region.map_or(Place::Host, Region::place);
+        let context = region.and_then(Region::device_memory).map(|m| m.context());
+        if context.is_some() {
+            self.settings.check_gpu()?;
         }
-        for lane in &lanes[..wanted] {
-            let orders = lane.orders.as_ref().expect("there until it is dropped");
-            if orders.send((Arc::clone(job), answers.clone())).is_err() {
-                let message = "its thread has ended";
-                return Err(Error::new(Kind::Transient, "use", "a lane", message));
-            }
-        }
-        Ok(lanes[0].engine)
-    }
-
-    fn start(&self, track: Track, number: usize) -> Result<Handle> {
-        let settings = self.settings.clone();
-        let (orders, inbox) = channel::<Order>();
-        let (ready, started) = channel();
-        let word = if track == Track::Drive {
-            "drive"
-        } else {
-            "cache"
-        };
-        let life = move || serve(track, &settings, &ready, &inbox);
-        let thread = Builder::new()
-            .name(format!("straightway-{word}-{number}"))
-            .spawn(life)
-            .map_err(|e| Error::os("start", "a lane", e))?;
-        // The engine is made on the lane's own thread: an io_uring belongs to the thread that
-        // made it.
-        let engine = started.recv().unwrap_or_else(|_| {
-            Err(Error::new(
-                Kind::Transient,
-                "start",
-                "a lane",
-                "its thread has ended",
-            ))
-        })?;
-        Ok(Handle {
-            engine,
-            orders: Some(orders),
-            thread: Some(thread),
-        })
+        let mut crews = self.crews.lock().unwrap_or_else(PoisonError::into_inner);
+        let crew = crews
+            .entry((track, place))
+            .or_insert_with(|| Crew::new(track, place, context, &self.settings));
+        call(crew)
     }
 }
 
-impl Drop for Executor {
-    fn drop(&mut self) {
-        for lanes in [&mut self.drive, &mut self.cached] {
-            for mut lane in lanes
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner)
-                .drain(..)
-            {
-                lane.orders = None;
-                // A lane that panicked has failed its job already.
-                let _ = lane.thread.take().map(JoinHandle::join);
-            }
-        }
-    }
-}
-
-/// A lane's life: one engine, one job after the other.
-fn serve(
-    track: Track,
-    settings: &Settings,
-    ready: &Sender<Result<&'static str>>,
-    inbox: &Receiver<Order>,
-) {
-    let engine = match track {
-        Track::Drive => settings.drive_engine(),
-        Track::Cached => Ok(settings.cached_engine()),
+/// Every byte must have been counted once on each leg. A lane that panicked is missing here, and
+/// its job must not pass for done.
+fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
+    let legs: &[_] = match job.direction() {
+        Direction::In => &[Leg::Read],
+        Direction::Out => &[Leg::Write],
+        Direction::Across => &[Leg::Read, Leg::Write],
     };
-    let mut lane = match engine {
-        Ok(engine) => {
-            let slot_bytes = usize::try_from(settings.chunk_bytes).unwrap_or(usize::MAX);
-            Lane::new(track, engine, settings.slots_per_lane(), slot_bytes)
+    let wanted = job.plan().bytes();
+    for &leg in legs {
+        let rows = lanes.map(Tally::routes).unwrap_or_default();
+        let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
+        if moved != wanted {
+            let name = job
+                .files()
+                .first()
+                .map_or_else(String::new, |f| f.object().name);
+            let message = format!("a lane ended early, after {moved} of {wanted} bytes");
+            return Err(Error::new(Kind::Transient, "finish with", name, message));
         }
-        Err(error) => {
-            // If nobody waits for the answer, nobody wants the lane.
-            let _ = ready.send(Err(error));
-            return;
-        }
-    };
-    if ready.send(Ok(lane.engine_name())).is_err() {
-        return;
     }
-    for (job, answer) in inbox {
-        let tally = lane.run(&job);
-        drop(job);
-        let _ = answer.send(tally);
-    }
+    Ok(())
 }
 
 /// What is left when all bytes have moved: files that were read must not have changed, files that

@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Instant};
 
-use straightway_core::{Alignment, Chunk, Direction, Error, Kind, Leg, Piece, Route, extent::down};
-use straightway_sys::{Buf, By, File, Io, Op, Window};
+use straightway_core::{
+    Alignment, Chunk, Direction, Error, Kind, Leg, Piece, Place, Reason, Route, extent::down,
+};
+use straightway_sys::{Buf, By, File, Io, Op, Slot, Window, cuda::Span};
 
 use crate::job::Job;
 
@@ -18,11 +20,13 @@ pub(crate) struct Flight {
     piece: u32,
     /// Reading or writing; a copy across does one and then the other.
     pub(crate) leg: Leg,
+    /// Whether bytes were read that the page cache turned out not to have.
+    missed: bool,
     /// How often the running I/O came back without having moved anything.
     stalls: u8,
     /// When its running I/O was made.
     pub(crate) taken: Instant,
-    /// When its running I/O was handed to storage.
+    /// When its running I/O was handed to storage, or its copy to the stage.
     pub(crate) submitted: Instant,
 }
 
@@ -39,15 +43,11 @@ pub(crate) enum Verdict {
 
 impl Flight {
     pub(crate) fn new(chunk: Chunk, direction: Direction, now: Instant) -> Self {
-        let leg = if direction == Direction::Out {
-            Leg::Write
-        } else {
-            Leg::Read
-        };
         Self {
             chunk,
             piece: 0,
-            leg,
+            leg: direction.leg(),
+            missed: false,
             stalls: 0,
             taken: now,
             submitted: now,
@@ -61,17 +61,34 @@ impl Flight {
 
     /// How the running leg travels.
     pub(crate) fn route(&self) -> Route {
+        self.route_and_reason().0
+    }
+
+    /// How the running leg travels, and why.
+    pub(crate) fn route_and_reason(&self) -> (Route, Reason) {
         match (self.leg, self.chunk.onward) {
-            (Leg::Write, Some((route, _))) => route,
-            _ => self.chunk.route,
+            (Leg::Write, Some(onward)) => onward,
+            _ if self.missed && self.chunk.reason == Reason::Resident => {
+                (self.chunk.route, Reason::Evicted)
+            }
+            _ => (self.chunk.route, self.chunk.reason),
         }
     }
 
-    /// Turns to the chunk's next piece, if it has one.
-    pub(crate) fn next_piece(&mut self, job: &Job, now: Instant) -> bool {
+    /// Notes that the page cache lacked bytes of the running I/O.
+    pub(crate) fn miss(&mut self) {
+        self.missed = true;
+    }
+
+    /// Whether the chunk has a piece after the running one.
+    pub(crate) fn has_next_piece(&self, job: &Job) -> bool {
+        (self.piece as usize) + 1 < job.plan().pieces(&self.chunk).len()
+    }
+
+    /// Turns to the chunk's next piece.
+    pub(crate) fn next_piece(&mut self, now: Instant) {
         self.piece += 1;
         self.restart(now);
-        (self.piece as usize) < job.plan().pieces(&self.chunk).len()
     }
 
     /// Turns a copy across from reading to writing.
@@ -81,29 +98,88 @@ impl Flight {
     }
 
     fn restart(&mut self, now: Instant) {
+        self.missed = false;
         self.stalls = 0;
         self.taken = now;
     }
 
-    /// The I/O of the running leg with a slot. The slot holds the chunk's extent from its start on,
-    /// whichever part of it moves.
-    pub(crate) fn slot_io(&self, job: &Job, buf: Buf, tag: u32) -> Io {
-        let extent = match self.route() {
-            Route::Buffered => self.piece(job).extent,
-            Route::Direct | Route::Staged => self.chunk.extent,
+    /// The I/O of the running leg with a slot: through the page cache one piece at a time, else the
+    /// whole extent.
+    pub(crate) fn slot_io(&self, job: &Job, slot: Slot, tag: u32) -> Io {
+        let (extent, start) = match self.route() {
+            Route::Buffered => {
+                let piece = self.piece(job);
+                (piece.extent, self.slot_offset(job, piece))
+            }
+            Route::Direct | Route::Staged => (self.chunk.extent, 0),
         };
-        let start = usize_of(extent.offset - self.chunk.extent.offset);
+        let bytes = usize_of(extent.bytes);
         Io {
             start,
-            ..self.io(job, extent.offset, buf, usize_of(extent.bytes), tag)
+            ..self.io(job, extent.offset, Buf::Slot(slot), bytes, tag)
         }
+    }
+
+    /// Where a piece stands in the slot. A slot holds the chunk's extent from its start on; only
+    /// where the page cache is read piece by piece do the pieces stand as they will in the region,
+    /// so that one copy takes them all.
+    fn slot_offset(&self, job: &Job, piece: Piece) -> usize {
+        if self.is_gathered(job) {
+            usize_of(piece.at - job.plan().pieces(&self.chunk)[0].at)
+        } else {
+            usize_of(piece.extent.offset - self.chunk.extent.offset)
+        }
+    }
+
+    fn is_gathered(&self, job: &Job) -> bool {
+        self.chunk.route == Route::Buffered && job.direction() != Direction::Across
+    }
+
+    /// How many bytes of payload its chunk has.
+    pub(crate) fn payload_bytes(&self, job: &Job) -> u64 {
+        let pieces = job.plan().pieces(&self.chunk);
+        pieces.iter().map(|p| p.extent.bytes).sum()
+    }
+
+    /// What is to be copied between its slot and the region, into `spans`.
+    pub(crate) fn spans(&self, job: &Job, spans: &mut Vec<Span>) {
+        spans.clear();
+        let pieces = job.plan().pieces(&self.chunk);
+        let span = |piece: &Piece, bytes: u64| Span {
+            slot_offset: self.slot_offset(job, *piece),
+            memory_offset: usize_of(piece.at),
+            bytes: usize_of(bytes),
+        };
+        if self.is_gathered(job) {
+            spans.push(span(&pieces[0], self.payload_bytes(job)));
+        } else {
+            spans.extend(pieces.iter().map(|piece| span(piece, piece.extent.bytes)));
+        }
+    }
+
+    /// Zeroes what a write of its extent writes besides its pieces: what lies between them is zero
+    /// in the new file.
+    pub(crate) fn clear_gaps(&self, job: &Job, slot: &mut Slot) {
+        if self.is_gathered(job) {
+            return;
+        }
+        let extent = self.chunk.extent;
+        let bytes = &mut slot.as_mut_slice()[..usize_of(extent.bytes)];
+        let mut end = 0;
+        for piece in job.plan().pieces(&self.chunk) {
+            let start = usize_of(piece.extent.offset - extent.offset);
+            bytes[end..start].fill(0);
+            end = start + usize_of(piece.extent.bytes);
+        }
+        bytes[end..].fill(0);
     }
 
     /// The I/O of the running piece with the region itself.
     pub(crate) fn window_io(&self, job: &Job, tag: u32) -> Io {
         let piece = self.piece(job);
         let bytes = usize_of(piece.extent.bytes);
-        let window = Window::new(job.region(), piece.at, bytes);
+        let region = job.region().expect("only a copy across has no region");
+        let window = Window::new(region, piece.at, bytes);
         self.io(job, piece.extent.offset, Buf::Window(window), bytes, tag)
     }
 
@@ -155,6 +231,10 @@ impl Flight {
         }
         // Direct I/O goes on from a whole block; moving part of it twice does no harm.
         let block = match (io.by, io.file.alignment()) {
+            // cuFile wants whole pages, whatever the drive would take.
+            (By::Direct, _) if matches!(&io.buf, Buf::Window(w) if w.region().place() != Place::Host) => {
+                Alignment::PAGE_BYTES
+            }
             (By::Direct, Some(alignment)) => alignment.object_bytes,
             (By::Direct, None) => Alignment::PAGE_BYTES,
             (By::PageCache, _) => 1,

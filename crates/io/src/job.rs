@@ -6,13 +6,18 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
+use std::time::{Duration, Instant};
+
 use straightway_core::{
-    Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Plan, Policy, Result, Survey,
-    Transfer,
+    Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Place, Plan, Policy, Result,
+    Route, Survey, Transfer,
 };
 use straightway_sys::{File, Region, residency};
 
-use crate::settings::Settings;
+use crate::{
+    gds::{Pass, Proof},
+    settings::Settings,
+};
 
 /// How far a job has come, and the switch that stops it.
 #[derive(Debug, Default)]
@@ -43,7 +48,7 @@ impl Progress {
 }
 
 /// Which chunks a lane takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Track {
     /// Those that go to the drive.
     Drive,
@@ -59,6 +64,11 @@ pub struct Job {
     files: Vec<Arc<File>>,
     twins: Vec<Arc<File>>,
     region: Option<Arc<Region>>,
+    choice: Choice,
+    /// What it has of cuFile, where some of its bytes go that way.
+    pass: Option<Pass>,
+    /// When its planning began, and how long that took.
+    planned: (Instant, Duration),
     progress: Arc<Progress>,
     next_drive: AtomicUsize,
     next_cached: AtomicUsize,
@@ -98,6 +108,7 @@ impl Job {
         settings: &Settings,
     ) -> Result<Self> {
         assert_eq!(files.len(), twins.len(), "each file has one twin");
+        let start = Instant::now();
         let in_place = |(object, extent): (u32, Extent)| Move {
             object,
             extent,
@@ -109,7 +120,7 @@ impl Job {
         let onward: Vec<_> = twins.iter().map(|f| bare_survey(f)).collect();
         let policy = Policy::new(choice, settings.chunk_bytes);
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
-        Ok(Self::new(Direction::Across, plan, files, twins, None))
+        Ok(Self::new(Direction::Across, choice, plan, files, start).with_twins(twins))
     }
 
     fn with_region(
@@ -120,45 +131,56 @@ impl Job {
         choice: Choice,
         settings: &Settings,
     ) -> Result<Self> {
+        let start = Instant::now();
         let transfer = Transfer::new(direction, objects(&files), moves, region.bytes())?;
-        let surveys = match direction {
+        let mut surveys: Vec<_> = match direction {
             Direction::Out => files.iter().map(|f| bare_survey(f)).collect(),
             Direction::In | Direction::Across => survey(&files, &transfer, choice),
         };
+        let pass = settings
+            .gds
+            .survey(&files, &mut surveys, region, direction.leg(), choice)?;
         let policy = Policy {
             place: region.place(),
             region_address: region.address(),
+            cached_chunk_bytes: settings.cached_chunk_bytes(region.place()),
             ..Policy::new(choice, settings.chunk_bytes)
         };
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
-        Ok(Self::new(
-            direction,
-            plan,
-            files,
-            Vec::new(),
-            Some(Arc::clone(region)),
-        ))
+        Ok(Self {
+            region: Some(Arc::clone(region)),
+            pass,
+            ..Self::new(direction, choice, plan, files, start)
+        })
     }
 
     fn new(
         direction: Direction,
+        choice: Choice,
         plan: Plan,
         files: Vec<Arc<File>>,
-        twins: Vec<Arc<File>>,
-        region: Option<Arc<Region>>,
+        start: Instant,
     ) -> Self {
         Self {
+            planned: (start, start.elapsed()),
             direction,
+            choice,
             plan,
             files,
-            twins,
-            region,
+            twins: Vec::new(),
+            region: None,
+            pass: None,
             progress: Arc::default(),
             next_drive: AtomicUsize::new(0),
             next_cached: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             error: Mutex::new(None),
         }
+    }
+
+    fn with_twins(mut self, twins: Vec<Arc<File>>) -> Self {
+        self.twins = twins;
+        self
     }
 
     /// Shares how far it has come with `progress`, which may serve several jobs in turn.
@@ -171,6 +193,12 @@ impl Job {
     /// How far it has come.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
+    }
+
+    /// How long its planning took, unless that was after `since` and so counted already.
+    pub(crate) fn planning_before(&self, since: Instant) -> Duration {
+        let (start, took) = self.planned;
+        if start < since { took } else { Duration::ZERO }
     }
 
     /// Its plan.
@@ -193,11 +221,53 @@ impl Job {
         &self.twins
     }
 
-    /// The region of a job that has one.
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        self.region
-            .as_ref()
-            .expect("only a copy across has no region")
+    /// The region; a copy across has none.
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
+    }
+
+    /// What it has of cuFile.
+    pub(crate) fn pass(&self) -> Option<&Pass> {
+        self.pass.as_ref()
+    }
+
+    /// An error if the user insists on the direct route and it was another.
+    pub(crate) fn check_route(&self, proof: Proof) -> Result<()> {
+        if self.choice != Choice::Only(Route::Direct) || proof.is_direct() {
+            return Ok(());
+        }
+        let name = self
+            .files
+            .first()
+            .map_or_else(String::new, |f| f.object().name);
+        let (_, reason) = proof.route_and_reason();
+        Err(Error::new(
+            Kind::Unsupported,
+            "go direct with",
+            name,
+            format!("the bytes are there, but not by a direct way: {reason}"),
+        )
+        .with_hint("`straightway doctor` says what is missing; --route auto stages instead"))
+    }
+
+    /// Whether a chunk goes by way of the ring: the CPU and the drive reach into host memory only.
+    pub(crate) fn needs_slot(&self, chunk: &Chunk) -> bool {
+        let place = self.region.as_ref().map_or(Place::Host, |r| r.place());
+        match (place, chunk.route) {
+            _ if self.direction == Direction::Across => true,
+            (Place::Host, route) => route == Route::Staged,
+            (Place::Gpu(_), route) => route != Route::Direct,
+        }
+    }
+
+    /// Whether any chunk of a track goes by way of the ring.
+    pub(crate) fn needs_ring(&self, track: Track) -> bool {
+        let chunks = match track {
+            Track::Drive => self.plan.drive(),
+            // All alike.
+            Track::Cached => &self.plan.cached()[..1],
+        };
+        chunks.iter().any(|chunk| self.needs_slot(chunk))
     }
 
     /// The next chunk of a track that no lane has taken yet.
@@ -276,7 +346,11 @@ fn survey(files: &[Arc<File>], transfer: &Transfer, choice: Choice) -> Vec<Surve
     let one = |(file, hull): (&Arc<File>, Option<Extent>)| {
         let mut survey = bare_survey(file);
         if let (Choice::Auto, Some(_), Some(hull)) = (choice, survey.direct, hull) {
-            survey.resident = residency::resident(file, hull);
+            // A read says itself what was not there after all; across, the kernel reads for us.
+            survey.resident = match transfer.direction() {
+                Direction::In => residency::resident_by_sample(file, hull),
+                Direction::Out | Direction::Across => residency::resident(file, hull),
+            };
         }
         survey
     };

@@ -1,9 +1,11 @@
-//! A lane: one thread with one engine and its slots of the ring.
+//! A lane: one thread with one engine, one copy stage and its slots of the ring.
 //!
 //! A lane takes chunks from a job, keeps its engine's queue full, and brings every chunk home: a
-//! short transfer is continued, an interrupted one begun again, a staged one trimmed into the
-//! region, and a copy across turned round and written. Nothing on the way of one I/O allocates,
-//! locks or logs; what is counted goes into the lane's own [`Tally`].
+//! short transfer is continued, an interrupted one begun again, a staged one copied between its
+//! slot and the region, and a copy across turned round and written. Storage and copies are under
+//! way at the same time: copies are looked at whenever storage has answered, and waited for only
+//! when nothing else is left to do. Nothing on the way of one I/O allocates, locks or logs; what is
+//! counted goes into the lane's own [`Tally`].
 
 use std::{
     collections::VecDeque,
@@ -11,31 +13,42 @@ use std::{
 };
 
 use straightway_core::{Chunk, Direction, Leg, Result, Route};
-use straightway_sys::{Buf, Done, Io, Slot, Window};
+use straightway_sys::{Buf, Done, Io, Slot, cuda::Span};
 
 use crate::{
     engine::Engine,
-    flight::{Flight, Verdict, usize_of},
+    flight::{Flight, Verdict},
     job::{Job, Track},
+    settings::RingSize,
+    stage::{Copied, Copy, Heading, Stage},
     tally::{Tally, record},
 };
 
 /// How long a lane waits before it looks again whether it was asked to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// How long it waits for storage while copies are under way that the queue is hungry for. A copy of
+/// 4 MiB takes 76 us at the 55 GB/s of an H200's bus.
+const COPY_PATIENCE: Duration = Duration::from_micros(100);
+
 /// How often a failed job's lane waits that long for what is still in flight.
 const SETTLE_TRIES: u32 = 600;
 
-/// One thread's engine, slots and books.
+/// One thread's engine, stage, slots and books.
 #[derive(Debug)]
 pub(crate) struct Lane {
     track: Track,
     engine: Box<dyn Engine>,
+    depth: usize,
+    stage: Box<dyn Stage>,
+    ring: RingSize,
     slots: Vec<Slot>,
-    slot_count: usize,
-    slot_bytes: usize,
+    /// How many slots the ring has, whoever holds them now.
+    slots_made: usize,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
+    /// How many I/Os the engine has.
+    flying: usize,
     /// I/Os that the engine had no room for; at most one a flight.
     waiting: VecDeque<Io>,
     /// A chunk that no slot was free for.
@@ -43,32 +56,41 @@ pub(crate) struct Lane {
     /// Flights whose I/O was queued since the last poll.
     queued: Vec<u32>,
     done: Vec<Done>,
+    copied: Vec<Copied>,
+    spans: Vec<Span>,
     tally: Tally,
 }
 
 impl Lane {
-    /// A lane for `track` with a ring of `slot_count` slots, made when first needed.
+    /// A lane for `track`. Its ring is made when first needed.
     pub(crate) fn new(
         track: Track,
         engine: Box<dyn Engine>,
-        slot_count: usize,
-        slot_bytes: usize,
+        stage: Box<dyn Stage>,
+        ring: RingSize,
     ) -> Self {
         let depth = engine.capabilities().depth;
+        // Each slot may be in a copy while the queue is full of other I/Os.
+        let flights = depth + ring.slots;
         Self {
             track,
             engine,
+            depth,
+            stage,
+            ring,
             slots: Vec::new(),
-            slot_count,
-            slot_bytes,
-            flights: vec![None; depth],
-            free: (0..u32::try_from(depth).expect("depths are small"))
+            slots_made: 0,
+            flights: vec![None; flights],
+            free: (0..u32::try_from(flights).expect("depths and rings are small"))
                 .rev()
                 .collect(),
-            waiting: VecDeque::with_capacity(depth),
+            flying: 0,
+            waiting: VecDeque::with_capacity(flights),
             parked: None,
             queued: Vec::with_capacity(depth),
             done: Vec::with_capacity(depth),
+            copied: Vec::with_capacity(flights),
+            spans: Vec::new(),
             tally: Tally::new(),
         }
     }
@@ -94,40 +116,75 @@ impl Lane {
         tally
     }
 
-    /// Makes the ring, if this job needs one and there is none yet.
-    fn prepare(&mut self, job: &Job) -> Result<()> {
-        let needed = match self.track {
-            Track::Drive => job.plan().drive().iter().any(|c| needs_slot(job, c)),
-            Track::Cached => false,
-        };
-        if needed && self.slots.is_empty() {
-            self.slots = Slot::ring(self.slot_count, self.slot_bytes)?;
+    /// Makes the ring, if there is none yet.
+    pub(crate) fn make_ring(&mut self) -> Result<()> {
+        if self.slots.is_empty() {
+            self.slots = self.stage.ring(self.ring.slots, self.ring.slot_bytes)?;
+            self.slots_made = self.slots.len();
         }
-        self.tally.pinned_bytes = (self.slots.len() * self.slot_bytes) as u64;
+        Ok(())
+    }
+
+    fn prepare(&mut self, job: &Job) -> Result<()> {
+        if job.needs_ring(self.track) {
+            self.make_ring()?;
+        }
+        self.tally.pinned_bytes = (self.slots_made * self.ring.slot_bytes) as u64;
         Ok(())
     }
 
     /// Fills the queue, waits, brings home what is done; until nothing is left.
     fn drive(&mut self, job: &Job) -> Result<()> {
         loop {
-            self.fill(job);
+            self.fill(job)?;
             if self.free.len() == self.flights.len() {
                 return Ok(());
             }
-            let start = Instant::now();
-            self.stamp_queued(start);
-            let mut done = std::mem::take(&mut self.done);
-            let polled = self.engine.poll(&mut done, PATIENCE);
-            let now = Instant::now();
-            self.spend(now - start);
-            // Every completion is brought home, even after one of them failed: each has a slot.
-            let outcome = done
-                .drain(..)
-                .map(|completion| self.complete(job, completion, now))
-                .fold(Ok(()), Result::and);
-            self.done = done;
-            polled.and(outcome)?;
+            let storage_idles = self.flying == 0 && self.waiting.is_empty();
+            if !storage_idles {
+                self.poll_storage(job)?;
+            }
+            self.poll_copies(job, storage_idles)?;
         }
+    }
+
+    /// Takes what storage has done, waiting for it.
+    fn poll_storage(&mut self, job: &Job) -> Result<()> {
+        // A queue that is half full can be waited for; a hungrier one is fed by the copies.
+        let hungry = self.flying * 2 < self.depth && self.stage.in_flight() > 0;
+        let patience = if hungry { COPY_PATIENCE } else { PATIENCE };
+        let start = Instant::now();
+        self.stamp_queued(start);
+        let mut done = std::mem::take(&mut self.done);
+        let polled = self.engine.poll(&mut done, patience);
+        let now = Instant::now();
+        self.spend(now - start);
+        self.flying -= done.len();
+        // Every completion is brought home, even after one of them failed: each has a slot.
+        let outcome = done
+            .drain(..)
+            .map(|completion| self.complete(job, completion, now))
+            .fold(Ok(()), Result::and);
+        self.done = done;
+        polled.and(outcome)
+    }
+
+    /// Takes the copies that are done; where `wait` is set, waits for the oldest.
+    fn poll_copies(&mut self, job: &Job, wait: bool) -> Result<()> {
+        if self.stage.in_flight() == 0 {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let mut copied = std::mem::take(&mut self.copied);
+        self.stage.poll(&mut copied, wait);
+        let now = Instant::now();
+        self.tally.copying += now - start;
+        let outcome = copied
+            .drain(..)
+            .map(|copy| self.arrive(job, copy, now))
+            .fold(Ok(()), Result::and);
+        self.copied = copied;
+        outcome
     }
 
     /// Books what was queued since the last poll as handed over now.
@@ -149,87 +206,115 @@ impl Lane {
     }
 
     /// Takes up chunks until the queue is full, no slot is free, or none is left.
-    fn fill(&mut self, job: &Job) {
+    fn fill(&mut self, job: &Job) -> Result<()> {
         if job.is_stopped() {
             while let Some(io) = self.waiting.pop_front() {
                 self.land(io);
             }
         }
-        while let Some(io) = self.waiting.pop_front() {
+        while self.flying < self.depth {
+            let Some(io) = self.waiting.pop_front() else {
+                break;
+            };
             if !self.submit(io) {
-                return;
+                return Ok(());
             }
         }
-        while let Some(&tag) = self.free.last() {
-            let Some(chunk) = self.parked.take().or_else(|| job.take(self.track)) else {
-                return;
+        while self.waiting.is_empty() && self.flying < self.depth {
+            let Some(&tag) = self.free.last() else {
+                return Ok(());
             };
-            let needs_slot = needs_slot(job, &chunk);
-            if needs_slot && self.slots.is_empty() {
+            let Some(chunk) = self.parked.take().or_else(|| job.take(self.track)) else {
+                return Ok(());
+            };
+            if job.needs_slot(&chunk) && self.slots.is_empty() {
                 self.parked = Some(chunk);
-                return;
+                return Ok(());
             }
             self.free.pop();
-            let flight = Flight::new(chunk, job.direction(), Instant::now());
-            self.flights[tag as usize] = Some(flight);
-            let io = if needs_slot {
-                let slot = self.load_slot(job, &flight);
-                flight.slot_io(job, Buf::Slot(slot), tag)
-            } else {
-                flight.window_io(job, tag)
-            };
-            if !self.submit(io) {
-                return;
-            }
+            self.begin(
+                job,
+                Flight::new(chunk, job.direction(), Instant::now()),
+                tag,
+            )?;
         }
+        Ok(())
+    }
+
+    /// Sends a chunk on the first step of its way.
+    fn begin(&mut self, job: &Job, flight: Flight, tag: u32) -> Result<()> {
+        self.flights[tag as usize] = Some(flight);
+        if !job.needs_slot(&flight.chunk) {
+            self.submit(flight.window_io(job, tag));
+            return Ok(());
+        }
+        let mut slot = self
+            .slots
+            .pop()
+            .expect("it was looked for before the chunk was taken up");
+        let used = (self.slots_made - self.slots.len()) * self.ring.slot_bytes;
+        self.tally.staging_bytes_peak = self.tally.staging_bytes_peak.max(used as u64);
+        if job.direction() == Direction::Out {
+            flight.clear_gaps(job, &mut slot);
+            self.copy(job, tag, slot, Heading::Slot);
+            return self.poll_copies(job, false);
+        }
+        self.submit(flight.slot_io(job, slot, tag));
+        Ok(())
     }
 
     /// Hands an I/O to the engine; one that does not fit waits. Answers whether it fit.
     fn submit(&mut self, io: Io) -> bool {
         let tag = io.tag;
-        if self.track == Track::Cached {
+        let refused = if self.track == Track::Cached {
             // This engine runs the I/O while it is submitted.
             let start = Instant::now();
             self.queued.push(tag);
             self.stamp_queued(start);
             let refused = self.engine.submit(io).err();
             self.spend(start.elapsed());
-            self.waiting.extend(refused);
+            refused
         } else {
-            match self.engine.submit(io) {
-                Ok(()) => self.queued.push(tag),
-                Err(io) => self.waiting.push_back(io),
-            }
-        }
-        self.waiting.is_empty()
+            let refused = self.engine.submit(io).err();
+            self.queued.extend(refused.is_none().then_some(tag));
+            refused
+        };
+        let fits = refused.is_none();
+        self.flying += usize::from(fits);
+        self.waiting.extend(refused);
+        fits
     }
 
-    /// A free slot, filled with the region's bytes where it is to be written.
-    fn load_slot(&mut self, job: &Job, flight: &Flight) -> Slot {
-        let mut slot = self
-            .slots
-            .pop()
-            .expect("it was looked for before the chunk was taken up");
-        let used = ((self.slot_count - self.slots.len()) * self.slot_bytes) as u64;
-        self.tally.staging_bytes_peak = self.tally.staging_bytes_peak.max(used);
-        if job.direction() == Direction::Out {
-            let start = Instant::now();
-            let extent = flight.chunk.extent;
-            // What lies between the pieces is zero in the new file.
-            slot.as_mut_slice()[..usize_of(extent.bytes)].fill(0);
-            for piece in job.plan().pieces(&flight.chunk) {
-                let window = Window::new(job.region(), piece.at, usize_of(piece.extent.bytes));
-                window.spill_into(&mut slot, usize_of(piece.extent.offset - extent.offset));
-            }
-            self.book_copy(start);
-        }
-        slot
+    /// Starts the copy between a flight's slot and the region.
+    fn copy(&mut self, job: &Job, tag: u32, slot: Slot, heading: Heading) {
+        let start = Instant::now();
+        let flight = self.flights[tag as usize]
+            .as_mut()
+            .expect("a copy has its flight");
+        flight.submitted = start;
+        flight.spans(job, &mut self.spans);
+        let copy = Copy { tag, slot, heading };
+        let region = job.region().expect("only a copy across has no region");
+        self.stage.start(copy, region, &self.spans);
+        self.tally.copying += start.elapsed();
     }
 
-    fn book_copy(&mut self, start: Instant) {
-        let took = start.elapsed();
-        record(&mut self.tally.copy, took);
-        self.tally.copying += took;
+    /// Brings a copy that is over one step on: home, or to be written.
+    fn arrive(&mut self, job: &Job, copied: Copied, now: Instant) -> Result<()> {
+        let tag = copied.tag as usize;
+        let flight = self.flights[tag].expect("a copy in flight has its flight");
+        record(&mut self.tally.copy, now - flight.submitted);
+        match (copied.outcome, copied.slot) {
+            (Ok(()), Some(slot)) if flight.leg == Leg::Write => {
+                self.submit(flight.slot_io(job, slot, copied.tag));
+                Ok(())
+            }
+            (outcome, slot) => {
+                self.slots.extend(slot);
+                self.release(copied.tag);
+                outcome.map(|()| job.progress().add(flight.payload_bytes(job)))
+            }
+        }
     }
 
     /// Brings an I/O that came back one step on: again, onward or home.
@@ -239,6 +324,9 @@ impl Lane {
         record(&mut self.tally.storage, now - flight.submitted);
         self.tally.ios += 1;
         self.tally.storage_bytes += *done.result.as_ref().unwrap_or(&0) as u64;
+        if done.missed {
+            flight.miss();
+        }
         match flight.judge(job, done.io, done.result) {
             Verdict::Failed(io, error) => {
                 self.land(io);
@@ -253,60 +341,60 @@ impl Lane {
         Ok(())
     }
 
-    /// After a whole I/O: the next piece, the write of what was read, or home.
+    /// After a whole I/O: the write of what was read, the next piece, the copy, or home.
     fn onward(&mut self, job: &Job, mut flight: Flight, io: Io, now: Instant) {
         let tag = io.tag;
-        let chunk = flight.chunk;
+        let across = job.direction() == Direction::Across;
         let buffered = flight.route() == Route::Buffered;
         let bytes = if buffered {
             flight.piece(job).extent.bytes
         } else {
-            job.plan()
-                .pieces(&chunk)
-                .iter()
-                .map(|p| p.extent.bytes)
-                .sum()
+            flight.payload_bytes(job)
         };
-        let (route, reason) = match (flight.leg, chunk.onward) {
-            (Leg::Write, Some(onward)) => onward,
-            _ => (chunk.route, chunk.reason),
-        };
+        let (route, reason) = flight.route_and_reason();
         self.tally.count(flight.leg, route, reason, bytes);
-
-        let across = job.direction() == Direction::Across;
-        if across && flight.leg == Leg::Read {
-            flight.turn_round(now);
-            let mut buf = io.buf;
-            pad(job, &flight, &mut buf);
-            let io = flight.slot_io(job, buf, tag);
-            self.flights[tag as usize] = Some(flight);
-            self.submit(io);
-            return;
-        }
-        job.progress().add(bytes);
-        if let (Buf::Slot(slot), Direction::In) = (&io.buf, job.direction()) {
-            let start = Instant::now();
-            for piece in job.plan().pieces(&chunk) {
-                let window = Window::new(job.region(), piece.at, usize_of(piece.extent.bytes));
-                window.fill_from(slot, usize_of(piece.extent.offset - chunk.extent.offset));
+        match io.buf {
+            Buf::Slot(mut slot) if across && flight.leg == Leg::Read => {
+                flight.turn_round(now);
+                flight.clear_gaps(job, &mut slot);
+                self.flights[tag as usize] = Some(flight);
+                self.submit(flight.slot_io(job, slot, tag));
             }
-            self.book_copy(start);
+            buf if buffered && !across && flight.has_next_piece(job) => {
+                flight.next_piece(now);
+                self.flights[tag as usize] = Some(flight);
+                let next = match buf {
+                    Buf::Slot(slot) => flight.slot_io(job, slot, tag),
+                    Buf::Window(_) => {
+                        job.progress().add(bytes);
+                        flight.window_io(job, tag)
+                    }
+                };
+                self.submit(next);
+            }
+            Buf::Slot(slot) if job.direction() == Direction::In => {
+                self.copy(job, tag, slot, Heading::Region);
+            }
+            buf => {
+                // A slot's pieces are counted together, a window's one by one.
+                let whole = matches!(buf, Buf::Slot(_)).then(|| flight.payload_bytes(job));
+                job.progress().add(whole.unwrap_or(bytes));
+                self.land(Io { buf, ..io });
+            }
         }
-        if buffered && !across && flight.next_piece(job, now) {
-            self.flights[tag as usize] = Some(flight);
-            self.submit(flight.window_io(job, tag));
-            return;
-        }
-        self.land(io);
     }
 
     /// Ends a flight and takes its slot back.
     fn land(&mut self, io: Io) {
-        self.flights[io.tag as usize] = None;
-        self.free.push(io.tag);
+        self.release(io.tag);
         if let Buf::Slot(slot) = io.buf {
             self.slots.push(slot);
         }
+    }
+
+    fn release(&mut self, tag: u32) {
+        self.flights[tag as usize] = None;
+        self.free.push(tag);
     }
 
     /// After a failure: waits for what is still in flight, for it owns slots and parts of regions.
@@ -315,32 +403,26 @@ impl Lane {
             self.land(io);
         }
         self.queued.clear();
+        // The job has its error already; a second one says nothing new.
         for _ in 0..SETTLE_TRIES {
-            if self.free.len() == self.flights.len() {
+            let mut copied = std::mem::take(&mut self.copied);
+            while self.stage.in_flight() > 0 {
+                self.stage.poll(&mut copied, true);
+            }
+            for copy in copied.drain(..) {
+                self.release(copy.tag);
+                self.slots.extend(copy.slot);
+            }
+            self.copied = copied;
+            if self.flying == 0 {
                 return;
             }
             let mut done = std::mem::take(&mut self.done);
-            // The job has its error already; a second one says nothing new.
             let _ = self.engine.poll(&mut done, PATIENCE);
+            self.flying -= done.len();
             done.drain(..)
                 .for_each(|completion| self.land(completion.io));
             self.done = done;
         }
-    }
-}
-
-/// Whether a chunk goes by way of the ring.
-fn needs_slot(job: &Job, chunk: &Chunk) -> bool {
-    job.direction() == Direction::Across || chunk.route == Route::Staged
-}
-
-/// Zeroes what an aligned write of a ragged piece writes besides it.
-fn pad(job: &Job, flight: &Flight, buf: &mut Buf) {
-    let extent = flight.chunk.extent;
-    let piece = flight.piece(job).extent;
-    if let (Buf::Slot(slot), true) = (buf, piece != extent) {
-        let bytes = &mut slot.as_mut_slice()[..usize_of(extent.bytes)];
-        bytes[..usize_of(piece.offset - extent.offset)].fill(0);
-        bytes[usize_of(piece.end() - extent.offset)..].fill(0);
     }
 }

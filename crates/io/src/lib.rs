@@ -5,18 +5,24 @@
 //! each on its own thread. What comes back is a receipt.
 
 mod books;
+mod crew;
 pub mod draft;
 pub mod engine;
 pub mod executor;
 mod flight;
+pub mod gds;
 pub mod job;
 mod lane;
+pub mod limit;
+mod placement;
 pub mod settings;
+mod stage;
 mod tally;
 pub mod wrapper;
 
 pub use draft::Draft;
 pub use executor::Executor;
+pub use gds::{Gds, GdsUse};
 pub use job::{Job, Progress};
 pub use settings::Settings;
 pub use straightway_sys::{File, Region};

@@ -1,10 +1,12 @@
 //! How the executor is set up: lanes, depth, chunk size, memory, engine.
 
-use straightway_core::{Alignment, Bytes, Error, Kind, Rate, Result};
+use straightway_core::{Alignment, Bytes, Error, Kind, Place, Policy, Rate, Result};
 use straightway_sys::uring::DEPTH_MAX;
 
 use crate::{
-    engine::{Engine, cached::Cached, pool::Pool, ring::Ring},
+    engine::{Engine, cached::Cached, gds::Direct, pool::Pool, ring::Ring},
+    gds::{Gds, GdsUse},
+    job::Track,
     wrapper::{
         faulty::{Faults, Faulty},
         throttled::Throttled,
@@ -24,6 +26,15 @@ pub enum DriveEngine {
     Pool,
 }
 
+/// The ring of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSize {
+    /// How many slots it has.
+    pub slots: usize,
+    /// How long each is.
+    pub slot_bytes: usize,
+}
+
 /// How the executor is set up.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -37,9 +48,17 @@ pub struct Settings {
     pub chunk_bytes: u64,
     /// Memory of all rings together.
     pub staging_bytes: u64,
+    /// Lanes that copy between the page cache and a GPU.
+    pub gpu_lanes: u32,
+    /// The most that such a lane copies at once.
+    pub gpu_chunk_bytes: u64,
+    /// Pinned memory of all rings of one GPU together.
+    pub pinned_bytes: u64,
+    /// Whether GPUDirect Storage is used: [`GdsUse`](crate::gds::GdsUse).
+    pub gds: Gds,
     /// Which engine goes to the drive.
     pub engine: DriveEngine,
-    /// A limit on all drive lanes together.
+    /// A limit on all lanes to the drive together, and one on all to the page cache.
     pub rate_max: Option<Rate>,
     /// Failures to inject.
     pub faults: Option<Faults>,
@@ -50,12 +69,20 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cores = u32::try_from(cores).unwrap_or(1);
         Self {
             drive_lanes: 1,
-            cached_lanes: u32::try_from(cores).unwrap_or(1).min(LANES_MAX),
+            cached_lanes: cores.min(LANES_MAX),
             depth: 16,
             chunk_bytes: 1 << 20,
             staging_bytes: 64 << 20,
+            // 12 lanes of 4 MiB are the knee on an H200 host with 16 cores: with fewer the CPU is
+            // the limit, beyond 4 MiB the ring falls out of cache (`bench/results/`). Some cores
+            // are left to the application that waits for the bytes.
+            gpu_lanes: cores.saturating_sub(4).clamp(1, 12),
+            gpu_chunk_bytes: 4 << 20,
+            pinned_bytes: 128 << 20,
+            gds: Gds::default(),
             engine: DriveEngine::Auto,
             rate_max: None,
             faults: None,
@@ -63,6 +90,13 @@ impl Default for Settings {
         }
     }
 }
+
+/// The drive lanes of a GPU have one part in this many of its pinned memory; its page-cache lanes,
+/// which run side by side, the rest.
+const DRIVE_SHARE: u64 = 4;
+
+/// A page-cache lane fills one slot at a time: beyond this, its copies are never behind.
+const CACHED_SLOTS_MAX: usize = 8;
 
 /// More lanes than this find no core to run on.
 pub const LANES_MAX: u32 = 256;
@@ -82,6 +116,7 @@ impl Settings {
         for (what, count) in [
             ("drive lanes:", self.drive_lanes),
             ("page-cache lanes:", self.cached_lanes),
+            ("GPU lanes:", self.gpu_lanes),
         ] {
             if !lanes.contains(&count) {
                 return refuse(
@@ -99,9 +134,12 @@ impl Settings {
             );
         }
         let page = Alignment::PAGE_BYTES;
-        if self.chunk_bytes < page || !self.chunk_bytes.is_multiple_of(page) {
-            let allowed = "a multiple of 4 KiB is meant".to_owned();
-            return refuse("chunks of", Bytes(self.chunk_bytes).to_string(), allowed);
+        let most = Policy::CHUNK_BYTES_MAX;
+        for bytes in [self.chunk_bytes, self.gpu_chunk_bytes] {
+            if !(page..=most).contains(&bytes) || !bytes.is_multiple_of(page) {
+                let allowed = format!("a multiple of 4 KiB up to {} is meant", Bytes(most));
+                return refuse("chunks of", Bytes(bytes).to_string(), allowed);
+            }
         }
         let least = self.chunk_bytes * u64::from(self.drive_lanes);
         if self.staging_bytes < least {
@@ -117,24 +155,66 @@ impl Settings {
             .is_some_and(|rate| !(rate.0.is_finite() && rate.0 >= 1.0))
         {
             return refuse(
-                "a rate limit",
-                String::new(),
+                "a rate limit of",
+                self.rate_max.unwrap_or(Rate(0.0)).to_string(),
                 "at least 1 B/s is meant".to_owned(),
             );
         }
         Ok(())
     }
 
-    /// How many slots each drive lane's ring has.
-    pub fn slots_per_lane(&self) -> usize {
-        let slots = self.staging_bytes / u64::from(self.drive_lanes) / self.chunk_bytes;
-        usize::try_from(slots)
-            .unwrap_or(usize::MAX)
-            .min(self.depth as usize * 2)
+    /// An error where the pinned memory is too small for the lanes of a GPU. Apart from `check`,
+    /// because those who use no GPU need not care.
+    pub(crate) fn check_gpu(&self) -> Result<()> {
+        let drive = self.chunk_bytes * u64::from(self.drive_lanes) * DRIVE_SHARE;
+        let cached = self.gpu_chunk_bytes * u64::from(self.gpu_lanes) * DRIVE_SHARE;
+        let least = drive.max(cached.div_ceil(DRIVE_SHARE - 1));
+        if self.pinned_bytes >= least {
+            return Ok(());
+        }
+        let message = format!("each lane needs one chunk, {} in all", Bytes(least));
+        let target = format!("pinned memory of {}", Bytes(self.pinned_bytes));
+        Err(Error::new(Kind::Invalid, "run with", target, message))
     }
 
-    /// The engine of one drive lane.
-    pub(crate) fn drive_engine(&self) -> Result<Box<dyn Engine>> {
+    /// How many lanes serve a track and a place.
+    pub(crate) fn lanes(&self, track: Track, place: Place) -> u32 {
+        match (track, place) {
+            (Track::Drive, _) => self.drive_lanes,
+            (Track::Cached, Place::Host) => self.cached_lanes,
+            (Track::Cached, Place::Gpu(_)) => self.gpu_lanes,
+        }
+    }
+
+    /// The ring of each lane that serves a track and a place.
+    pub fn ring(&self, track: Track, place: Place) -> RingSize {
+        let drive_share = self.pinned_bytes / DRIVE_SHARE;
+        let bytes = match (track, place) {
+            (_, Place::Host) => self.staging_bytes,
+            (Track::Drive, Place::Gpu(_)) => drive_share,
+            (Track::Cached, Place::Gpu(_)) => self.pinned_bytes - drive_share,
+        };
+        let (slot_bytes, most) = match track {
+            Track::Drive => (self.chunk_bytes, self.depth as usize * 2),
+            Track::Cached => (self.cached_chunk_bytes(place), CACHED_SLOTS_MAX),
+        };
+        let slots = bytes / u64::from(self.lanes(track, place)) / slot_bytes;
+        RingSize {
+            slots: usize::try_from(slots).unwrap_or(usize::MAX).clamp(1, most),
+            slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The most that a chunk through the page cache has.
+    pub(crate) fn cached_chunk_bytes(&self, place: Place) -> u64 {
+        match place {
+            Place::Host => self.chunk_bytes,
+            Place::Gpu(_) => self.gpu_chunk_bytes,
+        }
+    }
+
+    /// The engine of one drive lane that serves `place`.
+    pub(crate) fn drive_engine(&self, place: Place) -> Result<Box<dyn Engine>> {
         let engine: Box<dyn Engine> = match self.engine {
             DriveEngine::Ring => Box::new(Ring::new(self.depth)?),
             DriveEngine::Pool => Box::new(Pool::new(self.depth)?),
@@ -147,6 +227,12 @@ impl Settings {
                 Err(error) => return Err(error),
             },
         };
+        let engine = match place {
+            Place::Gpu(_) if self.gds.when() != GdsUse::Off => {
+                Box::new(Direct::new(engine, self.gds.clone(), self.depth))
+            }
+            _ => engine,
+        };
         let lanes = f64::from(self.drive_lanes);
         let engine = match self.rate_max {
             Some(rate) => Box::new(Throttled::new(engine, Rate(rate.0 / lanes))),
@@ -157,7 +243,12 @@ impl Settings {
 
     /// The engine of one page-cache lane.
     pub(crate) fn cached_engine(&self) -> Box<dyn Engine> {
-        self.wrap(Box::new(Cached::default()))
+        let engine: Box<dyn Engine> = Box::new(Cached::default());
+        let lanes = f64::from(self.cached_lanes);
+        self.wrap(match self.rate_max {
+            Some(rate) => Box::new(Throttled::new(engine, Rate(rate.0 / lanes))),
+            None => engine,
+        })
     }
 
     fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
@@ -169,5 +260,40 @@ impl Settings {
             Some(trace) => Box::new(Traced::new(engine, trace.clone())),
             None => engine,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rings_of_a_gpu_s_lanes_stay_within_its_pinned_memory() {
+        let settings = Settings {
+            gpu_lanes: 12,
+            ..Settings::default()
+        };
+        let gpu = Place::Gpu(0);
+        let sum: usize = [(Track::Drive, 1), (Track::Cached, 12)]
+            .map(|(track, lanes)| {
+                let ring = settings.ring(track, gpu);
+                assert!(ring.slots >= 2, "a copy and the next read overlap");
+                lanes * ring.slots * ring.slot_bytes
+            })
+            .iter()
+            .sum();
+        assert_eq!(sum, 128 << 20);
+    }
+
+    #[test]
+    fn pinned_memory_too_small_for_a_gpu_s_lanes_is_refused_with_the_figure_and_only_there() {
+        let settings = Settings {
+            pinned_bytes: 8 << 20,
+            gpu_lanes: 3,
+            ..Settings::default()
+        };
+        settings.check().unwrap();
+        let error = settings.check_gpu().unwrap_err();
+        assert!(error.to_string().contains("16 MiB in all"), "{error}");
     }
 }

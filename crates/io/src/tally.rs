@@ -8,6 +8,8 @@ use straightway_core::{
     receipt::{Latency, Percentiles, RouteBytes},
 };
 
+use crate::gds::Proof;
+
 /// Latencies up to this are told apart; a longer one counts as this long.
 const LATENCY_NS_MAX: u64 = 1_000_000_000_000;
 
@@ -55,6 +57,15 @@ impl Tally {
     /// Counts payload bytes that took a route.
     pub(crate) fn count(&mut self, leg: Leg, route: Route, reason: Reason, bytes: u64) {
         *self.routes.entry((leg, route, reason)).or_default() += bytes;
+    }
+
+    /// Books what went by cuFile as what its counters prove that it was.
+    pub(crate) fn attribute(&mut self, leg: Leg, proof: Proof) {
+        let planned = (leg, Route::Direct, Reason::Aligned);
+        if let Some(bytes) = self.routes.remove(&planned) {
+            let (route, reason) = proof.route_and_reason();
+            self.count(leg, route, reason, bytes);
+        }
     }
 
     /// Adds another lane's counts.

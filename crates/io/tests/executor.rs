@@ -6,27 +6,17 @@
     reason = "tests"
 )]
 
+#[path = "fixture/files.rs"]
+mod files;
+
 use std::{fs, path::Path, sync::Arc};
 
+use files::{bytes_of, folder, write_file};
 use proptest::prelude::*;
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Route};
-use straightway_io::{Draft, Executor, File, Job, Region, Settings, wrapper::faulty::Faults};
-
-/// A folder on the file system of the checkout: the one for temporary files may lack O_DIRECT.
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
-}
-
-fn bytes_of(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 4096) as u8).collect()
-}
-
-fn write_file(path: &Path, len: usize) -> Arc<File> {
-    fs::write(path, bytes_of(len)).unwrap();
-    let file = File::open(path).unwrap();
-    file.sync().unwrap();
-    Arc::new(file)
-}
+use straightway_io::{
+    Draft, Executor, File, Job, Region, Settings, settings::DriveEngine, wrapper::faulty::Faults,
+};
 
 fn small() -> Settings {
     Settings {
@@ -207,6 +197,67 @@ fn an_io_error_in_mid_copy_leaves_nothing_behind_and_the_executor_usable() {
 }
 
 #[test]
+fn a_disk_that_fills_up_is_an_error_with_a_hint_on_every_engine_and_route() {
+    let folder = folder();
+    let source = write_file(&folder.path().join("source"), 2 << 20);
+    let target = folder.path().join("target");
+    for engine in [DriveEngine::Auto, DriveEngine::Pool] {
+        for choice in [Choice::Auto, Choice::Only(Route::Buffered)] {
+            let faults = Faults {
+                seed: 11,
+                error_per_mille: 50,
+                error_code: 28,
+                short_per_mille: 200,
+                late_per_mille: 200,
+            };
+            let settings = Settings {
+                faults: Some(faults),
+                engine,
+                ..small()
+            };
+            let executor = Executor::new(settings).unwrap();
+            let failed = (0..5).filter_map(|_| copy(&executor, &source, &target, choice).err());
+            let failed: Vec<_> = failed.collect();
+            assert!(!failed.is_empty(), "256 I/Os at 5 % have failures in them");
+            for error in failed {
+                assert_eq!(error.os_code(), Some(28), "{error}");
+                assert!(error.hint().is_some_and(|h| h.contains("free space")));
+            }
+            let names: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+            assert!(names.len() <= 2, "{names:?}");
+        }
+    }
+}
+
+#[test]
+fn an_io_error_out_of_the_page_cache_stops_all_lanes_and_names_the_file() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("f"), 4 << 20);
+    let faults = Faults {
+        seed: 3,
+        error_per_mille: 30,
+        error_code: 5,
+        ..Faults::default()
+    };
+    let settings = Settings {
+        faults: Some(faults),
+        cached_lanes: 4,
+        ..small()
+    };
+    let executor = Executor::new(settings).unwrap();
+    let errors = (0..10).filter_map(|_| {
+        let choice = Choice::Only(Route::Buffered);
+        read_whole(&executor, &file, choice).err()
+    });
+    let errors: Vec<_> = errors.collect();
+    assert!(!errors.is_empty(), "256 I/Os at 3 % have failures in them");
+    for error in errors {
+        assert_eq!(error.os_code(), Some(5));
+        assert!(error.to_string().contains("/f: "), "{error}");
+    }
+}
+
+#[test]
 fn short_late_and_reordered_ios_arrive_whole_all_the_same() {
     let folder = folder();
     let file = write_file(&folder.path().join("f"), 1_000_003);
@@ -217,8 +268,10 @@ fn short_late_and_reordered_ios_arrive_whole_all_the_same() {
             late_per_mille: 300,
             ..Faults::default()
         };
+        let engine = [DriveEngine::Auto, DriveEngine::Pool][seed as usize % 2];
         let executor = Executor::new(Settings {
             faults: Some(faults),
+            engine,
             ..small()
         })
         .unwrap();
@@ -344,9 +397,9 @@ proptest! {
         let file = write_file(&folder.path().join("f"), 260_000);
         prop_assume!(file.alignment().is_some());
         let engine = if pool {
-            straightway_io::settings::DriveEngine::Pool
+            DriveEngine::Pool
         } else {
-            straightway_io::settings::DriveEngine::Auto
+            DriveEngine::Auto
         };
         let executor = Executor::new(Settings { engine, ..small() }).unwrap();
         let mut at = 3;

@@ -324,7 +324,7 @@ impl Fluid {
 pub fn tune(fluid: &Fluid) -> (Vec<Choice>, Option<usize>) {
     let scaled = |size: Bytes, by: f64| bytes((size.0 as f64 * by).max(1.0));
     let mut choices = Vec::new();
-    for kmin in [0.5, 1.0, 4.0, 10.0] {
+    for kmin in [1.0, 4.0] {
         for kmax in [0.5, 1.0, 2.0, 4.0] {
             for pmax in [0.5, 1.0, 5.0, 20.0] {
                 let ecn = Ecn {

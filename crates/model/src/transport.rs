@@ -5,9 +5,16 @@
 //! Memory tiers (CXL) stand beside them, for they are asked about in the same breath, but they are
 //! loads and stores: a core's misses in flight over the latency, not queues of I/O.
 
+mod cxl;
+mod flit;
+
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+pub use self::{
+    cxl::{Cxl, Tiers},
+    flit::{Flit, FlitRates},
+};
 use crate::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME},
     provenance::{Basis, Formula, Source},
@@ -69,38 +76,6 @@ pub struct Fabric {
     pub iops_per_core: f64,
 }
 
-/// Memory reached by load and store.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Cxl {
-    /// The latency a claim starts from.
-    pub claimed_from: Seconds,
-    /// The latency it ends at.
-    pub claimed_to: Seconds,
-    /// The fastest real device.
-    pub latency_min: Seconds,
-    /// The slowest real device.
-    pub latency_max: Seconds,
-    /// Local memory.
-    pub dram: Seconds,
-    /// Cache lines a core keeps in flight.
-    pub lines: u64,
-}
-
-/// A PCIe link in FLIT mode.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Flit {
-    /// Lanes.
-    pub lanes: u64,
-    /// GT/s of a lane, which in FLIT mode is Gb/s.
-    pub gt_per_s: f64,
-    /// Largest payload of a packet.
-    pub payload: Bytes,
-    /// Header of a packet.
-    pub header: Bytes,
-}
-
 /// What follows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
@@ -136,42 +111,6 @@ pub struct Row {
     /// What bound it.
     pub bound_by: &'static str,
 }
-
-/// Memory tiers.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Tiers {
-    /// The fastest real device.
-    pub latency_s_min: f64,
-    /// What the claimed latencies come to.
-    pub claimed_gain: f64,
-    /// The same against the fastest real device.
-    pub gain_max: f64,
-    /// And against the slowest.
-    pub gain_min: f64,
-    /// The claimed latency over local memory's: below one is faster than memory in the socket.
-    pub claimed_over_dram: f64,
-    /// What a core reads from local memory.
-    pub dram_bytes_per_s: f64,
-    /// What a core reads from the fastest real device.
-    pub cxl_bytes_per_s_max: f64,
-    /// What a core reads from the slowest.
-    pub cxl_bytes_per_s_min: f64,
-}
-
-/// A FLIT link's rates, one direction.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FlitRates {
-    /// Bits on the wire.
-    pub raw_bytes_per_s: f64,
-    /// Space for packets: 236 of each 256 bytes.
-    pub packet_bytes_per_s: f64,
-    /// Payload at the largest packet.
-    pub payload_bytes_per_s: f64,
-}
-
-/// A 256-byte FLIT: 236 for packets, 6 DLP, 8 CRC, 6 FEC.
-const FLIT_BYTES: f64 = 256.0;
-const FLIT_PACKET_BYTES: f64 = 236.0;
 
 const NVME_OF: Source = Source::quoted(
     "NVMe over Fabrics practice",
@@ -246,30 +185,6 @@ impl Default for Media {
     }
 }
 
-impl Default for Cxl {
-    fn default() -> Self {
-        Self {
-            claimed_from: Seconds(1.5e-6),
-            claimed_to: Seconds(100e-9),
-            latency_min: Seconds(140e-9),
-            latency_max: Seconds(410e-9),
-            dram: Seconds(110e-9),
-            lines: 16,
-        }
-    }
-}
-
-impl Default for Flit {
-    fn default() -> Self {
-        Self {
-            lanes: 16,
-            gt_per_s: 64.0,
-            payload: Bytes(256),
-            header: Bytes(16),
-        }
-    }
-}
-
 /// The transports compared where a scenario names none.
 fn fabrics() -> Vec<Fabric> {
     let fabric = |name: &str, latency_us: f64, efficiency| Fabric {
@@ -321,21 +236,8 @@ impl Checked for Transport {
             c.range("iops", self.media.iops, 1.0..=1e12, "per s");
         });
         c.each("fabrics", &self.fabrics, 1..=64);
-        c.within("cxl", |c| {
-            let cxl = &self.cxl;
-            c.seconds("claimed_from", cxl.claimed_from, TIME_SOME);
-            c.seconds("claimed_to", cxl.claimed_to, TIME_SOME);
-            c.seconds("latency_min", cxl.latency_min, TIME_SOME);
-            c.seconds("latency_max", cxl.latency_max, TIME_SOME);
-            c.seconds("dram", cxl.dram, TIME_SOME);
-            c.count("lines", cxl.lines, 1..=1024);
-        });
-        c.within("flit", |c| {
-            c.count("lanes", self.flit.lanes, 1..=32);
-            c.range("gt_per_s", self.flit.gt_per_s, 2.5..=256.0, "GT/s");
-            c.bytes("payload", self.flit.payload, Bytes(4)..=Bytes(4096));
-            c.bytes("header", self.flit.header, Bytes(4)..=Bytes(64));
-        });
+        c.nested("cxl", &self.cxl);
+        c.nested("flit", &self.flit);
     }
 }
 
@@ -450,35 +352,6 @@ impl Fabric {
             .gbit_per_core
             .map_or(0.0, |gbit| io / Rate::gbit(gbit).0);
         1.0 / self.iops_per_core + bytes
-    }
-}
-
-impl Cxl {
-    fn tiers(&self) -> Tiers {
-        let core = |latency: Seconds| self.lines as f64 * 64.0 / latency.0;
-        Tiers {
-            latency_s_min: self.latency_min.0,
-            claimed_gain: self.claimed_from.0 / self.claimed_to.0,
-            gain_max: self.claimed_from.0 / self.latency_min.0,
-            gain_min: self.claimed_from.0 / self.latency_max.0,
-            claimed_over_dram: self.claimed_to.0 / self.dram.0,
-            dram_bytes_per_s: core(self.dram),
-            cxl_bytes_per_s_max: core(self.latency_min),
-            cxl_bytes_per_s_min: core(self.latency_max),
-        }
-    }
-}
-
-impl Flit {
-    fn rates(&self) -> FlitRates {
-        let raw = self.lanes as f64 * self.gt_per_s * 1e9 / 8.0;
-        let packets = raw * FLIT_PACKET_BYTES / FLIT_BYTES;
-        let (payload, header) = (self.payload.0 as f64, self.header.0 as f64);
-        FlitRates {
-            raw_bytes_per_s: raw,
-            packet_bytes_per_s: packets,
-            payload_bytes_per_s: packets * payload / (payload + header),
-        }
     }
 }
 

@@ -116,11 +116,11 @@ prop_compose! {
         for entry in &mut traffic {
             match entry {
                 Traffic::Incast(t) => {
-                    t.receiver = receiver.to_owned();
+                    receiver.clone_into(&mut t.receiver);
                     t.senders = others;
                 }
                 Traffic::Burst(t) => {
-                    t.receiver = receiver.to_owned();
+                    receiver.clone_into(&mut t.receiver);
                     t.senders = others;
                 }
                 _ => {}

@@ -1,11 +1,11 @@
 //! Copying files and folders, some dozens at a time, through the ring.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, sync::Arc};
 
 use straightway_core::{Choice, Error, Extent, Receipt, Result};
-use straightway_io::{Draft, Executor, File, Job, Progress};
+use straightway_io::{Draft, Executor, File, Job, Progress, draft};
 
-use crate::errand::{Errand, Pair};
+use crate::errand::{Errand, Folder, Pair};
 
 /// Files copied by one job. Each holds four descriptors open, and 1024 is a common limit.
 const FILES_PER_JOB: usize = 64;
@@ -24,9 +24,12 @@ pub struct Copier<'a> {
 impl Copier<'_> {
     /// Copies everything. Each file appears under its name when it is whole and durable.
     pub fn run(&self, errand: &Errand) -> Result<Receipt> {
-        for folder in &errand.folders {
-            fs::create_dir_all(folder).map_err(|e| Error::os("create", folder.display(), e))?;
-        }
+        let made = make_folders(&errand.folders)?;
+        let targets = errand.pairs.iter().map(|p| draft::folder_of(&p.target));
+        targets
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .for_each(draft::sweep);
         let batches = errand
             .pairs
             .chunks(FILES_PER_JOB)
@@ -38,6 +41,8 @@ impl Copier<'_> {
             std::os::unix::fs::symlink(&link.points_to, &link.target)
                 .map_err(|e| Error::os("create", link.target.display(), e))?;
         }
+        // Last and from the inside out: a folder that nobody may write takes no more files.
+        made.into_iter().rev().try_for_each(keep_mode)?;
         Ok(receipt)
     }
 
@@ -56,21 +61,34 @@ impl Copier<'_> {
                 Draft::new(&pair.target, file.bytes())?
             };
             extents.extend(data.into_iter().map(|extent| (number, extent)));
-            keep_permissions(&pair.source, &draft)?;
+            draft.file().set_mode(file.mode()?)?;
             files.push(Arc::new(file));
             drafts.push(draft);
         }
         let twins = drafts.iter().map(|d| Arc::clone(d.file())).collect();
         let job = Job::relay(files, twins, extents, self.choice, self.executor.settings())?;
         let job = job.with_progress(&self.progress);
-        Ok((job, || drafts.into_iter().try_for_each(Draft::commit)))
+        Ok((job, || Draft::commit_all(drafts)))
     }
 }
 
-/// Gives the copy the permissions of the original.
-fn keep_permissions(source: &Path, draft: &Draft) -> Result<()> {
-    let meta = fs::metadata(source).map_err(|e| Error::os("open", source.display(), e))?;
-    let mode = meta.permissions().mode() & 0o7777;
-    let failed = |e| Error::os("set the permissions of", draft.file().path().display(), e);
-    fs::set_permissions(draft.file().path(), fs::Permissions::from_mode(mode)).map_err(failed)
+/// Makes the folders that are not there yet, and answers which those are.
+fn make_folders(folders: &[Folder]) -> Result<Vec<&Folder>> {
+    let mut made = Vec::new();
+    for folder in folders {
+        let there = folder.target.is_dir();
+        fs::create_dir_all(&folder.target)
+            .map_err(|e| Error::os("create", folder.target.display(), e))?;
+        if !there {
+            made.push(folder);
+        }
+    }
+    Ok(made)
+}
+
+/// Gives a new folder the permissions of the original.
+fn keep_mode(folder: &Folder) -> Result<()> {
+    let mode = fs::Permissions::from_mode(folder.mode);
+    fs::set_permissions(&folder.target, mode)
+        .map_err(|e| Error::os("set the permissions of", folder.target.display(), e))
 }

@@ -2,7 +2,10 @@
 
 use std::{
     fs,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -22,6 +25,15 @@ pub struct Pair {
     pub bytes: u64,
 }
 
+/// A folder to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folder {
+    /// Where.
+    pub target: PathBuf,
+    /// The permission bits of the one that it is a copy of.
+    pub mode: u32,
+}
+
 /// A symbolic link inside a folder, and where its copy goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -35,7 +47,7 @@ pub struct Link {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errand {
     /// Folders to make.
-    pub folders: Vec<PathBuf>,
+    pub folders: Vec<Folder>,
     /// Files to copy.
     pub pairs: Vec<Pair>,
     /// Links to make again.
@@ -50,12 +62,14 @@ impl Errand {
     pub fn new(sources: &[PathBuf], target: &Path) -> Result<Self> {
         let into = target.is_dir();
         let mut errand = Self::default();
-        if sources.len() > 1 && !into {
-            let message = "several sources need a folder that exists";
-            return Err(
-                Error::new(Kind::Invalid, "copy into", target.display(), message)
+        let needs_folder = |why| {
+            Err(
+                Error::new(Kind::Invalid, "copy into", target.display(), why)
                     .with_hint(format!("mkdir -p {}", target.display())),
-            );
+            )
+        };
+        if sources.len() > 1 && !into {
+            return needs_folder("several sources need a folder that exists");
         }
         for source in sources {
             let meta = fs::metadata(source).map_err(|e| Error::os("open", source.display(), e))?;
@@ -65,7 +79,14 @@ impl Errand {
             };
             if meta.is_dir() {
                 check_outside(source, &target)?;
-                errand.add_folder(source, &target, 0)?;
+                if fs::metadata(&target).is_ok_and(|there| !there.is_dir()) {
+                    let message = "it is a file, and a folder is meant";
+                    let at = target.display();
+                    return Err(Error::new(Kind::Invalid, "copy into", at, message));
+                }
+                errand.add_folder(source, &target, &meta, 0)?;
+            } else if !into && target.as_os_str().as_bytes().ends_with(b"/") {
+                return needs_folder("it ends in a slash, and there is no such folder");
             } else {
                 errand.add_file(source, &target, &meta)?;
             }
@@ -104,12 +125,21 @@ impl Errand {
         Ok(())
     }
 
-    fn add_folder(&mut self, source: &Path, target: &Path, depth: usize) -> Result<()> {
+    fn add_folder(
+        &mut self,
+        source: &Path,
+        target: &Path,
+        meta: &fs::Metadata,
+        depth: usize,
+    ) -> Result<()> {
         if depth > DEPTH_MAX {
             let message = format!("folders are nested deeper than {DEPTH_MAX}");
             return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
         }
-        self.folders.push(target.to_owned());
+        self.folders.push(Folder {
+            target: target.to_owned(),
+            mode: meta.mode() & 0o777,
+        });
         let failed = |e| Error::os("list", source.display(), e);
         let mut entries: Vec<_> = fs::read_dir(source)
             .map_err(failed)?
@@ -129,7 +159,7 @@ impl Errand {
                     target: to,
                 });
             } else if meta.is_dir() {
-                self.add_folder(&from, &to, depth + 1)?;
+                self.add_folder(&from, &to, &meta, depth + 1)?;
             } else {
                 self.add_file(&from, &to, &meta)?;
             }
@@ -158,7 +188,13 @@ fn check_outside(source: &Path, target: &Path) -> Result<()> {
         fs::canonicalize(source).map_err(|e| Error::os("open", source.display(), e))?;
     let mut folder = Some(target);
     while let Some(part) = folder {
-        if let Ok(real) = fs::canonicalize(part) {
+        // A path of one name lies in the current folder, though its parent is written as nothing.
+        let here = if part.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            part
+        };
+        if let Ok(real) = fs::canonicalize(here) {
             if real.starts_with(&source_real) {
                 let message = format!("{} is inside it", target.display());
                 return Err(Error::new(Kind::Invalid, "copy", source.display(), message));

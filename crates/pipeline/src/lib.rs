@@ -5,4 +5,4 @@ pub mod errand;
 pub mod verify;
 
 pub use copy::Copier;
-pub use errand::{Errand, Link, Pair};
+pub use errand::{Errand, Folder, Link, Pair};

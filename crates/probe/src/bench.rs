@@ -4,21 +4,26 @@
 //! receipt. A point is run several times and the run with the median rate counts: on a shared
 //! machine the best run is luck and the mean is somebody else's load.
 
+mod limits;
 mod outcome;
 mod work;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Receipt, Result, Route};
+use straightway_io::Progress;
 
+use crate::memory::Memory;
+
+pub use limits::Limit;
 pub use outcome::{Knee, Outcome};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// The file from front to back into one region of host memory.
+    /// The file from front to back into one region.
     Read,
     /// The same region to a new file, synced at the end.
     Write,
@@ -70,6 +75,8 @@ impl Track {
 pub struct Spec {
     /// A file to read, or a folder to make one in.
     pub path: PathBuf,
+    /// Whose memory the bytes go to and come from.
+    pub memory: Memory,
     /// How long the file is to be, where one is made.
     pub bytes: u64,
     /// Which series.
@@ -106,8 +113,12 @@ pub struct Sample {
     pub receipt: Receipt,
 }
 
-/// Measures everything in `spec`, telling `progress` before each point which one it is, of how
-/// many. What was measured before an error or a `false` from `progress` is lost.
-pub fn run(spec: &Spec, progress: &mut dyn FnMut(usize, usize, &str) -> bool) -> Result<Outcome> {
-    work::Bench::new(spec)?.run(progress)
+/// Measures everything in `spec`, telling `begins` before each point which one it is, of how many.
+/// What was measured before an error, or before `progress` was cancelled, is lost.
+pub fn run(
+    spec: &Spec,
+    progress: &Arc<Progress>,
+    begins: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Outcome> {
+    work::Bench::new(spec, progress)?.run(begins)
 }

@@ -169,7 +169,7 @@ unsafe extern "C" fn cuFileDriverGetProperties(properties: *mut u32) -> Status {
         0,
         128 << 10,
         1 << 10,
-        32 << 20,
+        world.plan.device_pinned_kib,
         128,
         0,
     ];

@@ -8,7 +8,7 @@
 //!   copy runs, so a slot that is reused too early delivers the wrong ones.
 //! - Device memory cannot be touched by the CPU: its addresses are mapped without any access.
 //! - Any call can be told to fail, and so can a copy half-way.
-//! - Misuse is counted: memory freed under a copy, copies from memory that is not pinned, handles
+//! - Misuse is counted: a slot used or memory freed under a copy, copies from memory that is not pinned, handles
 //!   used after they were destroyed.
 //!
 //! It proves ordering and error handling, never speed.

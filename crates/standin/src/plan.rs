@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) cufile: CufileMode,
     /// The version cuFile claims.
     pub(crate) cufile_version: i32,
+    /// How much device memory cuFile says may be registered.
+    pub(crate) device_pinned_kib: u32,
     /// Calls that fail.
     pub(crate) failures: Vec<Failure>,
 }
@@ -72,6 +74,7 @@ impl Default for Plan {
             piece_bytes: u64::MAX,
             cufile: CufileMode::Compat,
             cufile_version: 1150,
+            device_pinned_kib: 32 << 20,
             failures: Vec::new(),
         }
     }
@@ -104,6 +107,7 @@ impl Plan {
             "piece_bytes" => self.piece_bytes = value.parse().ok()?,
             "cufile" => self.cufile = CufileMode::parse(value)?,
             "cufile_version" => self.cufile_version = value.parse().ok()?,
+            "device_pinned_kib" => self.device_pinned_kib = value.parse().ok()?,
             "fail" => self.failures.push(Failure::parse(value)?),
             _ => return None,
         }

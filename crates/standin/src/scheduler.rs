@@ -21,6 +21,21 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
+    /// A number that follows from the host's bytes: if it is another when the copy runs, somebody
+    /// used the slot while it was the copy's.
+    pub(crate) fn fingerprint(self) -> u64 {
+        // SAFETY: the host range is the caller's to give, and is pinned, so it is mapped.
+        let bytes = unsafe { std::slice::from_raw_parts(self.host as *const u8, self.len) };
+        let (words, rest) = bytes.as_chunks::<8>();
+        let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+        let all = words.chain(rest.iter().map(|byte| u64::from(*byte)));
+        all.fold(1, |sum, word| {
+            (sum ^ word)
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .rotate_left(29)
+        })
+    }
+
     /// Moves the bytes. The caller has found the allocation that holds all of the device's.
     pub(crate) fn run(self, allocation: &Allocation) {
         let (device, host) = (allocation.behind(self.device), self.host as *mut u8);
@@ -38,7 +53,10 @@ impl Copy {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
-    Copy(Copy),
+    Copy {
+        copy: Copy,
+        fingerprint: u64,
+    },
     /// The event passes.
     Record {
         event: usize,
@@ -90,6 +108,17 @@ impl World {
         Some(())
     }
 
+    /// Drops what a dead context left undone: it would never have run.
+    pub(crate) fn forget_work(&mut self) {
+        self.streams.retain(|_, queue| {
+            queue.ops.clear();
+            !queue.is_doomed
+        });
+        for mark in self.events.values_mut() {
+            mark.passed = mark.recorded;
+        }
+    }
+
     /// Destroys a stream as the driver does: at once for its owner, later for what is in it.
     pub(crate) fn doom(&mut self, stream: usize) -> Option<()> {
         let is_dead = self.fatal.is_some();
@@ -118,7 +147,7 @@ impl World {
     fn copies(&self) -> impl Iterator<Item = &Copy> {
         let ops = self.streams.values().flat_map(|queue| &queue.ops);
         ops.filter_map(|op| match op {
-            Op::Copy(copy) => Some(copy),
+            Op::Copy { copy, .. } => Some(copy),
             Op::Record { .. } => None,
         })
     }
@@ -152,7 +181,7 @@ impl World {
             self.streams.remove(&stream);
         }
         match op {
-            Op::Copy(copy) => self.run_copy(copy),
+            Op::Copy { copy, fingerprint } => self.run_copy(copy, fingerprint),
             Op::Record { event, generation } => {
                 if let Some(mark) = self.events.get_mut(&event) {
                     mark.passed = mark.passed.max(generation);
@@ -162,9 +191,12 @@ impl World {
     }
 
     /// Moves the bytes as they are *now*: what the source held when the copy was queued is gone.
-    fn run_copy(&mut self, copy: Copy) {
+    fn run_copy(&mut self, copy: Copy, fingerprint: u64) {
         if self.fatal.is_some() {
             return;
+        }
+        if copy.fingerprint() != fingerprint {
+            self.misuse(format!("the slot of {copy:?} was used before the copy ran"));
         }
         if let Some(code) = self.call("copy") {
             self.fatal = Some(code);

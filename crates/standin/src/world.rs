@@ -118,6 +118,9 @@ impl World {
 
     /// Puts a new plan in force, and forgets calls, misuses and faults; what is held stays held.
     pub(crate) fn set_plan(&mut self, plan: Plan) {
+        if self.fatal.is_some() {
+            self.forget_work();
+        }
         self.random = plan.seed;
         self.plan = plan;
         self.calls.clear();

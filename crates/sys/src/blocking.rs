@@ -1,22 +1,60 @@
 //! An I/O run here and now, by `pread` or `pwrite`.
 
-use std::{io, os::fd::AsRawFd};
+use std::{
+    io,
+    os::fd::{AsRawFd, RawFd},
+};
 
-use crate::request::{Done, Io, Op};
+use crate::request::{By, Done, Io, Op};
 
 /// Runs `io` and waits for it. An interrupted call is begun again.
+///
+/// A read through the page cache is first asked for without waiting: what comes back so was
+/// resident, which no question asked beforehand can promise. The rest is then read as usual.
 pub fn run(io: Io) -> Done {
     let fd = io.file.descriptor(io.by).as_raw_fd();
-    let pointer = io.pointer();
     let Ok(offset) = libc::off_t::try_from(io.offset) else {
-        return Done {
-            io,
-            result: Err(io::ErrorKind::InvalidInput.into()),
-        };
+        return Done::new(io, Err(io::ErrorKind::InvalidInput.into()));
     };
+    if (io.op, io.by) == (Op::Read, By::PageCache) {
+        match at_once(&io, fd, offset) {
+            Ok(moved) if moved == io.bytes => return Done::new(io, Ok(moved)),
+            // Nothing more may mean the file's end or a file system that cannot tell: ask again.
+            Ok(0) => return wait(io, fd, offset),
+            Ok(moved) => {
+                return Done {
+                    missed: true,
+                    ..Done::new(io, Ok(moved))
+                };
+            }
+            Err(error) => {
+                let missed = error.kind() == io::ErrorKind::WouldBlock;
+                return Done {
+                    missed,
+                    ..wait(io, fd, offset)
+                };
+            }
+        }
+    }
+    wait(io, fd, offset)
+}
+
+/// Reads what is in the page cache, and no more.
+fn at_once(io: &Io, fd: RawFd, offset: libc::off_t) -> io::Result<usize> {
+    let part = libc::iovec {
+        iov_base: io.pointer().cast(),
+        iov_len: io.bytes,
+    };
+    // SAFETY: the descriptor is open (the file owns it), and the buffer is in bounds, owned by
+    // `io`, and not touched by anyone else until this returns.
+    let moved = unsafe { libc::preadv2(fd, &raw const part, 1, offset, libc::RWF_NOWAIT) };
+    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+}
+
+fn wait(io: Io, fd: RawFd, offset: libc::off_t) -> Done {
+    let pointer = io.pointer();
     loop {
-        // SAFETY: the descriptor is open (the file owns it), and the buffer is in bounds, owned by
-        // `io`, and not touched by anyone else until this returns.
+        // SAFETY: as in `at_once`.
         let moved = unsafe {
             match io.op {
                 Op::Read => libc::pread(fd, pointer.cast(), io.bytes, offset),
@@ -26,7 +64,7 @@ pub fn run(io: Io) -> Done {
         let result = usize::try_from(moved).map_err(|_| io::Error::last_os_error());
         match result {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return Done { io, result },
+            result => return Done::new(io, result),
         }
     }
 }

@@ -9,7 +9,7 @@
 //! allocator prefers `cuMemAllocAsync`, whose memory cuFile refuses. So [`api`] takes the library
 //! and the types from cudarc, resolves each function by itself, and reads codes as open numbers.
 //!
-//! The nouns fit together so that memory cannot vanish under a copy: a [`Slot`] of pinned memory is
+//! The nouns fit together so that memory cannot vanish under a copy: a [`Slot`](crate::Slot) of pinned memory is
 //! handed *into* a copy and comes back out of [`Copying`] when its event has passed, and the copy
 //! holds the [`DeviceMemory`] meanwhile. A context is pushed on the calling thread for each
 //! operation and popped after it, so any thread may use any of these, and the thread's own current
@@ -23,8 +23,7 @@ mod device;
 mod device_memory;
 mod driver;
 mod event;
-mod pinned;
-mod slot;
+mod pin;
 mod stream;
 
 pub use code::Code;
@@ -33,9 +32,10 @@ pub use copying::{Copying, Refused};
 pub use device::{ComputeMode, Device};
 pub use device_memory::DeviceMemory;
 pub use driver::{DRIVER_VERSION_MIN, Driver, Version};
-pub use pinned::PinnedMemory;
-pub use slot::Slot;
 pub use stream::{Span, Stream};
+
+pub(crate) use event::Event;
+pub(crate) use pin::Pin;
 
 /// Whatever keeps lent memory alive: a tensor, a mapping, or `Arc::new(())` where the caller
 /// promises it by other means.

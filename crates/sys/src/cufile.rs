@@ -23,6 +23,7 @@ mod file_handle;
 mod library;
 mod opening;
 mod registered_memory;
+mod registration;
 mod session;
 
 pub use code::OpCode;
@@ -30,6 +31,7 @@ pub use counters::{Counters, Paths, Watch};
 pub use file_handle::{FileHandle, Request};
 pub use library::{Library, Parameter};
 pub use registered_memory::RegisteredMemory;
+pub use registration::Registration;
 pub use session::{CuFile, Properties};
 
 /// File offset, size, buffer address and buffer offset must be multiples of this to go direct.

@@ -16,8 +16,9 @@ use std::{
 
 use rustix::fs::{
     Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
-    fallocate, fdatasync, fstat, ftruncate, open, seek, statx, syncfs,
+    fallocate, fchmod, fdatasync, fstat, fstatfs, ftruncate, open, seek, stat, statx, syncfs,
 };
+use rustix::io::{Errno, pread};
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
 
 use crate::request::By;
@@ -41,51 +42,59 @@ pub struct File {
 impl File {
     /// Opens an existing file (or block device) to read.
     pub fn open(path: &Path) -> Result<Self> {
-        let buffered = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| Error::os("open", path.display(), e.into()))?;
-        let stat = fstat(&buffered).map_err(|e| Error::os("open", path.display(), e.into()))?;
+        let failed = |errno: Errno| Error::os("open", path.display(), errno.into());
+        let refuse = |why| Err(Error::new(Kind::Invalid, "read", path.display(), why));
+        // What it is, is asked before it is opened: opening a pipe waits for its writer.
+        match FileType::from_raw_mode(stat(path).map_err(failed)?.st_mode) {
+            FileType::RegularFile | FileType::BlockDevice => {}
+            FileType::Directory => return refuse("it is a folder, and a file is meant"),
+            _ => return refuse("it is neither a file nor a block device"),
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let buffered = open(path, flags, Mode::empty()).map_err(failed)?;
+        let stat = fstat(&buffered).map_err(failed)?;
         let bytes = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => u64::try_from(stat.st_size).unwrap_or(0),
-            FileType::BlockDevice => seek(&buffered, SeekFrom::End(0))
-                .map_err(|e| Error::os("measure", path.display(), e.into()))?,
-            FileType::Directory => {
-                return Err(Error::new(
-                    Kind::Invalid,
-                    "read",
-                    path.display(),
-                    "it is a folder, and a file is meant",
-                ));
-            }
-            _ => {
-                let message = "it is neither a file nor a block device";
-                return Err(Error::new(Kind::Invalid, "read", path.display(), message));
-            }
+            FileType::BlockDevice => seek(&buffered, SeekFrom::End(0)).map_err(failed)?,
+            _ => u64::try_from(stat.st_size).unwrap_or(0),
         };
-        Ok(Self::with_direct(path, bytes, buffered, OFlags::RDONLY))
+        // The kernel's own files (/proc) say that they are empty and are not: a copy by their
+        // length would be empty and look whole.
+        if bytes == 0 && pread(&buffered, &mut [0_u8; 1], 0).is_ok_and(|read| read > 0) {
+            return refuse("it says that it has no bytes, and yet it has");
+        }
+        Ok(Self::with_direct(
+            path,
+            path,
+            bytes,
+            buffered,
+            OFlags::RDONLY,
+        ))
     }
 
     /// Creates a file that must not exist yet, with room for `bytes`, to write.
     ///
     /// Room is set aside at once: a disk that is too full says so before any byte is written.
     pub fn create(path: &Path, bytes: u64) -> Result<Self> {
-        let file = Self::create_sparse(path, bytes)?;
+        let file = Self::create_for(path, path, bytes)?;
         file.reserve()?;
         Ok(file)
     }
 
-    /// Creates a file that must not exist yet and will have holes, to write.
-    pub fn create_sparse(path: &Path, bytes: u64) -> Result<Self> {
+    /// Creates a file that must not exist yet under the name `path`, to write. It is meant to
+    /// become `target`, and that is the name that it and its errors go by.
+    pub fn create_for(target: &Path, path: &Path, bytes: u64) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let buffered = open(path, flags, Mode::from_raw_mode(0o666))
-            .map_err(|e| Error::os("create", path.display(), e.into()))?;
-        let file = Self::with_direct(path, bytes, buffered, OFlags::RDWR);
+            .map_err(|e| Error::os("create", target.display(), e.into()))?;
+        let file = Self::with_direct(target, path, bytes, buffered, OFlags::RDWR);
         // At its full length from the start, to whole pages: a direct write that makes a file longer
         // is run alone by most file systems, and one inside it beside others. It is cut at the end.
         file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
         Ok(file)
     }
 
-    fn reserve(&self) -> Result<()> {
+    /// Sets its room aside: a disk that is too full says so before any byte is written.
+    pub fn reserve(&self) -> Result<()> {
         if self.bytes == 0 {
             return Ok(());
         }
@@ -96,7 +105,13 @@ impl File {
         }
     }
 
-    fn with_direct(path: &Path, bytes: u64, buffered: OwnedFd, access: OFlags) -> Self {
+    fn with_direct(
+        name: &Path,
+        path: &Path,
+        bytes: u64,
+        buffered: OwnedFd,
+        access: OFlags,
+    ) -> Self {
         let alignment = direct_alignment(&buffered);
         let direct = alignment.and_then(|_| {
             open(
@@ -108,7 +123,7 @@ impl File {
         });
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            path: path.to_owned(),
+            path: name.to_owned(),
             bytes,
             buffered,
             alignment: alignment.filter(|_| direct.is_some()),
@@ -121,7 +136,7 @@ impl File {
         self.id
     }
 
-    /// Its path.
+    /// Its path, or the one that it is meant to have.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -171,6 +186,18 @@ impl File {
             at = end;
         }
         Ok(extents)
+    }
+
+    /// Who may do what with it: the permission bits, without those that lend the owner's rights.
+    pub fn mode(&self) -> Result<u32> {
+        let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
+        Ok(stat.st_mode & 0o777)
+    }
+
+    /// Sets its permission bits.
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        fchmod(&self.buffered, Mode::from_raw_mode(mode))
+            .map_err(|e| self.error("set the permissions of", e.into()))
     }
 
     /// How long it is now, and an error if that is not what it was when it was opened.
@@ -251,9 +278,20 @@ impl fmt::Debug for File {
 
 /// What direct I/O on this file asks for, by the kernel's own word where it gives one.
 fn direct_alignment(file: &OwnedFd) -> Option<Alignment> {
+    // Since Linux 6.6 tmpfs takes O_DIRECT and makes it the same copy as without, on one core.
+    const TMPFS_MAGIC: i128 = 0x0102_1994;
+    const OVERLAY_MAGIC: i128 = 0x794C_7630;
+    let file_system = fstatfs(file).map_or(0, |fs| i128::from(fs.f_type));
+    if file_system == TMPFS_MAGIC {
+        return None;
+    }
     // Linux 6.1 and later say; 0 means that there is no direct I/O.
     let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    // An overlay says what the file system below says; silence there may be tmpfs.
+    if !known && file_system == OVERLAY_MAGIC {
+        return None;
+    }
     if !known {
         // Older kernels: a page suits every file system that takes O_DIRECT at all, and opening
         // with it tells whether this one does.

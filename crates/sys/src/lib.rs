@@ -12,6 +12,7 @@ pub mod cufile;
 pub mod drive;
 pub mod ethtool;
 pub mod file;
+pub mod limit;
 pub mod manifest;
 pub mod memory;
 pub mod mount;

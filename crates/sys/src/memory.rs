@@ -6,11 +6,16 @@
 
 use std::{
     ptr::NonNull,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use straightway_core::{Bytes, Error, Result, extent::up};
+
+use crate::cuda::{Context, Pin};
 
 /// A huge page on x86-64 and on most arm64 kernels.
 const HUGE_BYTES: usize = 2 << 20;
@@ -26,6 +31,8 @@ pub struct HostMemory {
     bytes: usize,
     map: NonNull<u8>,
     map_bytes: usize,
+    /// Its registration with the CUDA driver, once it has one.
+    pin: OnceLock<Pin>,
 }
 
 // SAFETY: the mapping belongs to this value alone and has no thread affinity; all access to its
@@ -87,6 +94,7 @@ impl HostMemory {
             bytes,
             map,
             map_bytes,
+            pin: OnceLock::new(),
         })
     }
 
@@ -103,6 +111,23 @@ impl HostMemory {
         // Linux before 5.14 lacks it: the pages then come with the first transfer, as they would
         // have without this call.
         let _ = populated;
+    }
+
+    /// Lets GPUs reach it by themselves, until it goes. Pinned once is pinned for all devices.
+    pub fn pin(&self, context: &Context) -> Result<()> {
+        if self.is_pinned() {
+            return Ok(());
+        }
+        // SAFETY: the range is this value's own mapping, which outlives the pin: see `drop`.
+        let pin = unsafe { Pin::new(context, self.start, self.bytes) }?;
+        // Another thread's pin of the same memory would have been refused by the driver.
+        let _ = self.pin.set(pin);
+        Ok(())
+    }
+
+    /// Whether GPUs can reach it by themselves.
+    pub fn is_pinned(&self) -> bool {
+        self.pin.get().is_some()
     }
 
     /// A number that no other memory of this process has or will have.
@@ -123,6 +148,7 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
+        drop(self.pin.take());
         // SAFETY: the mapping was made by `new` and nobody else unmaps it; slots and windows into
         // it hold an `Arc` of it, so none is left.
         let unmapped = unsafe { munmap(self.map.as_ptr().cast(), self.map_bytes) };

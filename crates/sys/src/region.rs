@@ -2,20 +2,33 @@
 //!
 //! A region is an address, a length and a place, never a `&[u8]`: device memory has no such thing,
 //! and host memory that a drive is writing to must not have one either. While a transfer runs, its
-//! parts hold [`Window`]s, and each window an `Arc` of the region; the bytes of a host region are
-//! lent out only by `&mut`, which needs the last `Arc`. A region freed or read while in use is thus
-//! not an error but impossible.
+//! parts hold [`Window`]s, and each window an `Arc` of the region; the bytes of a region are lent
+//! out only by `&mut`, which needs the last `Arc`. A region freed or read while in use is thus not
+//! an error but impossible.
 
 use std::sync::Arc;
 
-use straightway_core::{Place, Result};
+use straightway_core::{Error, Kind, Place, Result};
 
-use crate::{memory::HostMemory, slot::Slot};
+use crate::{
+    cuda::{Context, DeviceMemory, Owner},
+    cufile::Registration,
+    memory::HostMemory,
+    slot::Slot,
+};
 
 /// Memory that bytes land in or leave from.
 #[derive(Debug)]
 pub struct Region {
-    memory: HostMemory,
+    memory: Memory,
+    bytes: u64,
+    registration: Arc<Registration>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Host(HostMemory),
+    Device(Arc<DeviceMemory>),
 }
 
 impl Region {
@@ -23,35 +36,133 @@ impl Region {
     pub fn host(bytes: u64) -> Result<Self> {
         let memory = HostMemory::new(bytes)?;
         memory.populate();
-        Ok(Self { memory })
+        Ok(Self::new(Memory::Host(memory), bytes))
+    }
+
+    /// Memory of the context's GPU, which holds whatever was there before.
+    pub fn device(context: &Context, bytes: u64) -> Result<Self> {
+        let memory = DeviceMemory::allocate(context, length(bytes.max(1))?)?;
+        Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
+    }
+
+    /// Memory of the context's GPU that is somebody else's, who is kept until the region goes.
+    ///
+    /// Refused unless the driver confirms that all of it is memory of that GPU.
+    pub fn lent(context: &Context, address: u64, bytes: u64, owner: Owner) -> Result<Self> {
+        let memory = DeviceMemory::lend(context, address, length(bytes)?, owner)?;
+        Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
+    }
+
+    fn new(memory: Memory, bytes: u64) -> Self {
+        Self {
+            memory,
+            bytes,
+            registration: Arc::default(),
+        }
     }
 
     /// Where it is.
     pub fn place(&self) -> Place {
-        Place::Host
+        match &self.memory {
+            Memory::Host(_) => Place::Host,
+            Memory::Device(memory) => Place::Gpu(memory.context().device().ordinal()),
+        }
     }
 
     /// How long it is.
     pub fn bytes(&self) -> u64 {
-        self.memory.bytes() as u64
+        self.bytes
     }
 
     /// Its address.
     pub fn address(&self) -> u64 {
-        self.memory.start().addr().get() as u64
+        match &self.memory {
+            Memory::Host(memory) => memory.start().addr().get() as u64,
+            Memory::Device(memory) => memory.address(),
+        }
     }
 
-    /// Its bytes.
+    /// The GPU's memory that it is, if it is on one.
+    pub fn device_memory(&self) -> Option<&Arc<DeviceMemory>> {
+        match &self.memory {
+            Memory::Host(_) => None,
+            Memory::Device(memory) => Some(memory),
+        }
+    }
+
+    /// The bytes of a host region.
+    ///
+    /// # Panics
+    ///
+    /// If it is on a GPU: see [`read_at`](Self::read_at).
     pub fn as_slice(&mut self) -> &[u8] {
         self.as_mut_slice()
     }
 
-    /// Its bytes, to write.
+    /// The bytes of a host region, to write.
+    ///
+    /// # Panics
+    ///
+    /// If it is on a GPU: see [`write_at`](Self::write_at).
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let Memory::Host(memory) = &self.memory else {
+            panic!("memory of a GPU has no slice");
+        };
         // SAFETY: the memory is mapped, zeroed at first, and as long as it says; `&mut self` means
         // that no window is left, for each holds an `Arc` of the region.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr(), self.memory.bytes()) }
+        unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), memory.bytes()) }
     }
+
+    /// Copies what is at `offset` into `bytes`, wherever the region is. For tests and checks: from
+    /// a GPU it is slow.
+    pub fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let at = self.position(offset, bytes.len())?;
+        if let Memory::Device(memory) = &self.memory {
+            return memory.read(at, bytes);
+        }
+        bytes.copy_from_slice(&self.as_slice()[at..at + bytes.len()]);
+        Ok(())
+    }
+
+    /// Copies `bytes` to `offset`, wherever the region is. For tests and checks, as `read_at`.
+    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let at = self.position(offset, bytes.len())?;
+        if let Memory::Device(memory) = &self.memory {
+            return memory.write(at, bytes);
+        }
+        self.as_mut_slice()[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// `offset` as an index, if `len` bytes from there on lie inside.
+    fn position(&self, offset: u64, len: usize) -> Result<usize> {
+        let fits = offset
+            .checked_add(len as u64)
+            .is_some_and(|end| end <= self.bytes);
+        if !fits {
+            let message = format!("{len} bytes at {offset} reach beyond its {}", self.bytes);
+            return Err(Error::new(
+                Kind::Invalid,
+                "reach into",
+                "the region",
+                message,
+            ));
+        }
+        length(offset)
+    }
+
+    /// What cuFile knows it by.
+    pub fn registration(&self) -> &Arc<Registration> {
+        &self.registration
+    }
+}
+
+/// A length or an offset inside memory.
+fn length(bytes: u64) -> Result<usize> {
+    usize::try_from(bytes).map_err(|_| {
+        let message = format!("{bytes} bytes are more than memory can have");
+        Error::new(Kind::Invalid, "make", "a region", message)
+    })
 }
 
 /// Part of a region that an I/O or a copy is about.
@@ -89,7 +200,17 @@ impl Window {
         self.bytes
     }
 
-    /// Copies from `slot`, beginning at `from`, into the whole window.
+    /// The region it is part of.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where in the region it begins.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Copies from `slot`, beginning at `from`, into the whole window of a host region.
     pub fn fill_from(&self, slot: &Slot, from: usize) {
         let source = &slot.as_slice()[from..from + self.bytes];
         // SAFETY: both ranges are in bounds; a slot's memory is never a region's, so they do not
@@ -98,17 +219,22 @@ impl Window {
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.pointer(), self.bytes) }
     }
 
-    /// Copies the whole window into `slot`, beginning at `to`.
+    /// Copies the whole window of a host region into `slot`, beginning at `to`.
     pub fn spill_into(&self, slot: &mut Slot, to: usize) {
         let target = &mut slot.as_mut_slice()[to..to + self.bytes];
         // SAFETY: as in `fill_from`, the other way round.
         unsafe { std::ptr::copy_nonoverlapping(self.pointer(), target.as_mut_ptr(), self.bytes) }
     }
 
+    /// The address of a host region's window. Memory of a GPU has none that the CPU may use, and
+    /// asking for it is our mistake.
     pub(crate) fn pointer(&self) -> *mut u8 {
+        let Memory::Host(memory) = &self.region.memory else {
+            panic!("the CPU does not reach into memory of a GPU");
+        };
         let offset = usize::try_from(self.offset).expect("it lies inside memory");
         // SAFETY: the offset lies inside the region.
-        unsafe { self.region.memory.start().as_ptr().add(offset) }
+        unsafe { memory.start().as_ptr().add(offset) }
     }
 }
 
@@ -127,6 +253,17 @@ mod tests {
         drop(window);
         let bytes = Arc::get_mut(&mut region).unwrap().as_slice();
         assert!(bytes[..4096].iter().all(|b| *b == 0) && bytes[4096..].iter().all(|b| *b == 7));
+    }
+
+    #[test]
+    fn bytes_outside_a_region_are_refused() {
+        let mut region = Region::host(100).unwrap();
+        region.write_at(95, b"abcde").unwrap();
+        let mut seen = [0; 3];
+        region.read_at(97, &mut seen).unwrap();
+        assert_eq!(&seen, b"cde");
+        assert!(region.read_at(98, &mut seen).is_err());
+        assert!(region.write_at(u64::MAX, b"x").is_err());
     }
 
     #[test]

@@ -108,4 +108,18 @@ pub struct Done {
     pub io: Io,
     /// How many bytes were moved, which may be fewer than asked for.
     pub result: io::Result<usize>,
+    /// Whether a read through the page cache found that bytes were missing there. Only the engine
+    /// that copies on its own thread can tell.
+    pub missed: bool,
+}
+
+impl Done {
+    /// An I/O that is done, and missed nothing as far as anyone can tell.
+    pub fn new(io: Io, result: io::Result<usize>) -> Self {
+        Self {
+            io,
+            result,
+            missed: false,
+        }
+    }
 }

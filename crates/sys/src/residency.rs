@@ -11,7 +11,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use straightway_core::{Extent, extent::up};
+use straightway_core::{
+    Extent,
+    extent::{down, up},
+};
 
 use crate::{file::File, request::By};
 
@@ -54,6 +57,36 @@ pub fn resident(file: &File, extent: Extent) -> Vec<Extent> {
         }
     }
     runs
+}
+
+/// Windows that a sample looks at, spread evenly: a gap of a hundredth of the file is seen.
+const SAMPLES: u64 = 128;
+
+/// The length of one of them.
+const SAMPLE_BYTES: u64 = 16 * PAGE;
+
+/// Like [`resident`], but a file of which every sample is cached counts as cached whole.
+///
+/// Counting walks every cached page: 8 GiB take 28 ms on a host that copies them in 160. Who reads
+/// what this answers must find out by the read itself what was not there after all.
+pub fn resident_by_sample(file: &File, extent: Extent) -> Vec<Extent> {
+    let whole = extent.superset(PAGE);
+    if whole.bytes < SAMPLES * SAMPLE_BYTES * 4 {
+        return resident(file, extent);
+    }
+    let last = whole.end() - SAMPLE_BYTES;
+    let stride = (last - whole.offset) / (SAMPLES - 1);
+    let is_cached = |i: u64| {
+        let offset = down(whole.offset + i * stride, PAGE);
+        cached_pages(file, Extent::new(offset, SAMPLE_BYTES))
+            .is_ok_and(|pages| pages * PAGE == SAMPLE_BYTES)
+    };
+    // The last one may reach past the end of the file, where there are no pages.
+    if (0..SAMPLES - 1).all(is_cached) {
+        vec![whole]
+    } else {
+        resident(file, extent)
+    }
 }
 
 /// How many pages of `range` are cached. Whole pages only.
@@ -143,7 +176,7 @@ mod tests {
 
     #[test]
     fn both_ways_to_ask_agree_with_what_was_read() {
-        let folder = tempfile::tempdir_in(".").unwrap();
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![1_u8; 5 << 20]).unwrap();
         let file = File::open(&path).unwrap();
@@ -151,5 +184,21 @@ mod tests {
         assert_eq!(resident(&file, whole), vec![whole]);
         assert_eq!(mincore(&file, whole).unwrap(), 1280);
         assert_eq!(cachestat(&file, whole).ok().unwrap_or(1280), 1280);
+    }
+
+    #[test]
+    fn a_sample_sees_what_is_all_there_and_what_is_not() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![1_u8; 64 << 20]).unwrap();
+        let file = File::open(&path).unwrap();
+        let whole = Extent::new(0, file.bytes());
+        assert_eq!(resident_by_sample(&file, whole), vec![whole]);
+        file.evict().unwrap();
+        if cached_pages(&file, whole).is_ok_and(|pages| pages == 0) {
+            assert_eq!(resident_by_sample(&file, whole), Vec::new());
+        } else {
+            eprintln!("skipped: this file system does not let go of its pages");
+        }
     }
 }

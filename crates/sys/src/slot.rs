@@ -1,18 +1,34 @@
 //! Slots: the small, owned, reusable buffers of a lane's ring.
+//!
+//! A slot is the only owner of its bytes. Whoever starts an I/O or a copy gives the slot away and
+//! gets it back when that is done, so reusing a slot too early does not compile:
+//!
+//! ```compile_fail,E0382
+//! # use std::sync::Arc;
+//! # use straightway_sys::{Slot, cuda::{DeviceMemory, Span, Stream}};
+//! fn reuse(stream: &Stream, mut slot: Slot, memory: &Arc<DeviceMemory>, spans: &[Span]) {
+//!     let copying = stream.copy_to_device(slot, memory, spans);
+//!     slot.as_mut_slice().fill(0); // use of moved value
+//! }
+//! ```
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use straightway_core::Result;
+use straightway_core::{Bytes, Result};
 
-use crate::memory::HostMemory;
+use crate::{
+    cuda::{Context, Event},
+    memory::HostMemory,
+};
 
 /// One buffer of a ring. It owns its bytes: whoever holds the slot may read and write them, and an
-/// I/O in flight holds the slot.
-#[derive(Debug)]
+/// I/O or a copy in flight holds the slot.
 pub struct Slot {
     memory: Arc<HostMemory>,
     offset: usize,
     bytes: usize,
+    /// The event of its last copy to or from a GPU; made once, recorded again and again.
+    event: Option<Event>,
 }
 
 impl Slot {
@@ -23,8 +39,33 @@ impl Slot {
         Ok(Self::cut(&memory, count, bytes))
     }
 
+    /// A ring that the GPU reaches by itself: pinned, each slot with its event. Everything that is
+    /// dear to make is made here, so that copies need not.
+    ///
+    /// Pinned memory is scarce in some containers. Half of a ring is better than none: where
+    /// `count` slots cannot be pinned there are fewer, and where not even one can, the error says
+    /// what that would take.
+    pub fn pinned_ring(context: &Context, count: usize, bytes: usize) -> Result<Vec<Self>> {
+        let mut attempt = count;
+        let mut slots = loop {
+            let slots = Self::ring(attempt, bytes)?;
+            match slots[0].memory.pin(context) {
+                Ok(()) => break slots,
+                Err(error) if attempt == 1 => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "trying with half the ring");
+                    attempt /= 2;
+                }
+            }
+        };
+        for slot in &mut slots {
+            slot.event_on(context)?;
+        }
+        Ok(slots)
+    }
+
     /// Cuts `memory`, which nobody else uses, into `count` slots of `bytes` each.
-    pub(crate) fn cut(memory: &Arc<HostMemory>, count: usize, bytes: usize) -> Vec<Self> {
+    fn cut(memory: &Arc<HostMemory>, count: usize, bytes: usize) -> Vec<Self> {
         assert!(
             count * bytes <= memory.bytes(),
             "the slots fit into the memory"
@@ -33,6 +74,7 @@ impl Slot {
             memory: Arc::clone(memory),
             offset: i * bytes,
             bytes,
+            event: None,
         };
         (0..count).map(slot).collect()
     }
@@ -49,7 +91,7 @@ impl Slot {
 
     /// Its bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the range lies inside the memory (`ring` cut it so), which the `Arc` keeps
+        // SAFETY: the range lies inside the memory (`cut` made it so), which the `Arc` keeps
         // mapped; slots do not overlap and this one is borrowed, so nobody writes meanwhile.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.bytes) }
     }
@@ -60,9 +102,31 @@ impl Slot {
         unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.bytes) }
     }
 
-    pub(crate) fn pointer(&self) -> *mut u8 {
+    /// Where it starts, for reads that the kernel or the GPU makes by itself.
+    pub fn pointer(&self) -> *mut u8 {
         // SAFETY: the offset lies inside the memory.
         unsafe { self.memory.start().as_ptr().add(self.offset) }
+    }
+
+    /// The event for copies on `context`, made if the slot last served another device or none.
+    pub(crate) fn event_on(&mut self, context: &Context) -> Result<&Event> {
+        let made = self.event.as_ref();
+        if !made.is_some_and(|event| event.context().is_same(context)) {
+            self.event = Some(Event::new(context)?);
+        }
+        Ok(self.event.as_ref().expect("just made"))
+    }
+
+    /// The event of its last copy.
+    pub(crate) fn event(&self) -> Option<&Event> {
+        self.event.as_ref()
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, of) = (Bytes(self.bytes as u64), self.memory.id());
+        write!(f, "Slot({bytes} at {} of memory {of})", self.offset)
     }
 }
 

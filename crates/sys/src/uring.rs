@@ -150,7 +150,7 @@ impl Uring {
             self.free.push(number);
             let result = usize::try_from(completion.result())
                 .map_err(|_| io::Error::from_raw_os_error(-completion.result()));
-            done.push(Done { io, result });
+            done.push(Done::new(io, result));
         }
         Ok(done.len() - before)
     }

@@ -2,50 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers are tests too")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-use straightway_core::{Kind, Result};
+use straightway_core::{Kind, Place, Result};
 use straightway_standin::Standin;
-use straightway_sys::cuda::{
-    ComputeMode, Context, Copying, DeviceMemory, Driver, PinnedMemory, Slot, Span, Stream,
-};
+use straightway_sys::cuda::{ComputeMode, Context, Copying, DeviceMemory, Driver, Span, Stream};
+use straightway_sys::memory::HostMemory;
+use straightway_sys::{Region, Slot};
 
 const SLOT_BYTES: usize = 64 << 10;
-
-/// Page-aligned host memory to pin.
-struct Pages {
-    address: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: it is memory of the process, and nobody but the test reaches it.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    fn new(len: usize) -> Self {
-        let layout = Layout::from_size_align(len, 4096).unwrap();
-        // SAFETY: the layout is not empty.
-        let address = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
-        Self { address, layout }
-    }
-
-    fn pin(self, context: &Context) -> Result<PinnedMemory> {
-        let (address, len) = (self.address, self.layout.size());
-        // SAFETY: zeroed memory of that length, reached by nobody else, freed when `self` goes.
-        unsafe { PinnedMemory::register(context, address, len, Arc::new(self)) }
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once.
-        unsafe { dealloc(self.address.as_ptr(), self.layout) };
-    }
-}
 
 fn context() -> Context {
     Driver::load()
@@ -57,15 +22,13 @@ fn context() -> Context {
 }
 
 fn ring(context: &Context, slots: usize) -> Result<Vec<Slot>> {
-    Pages::new(slots * SLOT_BYTES)
-        .pin(context)?
-        .into_slots(SLOT_BYTES)
+    Slot::pinned_ring(context, slots, SLOT_BYTES)
 }
 
-fn whole(device_offset: usize) -> Span {
+fn whole(memory_offset: usize) -> Span {
     Span {
         slot_offset: 0,
-        device_offset,
+        memory_offset,
         bytes: SLOT_BYTES,
     }
 }
@@ -204,32 +167,71 @@ fn device_memory_that_runs_out_is_an_error_with_the_figures() {
 fn pinned_memory_that_runs_out_is_an_error_with_the_figure_needed() {
     Standin::run("pinned_bytes_max=65536", |standin| {
         let context = context();
-        let error = Pages::new(128 << 10).pin(&context).unwrap_err();
+        let pin = |bytes| HostMemory::new(bytes).unwrap().pin(&context);
+        let error = pin(128 << 10).unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("128 KiB wanted") && text.contains("RLIMIT_MEMLOCK"),
             "{text}"
         );
         assert!(error.hint().unwrap().contains("ulimit -l 128"));
-        drop(Pages::new(64 << 10).pin(&context).unwrap());
+        pin(64 << 10).unwrap();
         drop(context);
         standin.assert_clean();
     });
 }
 
 #[test]
-fn pinning_keeps_what_the_memory_held() {
-    Standin::run("", |_| {
+fn memory_is_pinned_once_and_until_it_goes() {
+    Standin::run("", |standin| {
         let context = context();
-        let pages = Pages::new(3 * 4096);
-        // SAFETY: three pages, reached by nobody else.
-        unsafe { pages.address.as_ptr().write_bytes(0x3C, 3 * 4096) };
-        let slots = pages.pin(&context).unwrap().into_slots(4096).unwrap();
-        assert!(
-            slots
-                .iter()
-                .all(|slot| slot.bytes().iter().all(|&b| b == 0x3C))
-        );
+        let memory = HostMemory::new(3 * 4096).unwrap();
+        assert!(!memory.is_pinned());
+        memory.pin(&context).unwrap();
+        memory.pin(&context).unwrap();
+        assert!(memory.is_pinned());
+        assert_eq!(standin.calls()["cuMemHostRegister_v2"], 1);
+        drop((memory, context));
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn a_slot_that_is_not_pinned_is_refused() {
+    Standin::run("", |standin| {
+        let context = context();
+        let stream = Stream::new(&context).unwrap();
+        let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
+        let slot = Slot::ring(1, SLOT_BYTES).unwrap().pop().unwrap();
+        let refused = stream
+            .copy_to_device(slot, &memory, &[whole(0)])
+            .unwrap_err();
+        assert!(refused.error.to_string().contains("not pinned"));
+        assert!(refused.slot.is_some());
+        assert_eq!(standin.count("pending"), 0);
+    });
+}
+
+#[test]
+fn a_region_on_a_gpu_tells_its_place_and_is_read_and_written_by_copies() {
+    Standin::run("devices=2", |standin| {
+        let device = Driver::load().unwrap().device(1).unwrap();
+        let context = device.context().unwrap();
+        let mut region = Region::device(&context, 10_000).unwrap();
+        assert_eq!(region.place(), Place::Gpu(1));
+        region.write_at(9_990, b"0123456789").unwrap();
+        let mut seen = [0; 4];
+        region.read_at(9_996, &mut seen).unwrap();
+        assert_eq!(&seen, b"6789");
+        assert!(region.read_at(9_997, &mut seen).is_err());
+        assert_eq!(Region::device(&context, 0).unwrap().bytes(), 0);
+        let owner = Arc::new(region);
+        let address = owner.address() + 512;
+        let mut lent = Region::lent(&context, address, 100, owner.clone()).unwrap();
+        lent.read_at(0, &mut seen).unwrap();
+        assert!(Region::lent(&context, address, 10_000, owner).is_err());
+        drop((lent, context));
+        standin.assert_clean();
     });
 }
 
@@ -255,7 +257,7 @@ fn round_trip(seed: u64) {
                 let copy: Copying = copies.remove(0);
                 copy.wait().unwrap()
             });
-            slot.bytes_mut().copy_from_slice(&pattern(chunk));
+            slot.as_mut_slice().copy_from_slice(&pattern(chunk));
             let stream = &streams[chunk % streams.len()];
             copies.push(
                 stream
@@ -271,7 +273,7 @@ fn round_trip(seed: u64) {
                 .copy_to_host(slot, &memory, &[whole(chunk * SLOT_BYTES)])
                 .unwrap();
             let slot = copy.wait().unwrap();
-            assert_eq!(slot.bytes(), pattern(chunk), "chunk {chunk}");
+            assert_eq!(slot.as_slice(), pattern(chunk), "chunk {chunk}");
             free.push(slot);
         }
         drop((free, memory, streams, context));
@@ -291,7 +293,7 @@ fn lanes_on_their_own_threads_share_a_device() {
                 scope.spawn(move || {
                     let stream = Stream::new(context).unwrap();
                     for chunk in (lane..32).step_by(4) {
-                        slot.bytes_mut().copy_from_slice(&pattern(chunk));
+                        slot.as_mut_slice().copy_from_slice(&pattern(chunk));
                         let span = whole(chunk * SLOT_BYTES);
                         slot = stream
                             .copy_to_device(slot, memory, &[span])
@@ -319,7 +321,7 @@ fn a_copy_is_not_done_before_its_event() {
         let stream = Stream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
         let mut slot = ring(&context, 1).unwrap().pop().unwrap();
-        slot.bytes_mut().fill(9);
+        slot.as_mut_slice().fill(9);
         standin.hold();
         let copy = stream.copy_to_device(slot, &memory, &[whole(0)]).unwrap();
         assert!(!copy.is_done().unwrap());
@@ -341,8 +343,8 @@ fn the_stand_in_sees_a_slot_that_is_reused_too_early() {
         let stream = Stream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
         let mut slot = ring(&context, 1).unwrap().pop().unwrap();
-        slot.bytes_mut().fill(1);
-        let address = slot.address();
+        slot.as_mut_slice().fill(1);
+        let address = slot.pointer();
         standin.hold();
         let copy = stream.copy_to_device(slot, &memory, &[whole(0)]).unwrap();
         // The types forbid this; a raw pointer does not.
@@ -353,6 +355,11 @@ fn the_stand_in_sees_a_slot_that_is_reused_too_early() {
         let mut seen = [0; 1];
         memory.read(0, &mut seen).unwrap();
         assert_eq!(seen, [2], "the copy read its source when it ran");
+        let misuses = standin.misuses();
+        assert!(
+            misuses.len() == 1 && misuses[0].contains("used before the copy ran"),
+            "{misuses:?}"
+        );
     });
 }
 
@@ -386,10 +393,10 @@ fn many_spans_of_one_slot_land_where_they_belong() {
             let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
             let mut slots = ring(&context, 2).unwrap();
             let mut slot = slots.pop().unwrap();
-            slot.bytes_mut().copy_from_slice(&pattern(5));
+            slot.as_mut_slice().copy_from_slice(&pattern(5));
             let span = |i: usize| Span {
                 slot_offset: i * 300,
-                device_offset: (199 - i) * 310,
+                memory_offset: (199 - i) * 310,
                 bytes: 100 + i,
             };
             let spans: Vec<_> = (0..200).map(span).collect();
@@ -400,10 +407,10 @@ fn many_spans_of_one_slot_land_where_they_belong() {
                 .unwrap();
             for span in &spans {
                 let mut seen = vec![0; span.bytes];
-                memory.read(span.device_offset, &mut seen).unwrap();
+                memory.read(span.memory_offset, &mut seen).unwrap();
                 assert_eq!(
                     seen,
-                    slot.bytes()[span.slot_offset..][..span.bytes],
+                    slot.as_slice()[span.slot_offset..][..span.bytes],
                     "{span:?}"
                 );
             }
@@ -413,7 +420,7 @@ fn many_spans_of_one_slot_land_where_they_belong() {
             let back = back.wait().unwrap();
             for span in &spans {
                 let range = span.slot_offset..span.slot_offset + span.bytes;
-                assert_eq!(back.bytes()[range.clone()], slot.bytes()[range]);
+                assert_eq!(back.as_slice()[range.clone()], slot.as_slice()[range]);
             }
             assert_eq!(standin.misuses(), [""; 0]);
         });
@@ -430,27 +437,27 @@ fn a_span_out_of_bounds_is_refused_and_the_slot_comes_back() {
         let wrong = [
             Span {
                 slot_offset: 1,
-                device_offset: 0,
+                memory_offset: 0,
                 bytes: SLOT_BYTES,
             },
             Span {
                 slot_offset: 0,
-                device_offset: 1,
+                memory_offset: 1,
                 bytes: SLOT_BYTES,
             },
             Span {
                 slot_offset: usize::MAX,
-                device_offset: 0,
+                memory_offset: 0,
                 bytes: 1,
             },
             Span {
                 slot_offset: 0,
-                device_offset: usize::MAX,
+                memory_offset: usize::MAX,
                 bytes: 1,
             },
             Span {
                 slot_offset: 0,
-                device_offset: 0,
+                memory_offset: 0,
                 bytes: 0,
             },
         ];
@@ -523,9 +530,9 @@ fn a_pointer_that_is_not_this_device_s_memory_is_refused() {
             .unwrap();
         let here = DeviceMemory::allocate(&context, 4096).unwrap();
         let there = DeviceMemory::allocate(&other, 4096).unwrap();
-        let pinned = Pages::new(4096);
-        let host = pinned.address.as_ptr() as u64;
-        let pinned = pinned.pin(&context).unwrap();
+        let pinned = HostMemory::new(4096).unwrap();
+        let host = pinned.start().addr().get() as u64;
+        pinned.pin(&context).unwrap();
         let nothing = || Arc::new(());
         let cases = [
             (0, 16, "no memory the driver knows"),
@@ -564,12 +571,12 @@ fn use_everything() -> Result<()> {
     let halves = [
         Span {
             slot_offset: 0,
-            device_offset: 0,
+            memory_offset: 0,
             bytes: 100,
         },
         Span {
             slot_offset: 100,
-            device_offset: 300,
+            memory_offset: 300,
             bytes: 100,
         },
     ];

@@ -1,26 +1,18 @@
 //! `straightway bench`: what the drive behind a path can do, by each route.
 
-use std::{
-    fs,
-    io::{IsTerminal, Write},
-    path::PathBuf,
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use straightway_core::{Bytes, Error, Route};
+use straightway_core::{Bytes, Error, Place, Route};
+use straightway_io::Progress;
 use straightway_probe::{
     bench::{self, Cache, Outcome, Spec, Track, Work},
+    memory::Memory,
     profile::Profile,
 };
-use straightway_report::Terminal;
 
-use super::tuning::profile_path;
+use super::{output::terminal, tuning::profile_path};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -65,9 +57,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["read", "write"])]
     work: Vec<WorkChoice>,
 
-    /// By which routes.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["direct", "staged", "buffered", "warm"])]
+    /// By which routes [default: all, and for a GPU all but direct].
+    #[arg(long, value_enum, value_delimiter = ',')]
     route: Vec<RouteChoice>,
+
+    /// Whose memory: `host:` or `cuda:0`. With a GPU its limits are measured too.
+    #[arg(long, value_name = "MEMORY", default_value = "host:")]
+    device: Memory,
 
     /// Block sizes.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB"])]
@@ -116,18 +112,22 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
+    // A profile that cannot be added to is better known before the work than after it.
+    let mut kept = match profile_path() {
+        Some(path) if !args.no_profile => Some((Profile::read(&path)?, path)),
+        _ => None,
+    };
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{bar:32} {pos} of {len}  {msg}")
             .expect("the template is a constant"),
     );
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
-    let _ = ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed));
-    let outcome = bench::run(&spec, &mut |number, points, name| {
+    let progress = Arc::new(Progress::default());
+    let stopped = Arc::clone(&progress);
+    let _ = ctrlc::set_handler(move || stopped.cancel());
+    let outcome = bench::run(&spec, &progress, &mut |number, points, name| {
         bar.set_length(points as u64);
         bar.set_position(number as u64);
         bar.set_message(name.to_owned());
-        !stop.load(Ordering::Relaxed)
     })?;
     bar.finish_and_clear();
     show(args, &outcome)?;
@@ -135,10 +135,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         fs::write(path, outcome.page().to_html())
             .map_err(|e| Error::os("write", path.display(), e))?;
     }
-    if let (false, Some(path)) = (args.no_profile, profile_path()) {
-        let mut profile = Profile::read(&path)?;
+    if let Some((profile, path)) = &mut kept {
         profile.add(&outcome);
-        profile.write(&path)?;
+        profile.write(path)?;
         writeln!(
             std::io::stderr(),
             "kept as this machine's profile in {}",
@@ -149,6 +148,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    /// The routes that were asked for. Direct to a GPU is an error unless it is proven, so it is
+    /// measured only for who asks.
+    fn routes(&self) -> &[RouteChoice] {
+        use RouteChoice::{Buffered, Direct, Staged, Warm};
+        match (self.route.as_slice(), self.device.0) {
+            ([], Place::Host) => &[Direct, Staged, Buffered, Warm],
+            ([], Place::Gpu(_)) => &[Staged, Buffered, Warm],
+            (asked, _) => asked,
+        }
+    }
+
     fn spec(&self) -> Spec {
         let mut tracks = Vec::new();
         for work in &self.work {
@@ -157,7 +167,7 @@ impl Args {
                 WorkChoice::Write => Work::Write,
                 WorkChoice::Gather => Work::Gather,
             };
-            for route in &self.route {
+            for route in self.routes() {
                 let (route, cache) = match route {
                     RouteChoice::Direct => (Route::Direct, Cache::Cold),
                     RouteChoice::Staged => (Route::Staged, Cache::Cold),
@@ -172,6 +182,7 @@ impl Args {
         }
         Spec {
             path: self.path.clone(),
+            memory: self.device,
             bytes: self.size.0,
             tracks,
             blocks: self.block.iter().map(|b| b.0).collect(),
@@ -193,16 +204,7 @@ fn show(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
     } else if args.csv {
         out.write_all(outcome.sample_table().to_csv().as_bytes())?;
     } else {
-        let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let columns = console::Term::stdout()
-            .size_checked()
-            .map_or(100, |(_, c)| c.into());
-        out.write_all(
-            outcome
-                .page()
-                .to_text(Terminal { columns, colour })
-                .as_bytes(),
-        )?;
+        out.write_all(outcome.page().to_text(terminal()).as_bytes())?;
     }
     Ok(())
 }

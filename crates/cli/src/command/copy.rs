@@ -1,37 +1,29 @@
 //! `straightway copy`: files and folders, by the straightest way, with a receipt.
 
-use std::{
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
-use straightway_core::{Choice, Direction, Error, Kind, Receipt, Transfer};
-use straightway_io::{Executor, File, Job, Progress, Region, wrapper::traced::Trace};
+use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, survey::whole_pages};
+use straightway_io::{Executor, File, Job, Progress, wrapper::traced::Trace};
 use straightway_pipeline::{Copier, Errand, verify::verify};
+use straightway_probe::memory::Memory;
 
 use super::{
     tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
 
-/// The target that stands for host memory.
-const HOST: &str = "host:";
-
 /// Copy files and folders by the straightest way, and say which way they went.
 ///
-/// Each file appears under its name when it is whole and durable, or not at all. With `host:` as
-/// the target the bytes are read into host memory and let go: what a program that loads the file
-/// would wait for.
+/// Each file appears under its name when it is whole and durable, or not at all. With `host:` or
+/// `cuda:0` as the target the bytes are read into that memory and let go: what a program that loads
+/// the file would wait for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to copy: files and folders.
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<PathBuf>,
 
-    /// Where to: a file, a folder, or `host:` for memory.
+    /// Where to: a file, a folder, or memory: `host:`, `cuda:0`.
     #[arg(value_name = "DST")]
     target: PathBuf,
 
@@ -55,21 +47,35 @@ pub(crate) struct Args {
     tuning: Tuning,
 }
 
+impl Args {
+    /// The memory that the target names, if it names any. A file of that name is `./cuda:0`.
+    fn memory(&self) -> Option<Memory> {
+        self.target.to_str()?.parse().ok()
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let trace = args.trace.as_ref().map(|_| Trace::default());
+    // A trace that cannot be written is better known before the work than after it.
+    let mut trace_file = match &args.trace {
+        Some(path) => {
+            Some(fs::File::create(path).map_err(|e| Error::os("create", path.display(), e))?)
+        }
+        None => None,
+    };
     let mut settings = args.tuning.settings(&args.sources[0])?;
     settings.trace.clone_from(&trace);
     let executor = Executor::new(settings)?;
     let choice = Choice::from(args.route);
-    let outcome = if args.target == Path::new(HOST) {
-        read(args, &executor, choice, &progress)
-    } else {
-        copy(args, &executor, choice, &progress)
+    let outcome = match args.memory() {
+        Some(memory) => read(args, memory, &executor, choice, &progress),
+        None => copy(args, &executor, choice, &progress),
     };
     // A trace is wanted most when something failed.
-    if let (Some(path), Some(trace)) = (&args.trace, &trace) {
-        write_trace(path, trace)?;
+    if let (Some(path), Some(file), Some(trace)) = (&args.trace, &mut trace_file, &trace) {
+        let written = file.write_all(trace_text(trace).as_bytes());
+        written.map_err(|e| Error::os("write", path.display(), e))?;
     }
     let receipt = outcome?;
     let mut out = std::io::stdout().lock();
@@ -103,16 +109,17 @@ fn copy(
     Ok(receipt)
 }
 
-/// Reads the sources into host memory.
+/// Reads the sources into memory.
 fn read(
     args: &Args,
+    memory: Memory,
     executor: &Executor,
     choice: Choice,
     progress: &Arc<Progress>,
 ) -> anyhow::Result<Receipt> {
     if args.verify {
         let message = "memory is not read back";
-        return Err(Error::new(Kind::Invalid, "verify", HOST, message)
+        return Err(Error::new(Kind::Invalid, "verify", memory, message)
             .with_hint("leave out --verify, or copy to a file")
             .into());
     }
@@ -121,17 +128,28 @@ fn read(
         .iter()
         .map(|path| File::open(path).map(Arc::new));
     let files: Vec<_> = files.collect::<Result<_, _>>()?;
-    let objects = files.iter().map(|f| f.object()).collect();
-    let transfer = Transfer::whole(Direction::In, objects)?;
-    let region = Arc::new(Region::host(transfer.bytes())?);
-    let _watch = Watch::begin(progress, transfer.bytes());
-    let moves = transfer.moves().to_vec();
+    // Each file begins on a page, or a ragged one would put those after it out of step with DMA.
+    let mut at = 0;
+    let whole = |(object, file): (u32, &Arc<File>)| {
+        let extent = Extent::new(0, file.bytes());
+        let start = at;
+        at += whole_pages(file.bytes());
+        Move {
+            object,
+            extent,
+            at: start,
+        }
+    };
+    let moves: Vec<_> = (0..).zip(&files).map(whole).collect();
+    let region = Arc::new(memory.region(at)?);
+    let _watch = Watch::begin(progress, files.iter().map(|f| f.bytes()).sum());
     let job = Job::read(files, moves, &region, choice, executor.settings())?;
     let receipt = executor.run(job.with_progress(progress))?;
     Ok(receipt)
 }
 
-fn write_trace(path: &Path, trace: &Trace) -> anyhow::Result<()> {
+/// A trace as JSON, an object a line.
+fn trace_text(trace: &Trace) -> String {
     let mut text = String::new();
     for e in trace.take() {
         let line = serde_json::json!({
@@ -148,6 +166,5 @@ fn write_trace(path: &Path, trace: &Trace) -> anyhow::Result<()> {
         text.push_str(&line.to_string());
         text.push('\n');
     }
-    fs::write(path, text).map_err(|e| Error::os("write", path.display(), e))?;
-    Ok(())
+    text
 }

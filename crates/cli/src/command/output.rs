@@ -74,8 +74,8 @@ fn first_table(page: &Page) -> Option<&Table> {
 pub(crate) fn terminal() -> Terminal {
     const COLUMNS: usize = 100;
     let is_terminal = io::stdout().is_terminal();
-    let columns = match terminal_size::terminal_size() {
-        Some((terminal_size::Width(columns), _)) if is_terminal => usize::from(columns),
+    let columns = match console::Term::stdout().size_checked() {
+        Some((_, columns)) if is_terminal => usize::from(columns),
         _ => COLUMNS,
     };
     let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use straightway_core::Rate;
+use straightway_report::{Cell, Unit};
 
 mod bar;
 mod ecn;
@@ -33,4 +35,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Headroom(args) => headroom::run(&args),
         What::Ecn(args) => ecn::run(&args),
     }
+}
+
+/// A link's rate as its box has it: bits, not bytes.
+fn gbit(rate: Rate) -> Cell {
+    Cell::number(rate.as_gbit(), Unit::named("Gb/s"))
 }

@@ -4,10 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use straightway_core::{Bytes, Choice, Rate, Route};
+use straightway_core::{Alignment, Bytes, Choice, Rate, Route, extent::down};
 use straightway_io::{Settings, settings::DriveEngine};
 use straightway_probe::profile::Profile;
 use straightway_sys::{backing::Backing, root::Root};
+
+/// Chunks are whole pages.
+const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
 
 /// Which way the bytes are to go.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -85,19 +88,12 @@ impl Tuning {
     pub(crate) fn settings(&self, path: &Path) -> anyhow::Result<Settings> {
         let known = known_tuning(path)?;
         let default = Settings::default();
-        let chunk_bytes = match (self.chunk, known) {
-            (Some(chunk), _) => chunk.0,
-            (None, Some(known)) => known.chunk_bytes,
-            (None, None) => default.chunk_bytes,
-        };
+        // A ring smaller than one chunk a lane means smaller chunks, unless they were asked for.
+        let share = self.staging.0 / u64::from(self.lanes.max(1));
+        let room = down(share, PAGE_BYTES).max(PAGE_BYTES);
+        let usual = known.map_or(default.chunk_bytes, |known| known.chunk_bytes);
         Ok(Settings {
-            // A ring smaller than one chunk a lane means smaller chunks, not an error.
-            chunk_bytes: match self.chunk {
-                Some(_) => chunk_bytes,
-                None => chunk_bytes
-                    .min(self.staging.0 / u64::from(self.lanes.max(1)))
-                    .max(4096),
-            },
+            chunk_bytes: self.chunk.map_or(usual.min(room), |chunk| chunk.0),
             depth: self
                 .depth
                 .or(known.map(|k| k.depth))

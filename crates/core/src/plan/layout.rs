@@ -13,6 +13,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Layout {
     chunk_bytes: u64,
+    cached_chunk_bytes: u64,
     gap_bytes: u64,
     chunks: Vec<Chunk>,
     pieces: Vec<Piece>,
@@ -25,6 +26,7 @@ impl Layout {
     pub(super) fn new(policy: &Policy) -> Self {
         Self {
             chunk_bytes: policy.chunk_bytes,
+            cached_chunk_bytes: policy.cached_chunk_bytes,
             gap_bytes: policy.gap_bytes,
             chunks: Vec::new(),
             pieces: Vec::new(),
@@ -181,7 +183,7 @@ impl Layout {
                     (Route::Buffered, reason),
                     Extent::new(rest.extent.offset, 0),
                 );
-                room = self.chunk_bytes;
+                room = self.cached_chunk_bytes;
             }
             let part = Extent::new(rest.extent.offset, rest.extent.bytes.min(room));
             let chunk = self

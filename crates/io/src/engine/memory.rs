@@ -47,10 +47,7 @@ impl Engine for Memory {
                 there.len()
             }
         };
-        self.done.push(Done {
-            io,
-            result: Ok(moved),
-        });
+        self.done.push(Done::new(io, Ok(moved)));
         Ok(())
     }
 

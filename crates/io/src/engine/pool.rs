@@ -1,7 +1,7 @@
-//! Files by a pool of threads: for where io_uring is forbidden, as in most containers.
+//! I/O by a pool of threads: by `pread` and `pwrite` where io_uring is forbidden, as in most
+//! containers, or by whatever else takes a thread for as long as it runs.
 //!
-//! Each thread runs one `pread` or `pwrite` at a time, so the queue is as deep as the pool has
-//! threads.
+//! Each thread runs one I/O at a time, so the queue is as deep as the pool has threads.
 
 use std::{
     sync::{
@@ -20,6 +20,9 @@ use super::{Capabilities, Engine};
 /// A thread costs a stack and a switch: beyond this, more of them make nothing faster.
 pub const THREADS_MAX: u32 = 64;
 
+/// How a thread of a pool runs an I/O.
+pub(super) type Run = dyn Fn(Io) -> Done + Send + Sync;
+
 /// A pool of threads as an engine.
 #[derive(Debug)]
 pub struct Pool {
@@ -28,18 +31,25 @@ pub struct Pool {
     done: Receiver<Done>,
     threads: Vec<JoinHandle<()>>,
     in_flight: usize,
+    name: &'static str,
 }
 
 impl Pool {
     /// A pool that runs `depth` I/Os at a time, at most [`THREADS_MAX`].
     pub fn new(depth: u32) -> Result<Self> {
+        let run: Arc<Run> = Arc::new(blocking::run);
+        Self::running("thread pool", depth, &run)
+    }
+
+    /// A pool whose threads do what `run` does.
+    pub(super) fn running(name: &'static str, depth: u32, run: &Arc<Run>) -> Result<Self> {
         let (work, inbox) = channel::<Io>();
         let (outbox, done) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
         let threads = (0..depth.clamp(1, THREADS_MAX)).map(|i| {
-            let (inbox, outbox) = (Arc::clone(&inbox), outbox.clone());
+            let (inbox, outbox, run) = (Arc::clone(&inbox), outbox.clone(), Arc::clone(run));
             let name = format!("straightway-pool-{i}");
-            let work = move || serve(&inbox, &outbox);
+            let work = move || serve(&inbox, &outbox, &*run);
             Builder::new()
                 .name(name)
                 .spawn(work)
@@ -51,19 +61,20 @@ impl Pool {
             done,
             threads,
             in_flight: 0,
+            name,
         })
     }
 }
 
 /// Takes one I/O after the other until the engine is dropped.
-fn serve(inbox: &Mutex<Receiver<Io>>, outbox: &Sender<Done>) {
+fn serve(inbox: &Mutex<Receiver<Io>>, outbox: &Sender<Done>, run: &Run) {
     loop {
         let next = inbox
             .lock()
             .expect("no thread panics while it waits")
             .recv();
         let Ok(io) = next else { return };
-        if outbox.send(blocking::run(io)).is_err() {
+        if outbox.send(run(io)).is_err() {
             return;
         }
     }
@@ -99,7 +110,7 @@ impl Engine for Pool {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            name: "thread pool",
+            name: self.name,
             depth: self.threads.len(),
         }
     }

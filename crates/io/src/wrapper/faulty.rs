@@ -67,7 +67,7 @@ impl<E: Engine> Engine for Faulty<E> {
     fn submit(&mut self, mut io: Io) -> Result<(), Io> {
         if self.strikes(self.faults.error_per_mille) {
             let result = Err(io::Error::from_raw_os_error(self.faults.error_code));
-            self.held.push(Done { io, result });
+            self.held.push(Done::new(io, result));
             return Ok(());
         }
         let whole = io.bytes;

@@ -9,7 +9,7 @@ pub const HOSTS_MAX: u64 = 262_144;
 pub const SWITCHES_MAX: u64 = 16_384;
 
 /// Cables in one fabric; each is two directed links of about 200 bytes of state.
-pub const LINKS_MAX: u64 = 1 << 20;
+pub const LINKS_MAX: usize = 1 << 20;
 
 /// Flows in one run; each is about 200 bytes of state.
 pub const FLOWS_MAX: u64 = 1 << 22;

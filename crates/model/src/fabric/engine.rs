@@ -61,8 +61,8 @@ pub(crate) enum Event {
     Ack { flow: u32, ack: u32, marked: bool },
     /// The receiver misses packet `seq`.
     Nak { flow: u32, seq: u32 },
-    /// Packet `seq` was lost a timeout ago.
-    Timeout { flow: u32, seq: u32 },
+    /// Something of a flow was lost a timeout ago.
+    Timeout { flow: u32 },
     /// Time to look for a deadlock.
     Look,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Pauses {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
     /// While a packet of it stood before a paused link.
-    pub(crate) held_ps: u64,
+    pub(crate) all_ps: u64,
     /// Of that, for congestion the flow has no part in.
     pub(crate) innocent_ps: u64,
     stamp: u32,
@@ -253,7 +253,7 @@ impl<'a> Engine<'a> {
             Event::Notify { flow } => self.notify(flow),
             Event::Ack { flow, ack, marked } => self.acknowledge(flow, ack, marked),
             Event::Nak { flow, seq } => self.rewind(flow, seq),
-            Event::Timeout { flow, seq } => self.time_out(flow, seq),
+            Event::Timeout { flow } => self.time_out(flow),
             Event::Look => self.look(),
         }
     }
@@ -351,7 +351,7 @@ impl<'a> Engine<'a> {
             return;
         }
         held.stamp = self.held_stamp;
-        held.held_ps += lasted_ps;
+        held.all_ps += lasted_ps;
         if innocent && root != NIL {
             held.innocent_ps += lasted_ps;
         }

@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(port(400.0).wire_time_ps(1000), 20_000);
         assert_eq!(port(100.0).wire_time_ps(4178), 334_240);
         for gbit in [0.01, 37.0, 53.125, 9999.0] {
-            for bytes in [1, 64, 4178, 65_000] {
+            for bytes in [1u32, 64, 4178, 65_000] {
                 let exact = f64::from(bytes) * 8e3 / gbit;
-                let ours = port(gbit).wire_time_ps(u64::from(bytes as u32)) as f64;
+                let ours = port(gbit).wire_time_ps(u64::from(bytes)) as f64;
                 assert!(
                     ours >= exact - 1e-6 && ours <= exact * 1.000_001 + 2.0,
                     "{gbit} {bytes}"

@@ -77,11 +77,11 @@ pub(crate) fn distances_to(net: &Network, to: u32) -> Vec<u32> {
     let mut queue = VecDeque::from([to]);
     while let Some(node) = queue.pop_front() {
         for link in &net.leaving[node as usize] {
-            let next = net.links[*link as usize].to as usize;
-            if distance[next] == UNREACHED {
-                distance[next] = distance[node as usize] + 1;
-                if !net.is_host(narrow(next)) {
-                    queue.push_back(narrow(next));
+            let there = net.links[*link as usize].to;
+            if distance[there as usize] == UNREACHED {
+                distance[there as usize] = distance[node as usize] + 1;
+                if !net.is_host(there) {
+                    queue.push_back(there);
                 }
             }
         }

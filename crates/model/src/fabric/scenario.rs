@@ -1,19 +1,15 @@
 //! What a fabric simulation is asked: topology, switches, senders and traffic, as TOML writes it.
 
+mod check;
+
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 use super::{
-    bounds::{
-        BUFFER_MAX, DURATION_MAX, FLOWS_MAX, PACKETS_MAX, RATE_MAX, RATE_MIN, TRAFFIC_MAX,
-        WATCHED_MAX,
-    },
-    route::distances_to,
     topology::{Network, Topology, Wire},
     traffic::Traffic,
 };
 use crate::{
-    check::{Checked, Checker, checked},
     claim::Claim,
     dcqcn::{Dcqcn, Ecn, ParameterSet},
     headroom,
@@ -232,71 +228,6 @@ impl Scenario {
             .unwrap_or_else(|| transport.parameters.dcqcn(rate))
     }
 
-    /// An upper bound on the packets a run sends, retransmissions aside.
-    fn packets(&self, net: &Network) -> Vec<u64> {
-        let hosts = u64::from(net.hosts);
-        let payload = self.transport.packet.0.max(1);
-        let line = net.links.iter().map(|l| l.rate.0).fold(0.0, f64::max);
-        let each = |traffic: &Traffic| match traffic.load() {
-            (Some(bytes), _) => bytes.0.div_ceil(payload),
-            (None, start) => {
-                let span = self.duration.map_or(0.0, |d| d.0 - start.0).max(0.0);
-                whole(span * line / self.wire_bytes() as f64)
-            }
-        };
-        let all = self.traffic.iter();
-        all.map(|t| each(t).saturating_mul(t.flows(hosts)))
-            .collect()
-    }
-
-    /// What can only be checked once the topology itself is sound.
-    fn check_against(&self, net: &Network, c: &mut Checker) {
-        for (i, traffic) in self.traffic.iter().enumerate() {
-            c.within(&format!("traffic[{i}]"), |c| traffic.check_against(net, c));
-        }
-        let hosts = u64::from(net.hosts);
-        let flows: u64 = self.traffic.iter().map(|t| t.flows(hosts)).sum();
-        if flows > FLOWS_MAX {
-            c.refuse(
-                "traffic",
-                format!("{flows} flows"),
-                format!("at most {FLOWS_MAX} flows"),
-            );
-        }
-        self.check_packets(net, c);
-        let first = net.links[net.leaving[0][0] as usize].to;
-        let distance = distances_to(net, first);
-        for host in 0..net.hosts as usize {
-            if distance[host] == u32::MAX {
-                let allowed = format!("a path to {} and every other host", net.names[0]);
-                c.refuse("topology", &net.names[host], allowed);
-            }
-        }
-        for (i, slow) in self.slow.iter().enumerate() {
-            let twice = self.slow[..i].iter().any(|s| s.host == slow.host);
-            if twice || net.node(&slow.host).is_none_or(|n| !net.is_host(n)) {
-                c.refuse(
-                    &format!("slow[{i}].host"),
-                    &slow.host,
-                    "a host of the topology, named once",
-                );
-            }
-        }
-    }
-
-    fn check_packets(&self, net: &Network, c: &mut Checker) {
-        let packets = self.packets(net);
-        let sum = packets.iter().fold(0u64, |a, b| a.saturating_add(*b));
-        if sum > PACKETS_MAX {
-            let most = (0..packets.len()).max_by_key(|i| packets[*i]).unwrap_or(0);
-            let field = format!("traffic[{most}].{}", self.traffic[most].key());
-            let allowed = format!(
-                "at most {PACKETS_MAX} packets in all; send fewer bytes, or larger packets"
-            );
-            c.refuse(&field, format!("{sum} packets"), allowed);
-        }
-    }
-
     /// The headroom of the link's ingress, zero where nothing is reserved.
     pub(crate) fn headroom(&self, net: &Network, wire: &Wire) -> u64 {
         let pfc = &self.switch.pfc;
@@ -329,46 +260,6 @@ impl Scenario {
         }
         buffers
     }
-
-    /// A switch whose ports reserve more than it has cannot be built.
-    fn check_buffers(&self, net: &Network, c: &mut Checker) {
-        let buffers = self.buffers(net);
-        let mut reserved = vec![0u64; net.names.len()];
-        for wire in &net.links {
-            reserved[wire.to as usize] += self.headroom(net, wire);
-        }
-        let short = (0..reserved.len()).find(|n| reserved[*n] >= buffers[*n]);
-        if let Some(node) = short {
-            let slow = self.slow.iter();
-            let adapter = slow
-                .enumerate()
-                .find(|(_, s)| adapter_name(&s.host) == net.names[node]);
-            let field = adapter.map_or("switch.buffer".to_owned(), |(i, _)| {
-                format!("slow[{i}].buffer")
-            });
-            let allowed = format!(
-                "more than the {} that the ports of {} reserve as headroom",
-                Bytes(reserved[node]),
-                net.names[node]
-            );
-            c.refuse(&field, Bytes(buffers[node]), allowed);
-        }
-    }
-
-    /// What needs the network with its slow receivers.
-    fn check_built(&self, c: &mut Checker) {
-        if self.watch.len() > WATCHED_MAX {
-            let allowed = format!("at most {WATCHED_MAX} links");
-            c.refuse("watch", format!("{} links", self.watch.len()), allowed);
-        }
-        let net = self.network();
-        self.check_buffers(&net, c);
-        for (i, name) in self.watch.iter().enumerate() {
-            if net.link(name).is_none() {
-                c.refuse(&format!("watch[{i}]"), name, "a link such as `leaf0->h0`");
-            }
-        }
-    }
 }
 
 /// The adapter that stands before a slow receiver.
@@ -384,92 +275,6 @@ fn adapter_name(host: &str) -> String {
 )]
 pub(crate) fn whole(value: f64) -> u64 {
     value.ceil() as u64
-}
-
-impl Checked for Scenario {
-    fn check(&self, c: &mut Checker) {
-        if let Some(duration) = self.duration {
-            c.seconds("duration", duration, Seconds(1e-9)..=DURATION_MAX);
-        }
-        c.nested("topology", &self.topology);
-        c.nested("switch", &self.switch);
-        c.nested("transport", &self.transport);
-        c.each("traffic", &self.traffic, 1..=TRAFFIC_MAX);
-        c.each("slow", &self.slow, 0..=TRAFFIC_MAX);
-        c.each("claims", &self.claims, 0..=TRAFFIC_MAX);
-        if self.duration.is_none() {
-            for (i, traffic) in self.traffic.iter().enumerate() {
-                if traffic.load().0.is_none() {
-                    let field = format!("traffic[{i}].{}.bytes", traffic.key());
-                    c.refuse(
-                        &field,
-                        "nothing",
-                        "a size, or a `duration` for the whole run",
-                    );
-                }
-            }
-        }
-        if checked(&self.topology).is_ok() {
-            let net = self.topology.network();
-            self.check_against(&net, c);
-            let known = |s: &Slow| net.node(&s.host).is_some_and(|n| net.is_host(n));
-            if self.slow.iter().all(known) {
-                self.check_built(c);
-            }
-        }
-    }
-}
-
-impl Checked for Switch {
-    fn check(&self, c: &mut Checker) {
-        c.bytes("buffer", self.buffer, Bytes(1 << 10)..=BUFFER_MAX);
-        c.seconds("latency", self.latency, Seconds(0.0)..=Seconds(1e-3));
-        if let Some(ecn) = &self.ecn {
-            c.nested("ecn", ecn);
-        }
-        c.nested("pfc", &self.pfc);
-        c.range("egress_alpha", self.egress_alpha, 0.001..=1000.0, "");
-    }
-}
-
-impl Checked for Pfc {
-    fn check(&self, c: &mut Checker) {
-        if let Some(headroom) = self.headroom {
-            c.bytes("headroom", headroom, Bytes(0)..=BUFFER_MAX);
-        }
-        c.range("alpha", self.alpha, 0.001..=1000.0, "");
-        c.bytes("resume_below", self.resume_below, Bytes(0)..=BUFFER_MAX);
-        if let Some(response) = self.response {
-            c.seconds("response", response, Seconds(0.0)..=Seconds(1e-3));
-        }
-    }
-}
-
-impl Checked for Transport {
-    fn check(&self, c: &mut Checker) {
-        if let Some(dcqcn) = &self.dcqcn {
-            c.nested("dcqcn", dcqcn);
-        }
-        c.bytes("packet", self.packet, Bytes(64)..=Bytes(65_000));
-        c.bytes("overhead", self.overhead, Bytes(0)..=Bytes(500));
-        c.seconds(
-            "host_latency",
-            self.host_latency,
-            Seconds(0.0)..=Seconds(1e-2),
-        );
-        c.seconds(
-            "retransmit_timeout",
-            self.retransmit_timeout,
-            Seconds(1e-6)..=Seconds(10.0),
-        );
-    }
-}
-
-impl Checked for Slow {
-    fn check(&self, c: &mut Checker) {
-        c.rate("rate", self.rate, RATE_MIN..=RATE_MAX);
-        c.bytes("buffer", self.buffer, Bytes(1 << 10)..=BUFFER_MAX);
-    }
 }
 
 #[cfg(test)]
@@ -505,7 +310,8 @@ flow = { from = "h0", to = "h7" }
 
     #[test]
     fn ten_billion_packets_are_refused_before_anything_runs() {
-        let message = refused("1MB", "5TB");
+        let text = SMALL.replace("1MB", "5TB").replace("1ms", "100s");
+        let message = read::<Scenario>(&text).unwrap_err().to_string();
         assert!(message.contains("traffic[0].permutation"), "{message}");
         assert!(message.contains("at most 1000000000 packets"), "{message}");
         assert!(message.starts_with("line 9:"), "{message}");

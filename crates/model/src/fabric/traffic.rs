@@ -201,8 +201,8 @@ impl Traffic {
         match self {
             Self::Permutation(_) => {
                 let order = cycle(net.hosts, seed);
-                let next = order.iter().cycle().skip(1);
-                flows.extend(order.iter().zip(next).map(|(a, b)| flow(*a, *b)));
+                let receivers = order.iter().cycle().skip(1);
+                flows.extend(order.iter().zip(receivers).map(|(a, b)| flow(*a, *b)));
             }
             Self::Shift(t) => {
                 flows.extend((0..net.hosts).map(|h| flow(h, (h + t.by) % net.hosts)));

@@ -25,12 +25,12 @@ pub(crate) struct Window {
     duplicates: u32,
     /// While recovering: the packet that ends it.
     recover: Option<u32>,
-    /// DCTCP's smoothed share of marks, and the count of the running window.
+    /// DCTCP's smoothed share of marks, and the count of the running round trip.
     alpha: f64,
     heeds_marks: bool,
-    window_end: u32,
-    window_acks: u32,
-    window_marks: u32,
+    round_end: u32,
+    round_acks: u32,
+    round_marks: u32,
 }
 
 /// What an acknowledgement asks the sender to do besides sending on.
@@ -52,9 +52,9 @@ impl Window {
             recover: None,
             alpha: 1.0,
             heeds_marks,
-            window_end: 0,
-            window_acks: 0,
-            window_marks: 0,
+            round_end: 0,
+            round_acks: 0,
+            round_marks: 0,
         }
     }
 
@@ -105,23 +105,23 @@ impl Window {
         if !self.heeds_marks {
             return;
         }
-        self.window_acks += 1;
-        self.window_marks += u32::from(marked);
+        self.round_acks += 1;
+        self.round_marks += u32::from(marked);
         if marked && self.size < self.threshold {
             // The first mark ends slow start.
             self.threshold = self.size;
         }
-        if ack <= self.window_end {
+        if ack <= self.round_end {
             return;
         }
-        let share = f64::from(self.window_marks) / f64::from(self.window_acks);
+        let share = f64::from(self.round_marks) / f64::from(self.round_acks);
         self.alpha = (1.0 - DCTCP_GAIN) * self.alpha + DCTCP_GAIN * share;
-        if self.window_marks > 0 {
+        if self.round_marks > 0 {
             self.cut(1.0 - self.alpha / 2.0);
         }
-        self.window_end = next;
-        self.window_acks = 0;
-        self.window_marks = 0;
+        self.round_end = next;
+        self.round_acks = 0;
+        self.round_marks = 0;
     }
 
     fn cut(&mut self, to: f64) {

@@ -5,10 +5,10 @@ use std::{path::PathBuf, sync::Arc};
 use straightway_core::{
     Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
 };
-use straightway_io::{Draft, Executor, File, Job, Region, Settings};
+use straightway_io::{Draft, Executor, File, Job, Progress, Region, Settings, draft};
 use straightway_sys::{backing::Backing, root::Root};
 
-use super::{Cache, Outcome, Sample, Spec, Track, Work};
+use super::{Cache, Outcome, Sample, Spec, Track, Work, limits::Limits};
 
 /// A point moves at least this much, however small its blocks.
 const POINT_BYTES_MIN: u64 = 16 << 20;
@@ -16,9 +16,14 @@ const POINT_BYTES_MIN: u64 = 16 << 20;
 /// And at least this many blocks, however large they are; unless the file ends before.
 const POINT_BLOCKS_MIN: u64 = 1024;
 
+/// A gather of large blocks takes fewer of them than asked for: 200,000 of 4 KiB fit in here, and
+/// as many of 4 MiB into no machine.
+const GATHER_BYTES_MAX: u64 = 1 << 30;
+
 /// The file and the memory that all runs share.
 pub(super) struct Bench<'a> {
     spec: &'a Spec,
+    progress: &'a Arc<Progress>,
     path: PathBuf,
     /// A file of our own making, removed when the bench is over.
     made: Option<tempfile::TempPath>,
@@ -27,9 +32,9 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    pub(super) fn new(spec: &'a Spec) -> Result<Self> {
+    pub(super) fn new(spec: &'a Spec, progress: &'a Arc<Progress>) -> Result<Self> {
         let (path, made) = if spec.path.is_dir() {
-            let made = make_file(spec)?;
+            let made = make_file(spec, progress)?;
             (made.to_path_buf(), Some(made))
         } else {
             (spec.path.clone(), None)
@@ -44,12 +49,19 @@ impl<'a> Bench<'a> {
                 message,
             ));
         }
-        let gathered = spec.gather_extents * spec.blocks.iter().copied().max().unwrap_or(0);
         let gathers = spec.tracks.iter().any(|t| t.work == Work::Gather);
+        if gathers && spec.gather_extents == 0 {
+            let message = "a gather takes one block at least";
+            let target = spec.path.display();
+            return Err(Error::new(Kind::Invalid, "gather from", target, message));
+        }
+        let gathered = |block: &u64| block * gather_extents(spec, *block);
+        let gathered = spec.blocks.iter().map(gathered).max().unwrap_or(0);
         let bytes = file.bytes().max(if gathers { gathered } else { 0 });
-        let region = Arc::new(Region::host(bytes)?);
+        let region = Arc::new(spec.memory.region(bytes)?);
         Ok(Self {
             spec,
+            progress,
             path,
             made,
             file,
@@ -57,33 +69,19 @@ impl<'a> Bench<'a> {
         })
     }
 
-    pub(super) fn run(
-        self,
-        progress: &mut dyn FnMut(usize, usize, &str) -> bool,
-    ) -> Result<Outcome> {
+    pub(super) fn run(self, begins: &mut dyn FnMut(usize, usize, &str)) -> Result<Outcome> {
         let points = self.points();
         let mut samples = Vec::new();
         for (number, &(track, block, depth)) in points.iter().enumerate() {
             let name = format!("{} {} × {depth}", track.name(), Bytes(block));
-            if !progress(number, points.len(), &name) {
-                let target = self.path.display();
-                return Err(Error::new(
-                    Kind::Cancelled,
-                    "measure",
-                    target,
-                    "it was interrupted",
-                ));
-            }
+            begins(number, points.len(), &name);
             samples.push(self.point(track, block, depth)?);
         }
+        let limits = Limits::measure(self.spec, &self.file, &self.region)?;
         let backing = Backing::of(&Root::machine(), &self.path)?;
         drop(self.made);
-        Ok(Outcome::new(
-            self.spec,
-            &backing,
-            self.file.bytes(),
-            samples,
-        ))
+        let bytes = self.file.bytes();
+        Ok(Outcome::new(self.spec, &backing, bytes, samples, &limits))
     }
 
     /// All points, in order. What takes no queue depth is measured at one: a lane for each core.
@@ -117,6 +115,9 @@ impl<'a> Bench<'a> {
             // Staging is measured at the depth that was asked for, so its ring must hold it.
             staging_bytes: (block_bytes * u64::from(depth.max(default.depth)) * 2)
                 .max(default.staging_bytes),
+            gpu_chunk_bytes: block_bytes,
+            // The drive's ring is a part of what is pinned; see `Settings::ring`.
+            pinned_bytes: (block_bytes * u64::from(depth) * 8).max(default.pinned_bytes),
             ..default
         };
         let executor = Executor::new(settings)?;
@@ -156,13 +157,15 @@ impl<'a> Bench<'a> {
             let draft = Draft::new(&target, moves[0].extent.bytes)?;
             let files = vec![Arc::clone(draft.file())];
             // The draft is dropped, and so nothing stays of it.
-            return executor.run(Job::write(&self.region, files, moves, choice, settings)?);
+            let job = Job::write(&self.region, files, moves, choice, settings)?;
+            return executor.run(job.with_progress(self.progress));
         }
         match track.cache {
             Cache::Cold => self.file.evict()?,
             Cache::Warm => self.warm(executor, &moves)?,
         }
-        executor.run(Job::read(files, moves, &self.region, choice, settings)?)
+        let job = Job::read(files, moves, &self.region, choice, settings)?;
+        executor.run(job.with_progress(self.progress))
     }
 
     /// Brings what is about to be measured into the page cache.
@@ -176,7 +179,7 @@ impl<'a> Bench<'a> {
             choice,
             executor.settings(),
         )?;
-        executor.run(job).map(drop)
+        executor.run(job.with_progress(self.progress)).map(drop)
     }
 
     /// How much of the file a point moves.
@@ -206,13 +209,21 @@ impl<'a> Bench<'a> {
                 at: i * block,
             }
         };
-        (0..self.spec.gather_extents).map(place).collect()
+        (0..gather_extents(self.spec, block)).map(place).collect()
     }
 }
 
+/// How many blocks of this size a gather takes: as many as asked for, but not more than memory has
+/// room for.
+fn gather_extents(spec: &Spec, block: u64) -> u64 {
+    spec.gather_extents
+        .min((GATHER_BYTES_MAX / block.max(1)).max(1))
+}
+
 /// Makes a file of the wanted length with bytes that no drive can compress or leave out.
-fn make_file(spec: &Spec) -> Result<tempfile::TempPath> {
+fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<tempfile::TempPath> {
     let failed = |e| Error::os("create a file in", spec.path.display(), e);
+    draft::sweep(&spec.path);
     let made = tempfile::Builder::new()
         .prefix(".straightway-bench-")
         .tempfile_in(&spec.path)
@@ -235,7 +246,8 @@ fn make_file(spec: &Spec) -> Result<tempfile::TempPath> {
         }];
         let files = vec![Arc::clone(draft.file())];
         let settings = executor.settings();
-        executor.run(Job::write(&region, files, moves, Choice::Auto, settings)?)?;
+        let job = Job::write(&region, files, moves, Choice::Auto, settings)?;
+        executor.run(job.with_progress(progress))?;
         at = extent.end();
     }
     draft.commit()?;

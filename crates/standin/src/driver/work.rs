@@ -67,7 +67,8 @@ fn copy_later(world: &mut World, copy: Copy, stream: usize) -> u32 {
         world.misuse(format!("{copy:?} uses host memory that is not pinned"));
         return INVALID_VALUE;
     }
-    world.enqueue(stream, Op::Copy(copy));
+    let fingerprint = copy.fingerprint();
+    world.enqueue(stream, Op::Copy { copy, fingerprint });
     SUCCESS
 }
 

@@ -8,8 +8,8 @@ use straightway_core::{Error, Result};
 
 use super::code::Code;
 use super::device_memory::DeviceMemory;
-use super::slot::Slot;
 use super::stream::Stream;
+use crate::slot::Slot;
 
 /// A copy between a slot and device memory. Dropping it waits for it.
 pub struct Copying {

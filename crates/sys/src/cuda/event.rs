@@ -12,7 +12,7 @@ const FLAGS: u32 = 1 | 2;
 
 /// An event, made once and recorded again and again.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(crate) struct Event {
     context: Context,
     raw: CUevent,
 }
@@ -23,7 +23,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    pub(super) fn new(context: &Context) -> Result<Self> {
+    pub(crate) fn new(context: &Context) -> Result<Self> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is a valid place for the answer, and a context is current.
@@ -36,7 +36,7 @@ impl Event {
         })
     }
 
-    pub(super) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         &self.context
     }
 
@@ -44,13 +44,13 @@ impl Event {
     ///
     /// # Safety
     /// `stream` is a live stream of this event's context, which is current.
-    pub(super) unsafe fn record(&self, stream: CUstream) -> Result<(), Code> {
+    pub(crate) unsafe fn record(&self, stream: CUstream) -> Result<(), Code> {
         // SAFETY: the event is live, and the caller vouches for the stream.
         unsafe { (self.context.api().event_record)(self.raw, stream) }.ok()
     }
 
     /// Whether the mark is passed.
-    pub(super) fn is_passed(&self) -> Result<bool, Code> {
+    pub(crate) fn is_passed(&self) -> Result<bool, Code> {
         // SAFETY: the event is live; the call needs no current context.
         match unsafe { (self.context.api().event_query)(self.raw) } {
             Code::SUCCESS => Ok(true),
@@ -60,7 +60,7 @@ impl Event {
     }
 
     /// Sleeps until the mark is passed.
-    pub(super) fn wait(&self) -> Result<(), Code> {
+    pub(crate) fn wait(&self) -> Result<(), Code> {
         // SAFETY: the event is live; the call needs no current context.
         unsafe { (self.context.api().event_synchronize)(self.raw) }.ok()
     }

@@ -13,7 +13,7 @@ use super::code::Code;
 use super::context::Context;
 use super::copying::{Copying, Refused};
 use super::device_memory::DeviceMemory;
-use super::slot::Slot;
+use crate::slot::Slot;
 
 /// `CU_STREAM_NON_BLOCKING`: our copies do not wait for work on the null stream, nor it for them.
 const NON_BLOCKING: u32 = 1;
@@ -27,7 +27,7 @@ pub struct Span {
     /// Where in the slot.
     pub slot_offset: usize,
     /// Where in the device memory.
-    pub device_offset: usize,
+    pub memory_offset: usize,
     /// How many.
     pub bytes: usize,
 }
@@ -113,7 +113,7 @@ impl Stream {
         spans: &[Span],
     ) -> Result<Copying, Box<Refused>> {
         let checked = check(&slot, memory, spans).and_then(|()| {
-            slot.prepare(self.context())?;
+            slot.event_on(self.context())?;
             self.context().enter()
         });
         let entered = match checked {
@@ -154,10 +154,10 @@ impl Stream {
             return Ok(());
         }
         for span in spans {
-            let device = memory.address() + span.device_offset as u64;
+            let device = memory.address() + span.memory_offset as u64;
             // SAFETY: as the caller vouches.
             let code = unsafe {
-                let host = slot.address().add(span.slot_offset).cast();
+                let host = slot.pointer().add(span.slot_offset).cast();
                 match direction {
                     Direction::ToDevice => {
                         (api.memcpy_to_device_async)(device, host, span.bytes, self.0.raw)
@@ -187,8 +187,8 @@ impl Stream {
         let mut device: [CUdeviceptr; BATCH_SPANS_MAX] = [0; BATCH_SPANS_MAX];
         let mut bytes = [0; BATCH_SPANS_MAX];
         for (i, span) in spans.iter().enumerate() {
-            host[i] = slot.address() as u64 + span.slot_offset as u64;
-            device[i] = memory.address() + span.device_offset as u64;
+            host[i] = slot.pointer() as u64 + span.slot_offset as u64;
+            device[i] = memory.address() + span.memory_offset as u64;
             bytes[i] = span.bytes;
         }
         let (to, from) = match direction {
@@ -253,13 +253,18 @@ fn in_stream_order() -> CUmemcpyAttributes {
 }
 
 fn check(slot: &Slot, memory: &DeviceMemory, spans: &[Span]) -> Result<()> {
+    if !slot.memory().is_pinned() {
+        // The driver would copy it by way of memory of its own, and not asynchronously.
+        let message = "its memory is not pinned";
+        return Err(Error::new(Kind::Invalid, "copy with", "a slot", message));
+    }
     for span in spans {
-        memory.place(span.device_offset, span.bytes)?;
+        memory.place(span.memory_offset, span.bytes)?;
         let end = span.slot_offset.checked_add(span.bytes);
-        if span.bytes == 0 || end.is_none_or(|end| end > slot.len()) {
+        if span.bytes == 0 || end.is_none_or(|end| end > slot.bytes()) {
             let message = format!(
                 "{span:?} is empty or reaches beyond its {} bytes",
-                slot.len()
+                slot.bytes()
             );
             return Err(Error::new(Kind::Invalid, "copy with", "a slot", message));
         }

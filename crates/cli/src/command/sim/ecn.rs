@@ -11,6 +11,7 @@ use straightway_model::{
 };
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
+use super::gbit;
 use crate::command::{output::Output, plan::page::with_basis};
 
 /// Long enough for the slowest published set to settle.
@@ -98,7 +99,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         settled.rate_mean,
         choice.fixed.rate
     );
-    let title = format!("{} DCQCN flows through {}", args.flows, fluid.rate);
+    let title = format!(
+        "{} DCQCN flows through {}",
+        args.flows,
+        gbit(fluid.rate).show()
+    );
     let page = Page::new(title)
         .verdict(tone, text)
         .section("", [table.into(), swing.into()])
@@ -164,7 +169,7 @@ fn verdict(fluid: &Fluid, choice: &Choice) -> (Tone, String) {
 
 fn columns() -> [Column; 8] {
     [
-        Column::text(""),
+        Column::text("thresholds"),
         Column::new("kmin", Unit::Bytes),
         Column::new("kmax", Unit::Bytes),
         Column::new("pmax", Unit::Share),

@@ -68,19 +68,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn read(asked: &str) -> anyhow::Result<Scenario> {
-    let text = match cases::case(asked) {
-        Some(case) => case.text.to_owned(),
-        None => {
-            let path = std::path::Path::new(asked);
-            if !path.exists() {
-                let names: Vec<&str> = cases::CASES.iter().map(|case| case.name).collect();
-                bail!(
-                    "no scenario or file `{asked}`; there are {}",
-                    names.join(", ")
-                );
-            }
-            bounded(path)?
+    let text = if let Some(case) = cases::case(asked) {
+        case.text.to_owned()
+    } else {
+        let path = std::path::Path::new(asked);
+        if !path.exists() {
+            let names: Vec<&str> = cases::CASES.iter().map(|case| case.name).collect();
+            let names = names.join(", ");
+            bail!("no scenario or file `{asked}`; there are {names}");
         }
+        bounded(path)?
     };
     check::read(&text).with_context(|| format!("scenario {asked}"))
 }

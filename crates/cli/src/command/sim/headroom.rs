@@ -9,6 +9,7 @@ use straightway_model::{
 };
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
+use super::gbit;
 use crate::command::{output::Output, plan::page::with_basis};
 
 /// Calculate the headroom of lossless ports, as SONiC does, and how long pauses and buffers last
@@ -21,7 +22,7 @@ pub(crate) struct Args {
     rate: Vec<Rate>,
 
     /// The cable in metres (repeatable)
-    #[arg(long, value_name = "METRES", default_values_t = [5.0, 40.0, 300.0])]
+    #[arg(long, value_name = "METRES", allow_negative_numbers = true, default_values_t = [5.0, 40.0, 300.0])]
     cable_m: Vec<f64>,
 
     /// The longest frame of any class
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut answers: Vec<_> = ports.iter().map(Port::headroom).collect();
     let columns = [
-        Column::new("rate", Unit::Rate),
+        Column::new("rate", Unit::named("Gb/s")),
         Column::new("cable", Unit::named("m")),
         Column::new("xoff", Unit::named("B")),
         Column::new("on the cable", Unit::Bytes),
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut table = Table::new("", columns);
     for (port, answer) in ports.iter().zip(&answers) {
         table.push([
-            port.rate.into(),
+            gbit(port.rate),
             Cell::number(port.cable_m, Unit::named("m")),
             Cell::number(answer.xoff.0 as f64, Unit::named("B")),
             answer.cable.into(),
@@ -129,7 +130,7 @@ fn ports(args: &Args) -> Vec<Port> {
 
 fn fills(args: &Args) -> Table {
     let columns = [
-        Column::new("rate", Unit::Rate),
+        Column::new("rate", Unit::named("Gb/s")),
         Column::new("16:1", Unit::Seconds),
         Column::new("50:1", Unit::Seconds),
         Column::new("256:1", Unit::Seconds),
@@ -137,7 +138,7 @@ fn fills(args: &Args) -> Table {
     ];
     let mut table = Table::new(format!("{} behind one port", args.buffer), columns);
     for rate in &args.rate {
-        let mut row = vec![Cell::from(*rate)];
+        let mut row = vec![gbit(*rate)];
         row.extend([16, 50, 256, 1024].map(|n| fill_time(args.buffer, n, *rate).into()));
         table.push(row);
     }

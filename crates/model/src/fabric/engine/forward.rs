@@ -178,8 +178,6 @@ impl Engine<'_> {
         self.ports[out as usize].dropped_packets += 1;
         self.tally.dropped_packets += 1;
         self.tally.dropped_bytes += u64::from(packet.bytes);
-        let (flow, seq) = (packet.flow, packet.seq);
-        self.wheel
-            .push(self.now + self.timeout_ps, Event::Timeout { flow, seq });
+        self.lose(packet.flow, packet.seq);
     }
 }

@@ -33,8 +33,12 @@ pub(crate) struct Sender {
     resend: u32,
     /// Bytes of the last packet on the wire.
     last_bytes: u16,
-    pub(super) constants: u16,
+    pub(super) constants: u32,
     in_ring: bool,
+    /// Whether a timeout is pending, for what was lost last and when.
+    timing: bool,
+    lost: u32,
+    lost_ps: u64,
     /// Whether a wake-up is pending.
     waiting: bool,
     /// A paced flow sends no earlier.
@@ -52,38 +56,16 @@ impl Engine<'_> {
     pub(super) fn add_flows(&mut self, scenario: &Scenario, flows: &[Flow]) {
         let mut rates: Vec<u64> = Vec::new();
         for (f, flow) in (0..).zip(flows) {
-            let link = self.routes.path(f)[0];
-            let line = self.net.links[link as usize].rate;
+            let line = self.net.links[self.routes.path(f)[0] as usize].rate;
             let known = rates.iter().position(|r| *r == line.0.to_bits());
             let constants = known.unwrap_or_else(|| {
                 rates.push(line.0.to_bits());
                 self.constants.push(Constants::from(&scenario.dcqcn(line)));
                 rates.len() - 1
             });
-            let payload = self.packet_bytes - self.overhead_bytes;
-            let (packets, last) = flow.bytes.map_or((u64::from(NIL) - 1, payload), |bytes| {
-                let packets = bytes.div_ceil(payload);
-                (packets, bytes - (packets - 1) * payload)
-            });
-            let host_ps = picoseconds(scenario.transport.host_latency);
-            let return_ps = self.way_back_ps(f) + host_ps;
-            self.senders.push(Sender {
-                next_in_ring: NIL,
-                link,
-                route: self.routes.start(f) + 1,
-                next: 0,
-                packets: narrow(packets as usize),
-                resend: NIL,
-                last_bytes: (last + self.overhead_bytes) as u16,
-                constants: constants as u16,
-                in_ring: false,
-                waiting: false,
-                not_before_ps: flow.start_ps,
-                paced_rate: line.0,
-                line: line.0,
-                return_ps,
-            });
-            self.receivers.push(Receiver::new(narrow(packets as usize)));
+            let sender = self.sender(scenario, flow, f, narrow(constants));
+            self.receivers.push(Receiver::new(sender.packets));
+            self.senders.push(sender);
             match self.control {
                 Control::Dcqcn => {
                     let k = &self.constants[constants];
@@ -94,6 +76,37 @@ impl Engine<'_> {
                 Control::None => {}
             }
             self.wheel.push(flow.start_ps, Event::Start { flow: f });
+        }
+    }
+
+    /// The sending half of flow `f` before it starts.
+    fn sender(&self, scenario: &Scenario, flow: &Flow, f: u32, constants: u32) -> Sender {
+        let first = self.routes.path(f)[0];
+        let line = self.net.links[first as usize].rate.0;
+        let payload = self.packet_bytes - self.overhead_bytes;
+        let (packets, last) = flow.bytes.map_or((u64::from(NIL) - 1, payload), |bytes| {
+            let packets = bytes.div_ceil(payload);
+            (packets, bytes - (packets - 1) * payload)
+        });
+        let host_ps = picoseconds(scenario.transport.host_latency);
+        Sender {
+            next_in_ring: NIL,
+            link: first,
+            route: self.routes.start(f) + 1,
+            next: 0,
+            packets: u32::try_from(packets).unwrap_or(NIL - 1),
+            resend: NIL,
+            last_bytes: frame(last + self.overhead_bytes),
+            constants,
+            in_ring: false,
+            timing: false,
+            lost: 0,
+            lost_ps: 0,
+            waiting: false,
+            not_before_ps: flow.start_ps,
+            paced_rate: line,
+            line,
+            return_ps: self.way_back_ps(f) + host_ps,
         }
     }
 
@@ -174,7 +187,7 @@ impl Engine<'_> {
             seq,
             route: sender.route,
             came_by: link,
-            bytes: bytes as u16,
+            bytes: frame(bytes),
             marked: false,
         });
         let (free_ps, wire_ps) = (port.busy_until_ps, port.wire_ps);
@@ -281,10 +294,29 @@ impl Engine<'_> {
         self.offer(flow);
     }
 
+    /// Notes a loss and sets a timeout for it. Only real losses time out, so none is spurious.
+    pub(super) fn lose(&mut self, flow: u32, seq: u32) {
+        let sender = &mut self.senders[flow as usize];
+        sender.lost = sender.lost.max(seq);
+        sender.lost_ps = self.now;
+        if !sender.timing {
+            sender.timing = true;
+            let at = self.now + self.timeout_ps;
+            self.wheel.push(at, Event::Timeout { flow });
+        }
+    }
+
     /// What was lost a timeout ago and has not arrived since is sent again, and all after it.
-    pub(super) fn time_out(&mut self, flow: u32, seq: u32) {
+    pub(super) fn time_out(&mut self, flow: u32) {
         let expected = self.receivers[flow as usize].expected;
-        if expected > seq {
+        let sender = &mut self.senders[flow as usize];
+        let due = sender.lost_ps + self.timeout_ps;
+        sender.timing = expected <= sender.lost && due > self.now;
+        if sender.timing {
+            self.wheel.push(due, Event::Timeout { flow });
+            return;
+        }
+        if expected > sender.lost {
             return;
         }
         if let Some(window) = self.windows.get_mut(flow as usize) {
@@ -293,6 +325,12 @@ impl Engine<'_> {
         }
         self.rewind(flow, expected);
     }
+}
+
+/// A frame's length: packet and overhead are checked to be below 2^16 together.
+#[inline]
+fn frame(bytes: u64) -> u16 {
+    u16::try_from(bytes).expect("the scenario's bounds keep frames below 2^16")
 }
 
 impl Sender {

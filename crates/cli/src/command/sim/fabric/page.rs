@@ -12,6 +12,7 @@ use straightway_report::{
     self as report, Axis, Block, Cell, Chart, Column, Page, Table, Tone, Unit,
 };
 
+use super::super::gbit;
 use crate::command::plan::page::paragraphs;
 
 /// Rows of a table that has its worst first.
@@ -91,11 +92,10 @@ fn verdict(scenario: &Scenario, outcome: &Outcome) -> (Tone, String) {
         let worst = &outcome.spreading.victims[0];
         let text = format!(
             "Congestion spread: {innocent} of {} flows were held for congestion that is not on \
-             their path; {} the longest, {} of {}.",
+             their path. {} was held longest and got {}.",
             outcome.traffic.iter().map(|t| t.flows).sum::<usize>(),
             worst.flow,
-            worst.innocent,
-            outcome.simulated
+            worst.goodput
         );
         return (Tone::Caution, text);
     }
@@ -194,7 +194,7 @@ fn points(series: &Series) -> impl Iterator<Item = (f64, f64)> + '_ {
 fn links(outcome: &Outcome) -> Table {
     let columns = [
         Column::text("link"),
-        Column::new("rate", Unit::Rate),
+        Column::new("rate", Unit::named("Gb/s")),
         Column::new("used", Unit::Share),
         Column::new("longest queue", Unit::Bytes),
         Column::new("paused", Unit::Seconds),
@@ -205,7 +205,7 @@ fn links(outcome: &Outcome) -> Table {
     for link in outcome.links.iter().take(ROWS_MAX) {
         table.push([
             Cell::from(link.link.as_str()),
-            link.rate.into(),
+            gbit(link.rate),
             Cell::share(link.utilisation),
             Bytes(link.queue_max).into(),
             link.paused.into(),

@@ -1,0 +1,227 @@
+//! What is refused: with exit code 2, a message that names the object, and nothing left behind.
+
+use std::{
+    fs,
+    os::unix::{
+        fs::{PermissionsExt, symlink},
+        net::UnixListener,
+    },
+    path::Path,
+};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::yard::{Ran, Yard, in_memory};
+
+/// Expects `copy` with `args` to be refused and to change nothing; answers what it said.
+fn refused(yard: &Yard, args: &str) -> String {
+    let before = yard.names();
+    let ran = yard.run(std::iter::once("copy").chain(args.split(' ')));
+    judge(yard, args, &ran, &before)
+}
+
+fn judge(yard: &Yard, args: &str, ran: &Ran, before: &[String]) -> String {
+    assert_eq!(ran.code, Some(2), "{args}: {ran:?}");
+    assert_eq!(ran.out, "", "{args}: stdout is for data");
+    assert!(!ran.err.contains("panicked"), "{args}: {}", ran.err);
+    assert_eq!(yard.names(), before, "{args}: something was left behind");
+    format!("$ copy {args}\n{}", yard.redact(&ran.err))
+}
+
+fn all_refused(yard: &Yard, lines: &[&str]) -> String {
+    lines.iter().map(|args| refused(yard, args)).collect()
+}
+
+#[test]
+fn paths_that_make_no_sense() {
+    let yard = Yard::new();
+    yard.file("file", 5000, 1);
+    yard.folder("folder/inner");
+    yard.file("folder/file", 100, 2);
+    yard.folder("other");
+    yard.file("other/file", 100, 3);
+    let said = all_refused(
+        &yard,
+        &[
+            "missing target",
+            "missing host:",
+            "folder host:",
+            "folder file",
+            "file no-such-folder/target",
+            "file no-such-folder/",
+            "file file/target",
+            "file folder missing-too",
+            "file folder file",
+            "file other/file folder",
+            "folder folder/inner",
+            "folder folder/inner/new",
+            "folder folder",
+            ". new",
+            "file host: --verify",
+        ],
+    );
+    insta::assert_snapshot!(said);
+    assert_eq!(fs::read(yard.path("file")).unwrap().len(), 5000);
+}
+
+#[test]
+fn a_file_onto_itself() {
+    let yard = Yard::new();
+    yard.file("file", 5000, 1);
+    yard.folder("folder");
+    symlink("file", yard.path("symlink")).unwrap();
+    fs::hard_link(yard.path("file"), yard.path("hard-link")).unwrap();
+    symlink("../file", yard.path("folder/file")).unwrap();
+    let lines = [
+        "file file",
+        "file ./folder/../file",
+        "file symlink",
+        "symlink file",
+        "file hard-link",
+        "file folder",
+    ];
+    insta::assert_snapshot!(all_refused(&yard, &lines));
+    assert_eq!(fs::read(yard.path("file")).unwrap().len(), 5000);
+}
+
+#[test]
+fn what_is_no_file() {
+    let yard = Yard::new();
+    yard.file("file", 5000, 1);
+    yard.folder("tree");
+    for name in ["pipe", "tree/pipe"] {
+        mknodat(
+            CWD,
+            yard.path(name),
+            FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+    }
+    let _socket = UnixListener::bind(yard.path("socket")).unwrap();
+    let lines = [
+        "pipe target",
+        "pipe host:",
+        "socket target",
+        "socket host:",
+        "tree target",
+        "/dev/zero target",
+        "/dev/zero host:",
+        "/proc/self/status target",
+        "/proc/self/status host:",
+        "file pipe",
+        "file socket",
+    ];
+    insta::assert_snapshot!(all_refused(&yard, &lines));
+}
+
+#[test]
+fn a_device_is_not_replaced_by_a_file() {
+    let yard = Yard::new();
+    yard.file("file", 5000, 1);
+    // A null device of our own: the machine's must not be at stake.
+    let made = mknodat(
+        CWD,
+        yard.path("null"),
+        FileType::CharacterDevice,
+        Mode::RUSR | Mode::WUSR,
+        rustix::fs::makedev(1, 3),
+    );
+    if let Err(error) = made {
+        eprintln!("skipped: cannot make a device: {error}");
+        return;
+    }
+    symlink("null", yard.path("link")).unwrap();
+    insta::assert_snapshot!(all_refused(&yard, &["file null", "file link"]));
+    assert!(!fs::symlink_metadata(yard.path("null")).unwrap().is_file());
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn what_is_not_permitted() {
+    let yard = Yard::new();
+    set_mode(yard.root(), 0o777);
+    set_mode(&yard.file("secret", 5000, 1), 0o000);
+    set_mode(&yard.file("open", 5000, 2), 0o644);
+    set_mode(&yard.folder("locked"), 0o555);
+    yard.folder("shut");
+    yard.file("shut/file", 1, 1);
+    let before = yard.names();
+    set_mode(&yard.path("shut"), 0o000);
+    let mut said = String::new();
+    for args in [
+        "secret target",
+        "secret host:",
+        "open locked",
+        "open locked/target",
+        "shut target",
+        "shut/file target",
+    ] {
+        let words: Vec<_> = std::iter::once("copy").chain(args.split(' ')).collect();
+        let Some(ran) = yard.run_as_nobody(&words) else {
+            return;
+        };
+        set_mode(&yard.path("shut"), 0o755);
+        said += &judge(&yard, args, &ran, &before);
+        set_mode(&yard.path("shut"), 0o000);
+    }
+    set_mode(&yard.path("shut"), 0o755);
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn flags_that_make_no_sense() {
+    let yard = Yard::new();
+    yard.file("file", 5000, 1);
+    let said = all_refused(
+        &yard,
+        &[
+            "file target --chunk 5",
+            "file target --chunk 0",
+            "file target --chunk 6000",
+            "file target --chunk 2GiB",
+            "file target --chunk 16EiB",
+            "file target --chunk 8000PiB --lanes 256",
+            "file target --chunk -4KiB",
+            "file target --chunk many",
+            "file target --depth 0",
+            "file target --depth 5000",
+            "file target --staging 1",
+            "file target --staging 0",
+            "file target --staging 1MiB --chunk 4MiB",
+            "file target --limit 0",
+            "file target --limit 0.5",
+            "file target --limit NaN",
+            "file target --limit inf",
+            "file target --lanes 0",
+            "file target --lanes 9999",
+            "file target --route scenic",
+            "file target --engine steam",
+            "file target --trace no-such-folder/trace",
+            "file",
+        ],
+    );
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn a_route_that_cannot_be_had() {
+    let Some(memory) = in_memory() else { return };
+    let yard = Yard::new();
+    yard.file("file", 5000, 1);
+    fs::copy(yard.path("file"), memory.path().join("file")).unwrap();
+    symlink(memory.path(), yard.path("memory")).unwrap();
+    let lines = [
+        "memory/file target --route direct",
+        "memory/file host: --route direct",
+        "memory/file host: --route staged",
+        "file memory/target --route direct",
+        "file memory/target --route staged",
+    ];
+    insta::assert_snapshot!(all_refused(&yard, &lines));
+    assert_eq!(fs::read_dir(memory.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,92 @@
+//! What the binary says about itself.
+
+use std::fs;
+
+use crate::yard::Yard;
+
+fn said(args: &[&str]) -> String {
+    let ran = Yard::new().run(args);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    ran.out
+}
+
+/// The names of all commands, from the help.
+fn commands() -> Vec<String> {
+    let help = said(&["--help"]);
+    let list = help.split("Commands:\n").nth(1).unwrap();
+    let lines = list.lines().take_while(|line| line.starts_with("  "));
+    let names = lines.map(|line| line.split_whitespace().next().unwrap().to_owned());
+    names.filter(|name| name != "help").collect()
+}
+
+#[test]
+fn the_help_of_all() {
+    insta::assert_snapshot!(said(&["--help"]));
+}
+
+#[test]
+fn the_help_of_doctor() {
+    insta::assert_snapshot!(said(&["doctor", "--help"]));
+}
+
+#[test]
+fn the_help_of_copy() {
+    insta::assert_snapshot!(said(&["copy", "--help"]));
+}
+
+#[test]
+fn the_help_of_bench() {
+    insta::assert_snapshot!(said(&["bench", "--help"]));
+}
+
+#[test]
+fn every_command_has_a_line_and_a_page_of_help() {
+    let names = commands();
+    for name in ["copy", "bench", "doctor", "completions", "man"] {
+        assert!(names.iter().any(|n| n == name), "{names:?}");
+    }
+    for name in names {
+        let help = said(&[&name, "--help"]);
+        assert!(
+            help.contains(&format!("Usage: straightway {name}")),
+            "{help}"
+        );
+        assert!(help.starts_with(char::is_uppercase), "{help}");
+        assert!(
+            help.lines().all(|line| line.chars().count() <= 100),
+            "{help}"
+        );
+    }
+}
+
+#[test]
+fn completions_name_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = said(&["completions", shell]);
+        for name in commands() {
+            assert!(script.contains(&name), "{shell} lacks {name}");
+        }
+        assert!(script.contains("route"), "{shell} lacks --route");
+    }
+}
+
+#[test]
+fn there_is_a_man_page_for_every_command() {
+    let yard = Yard::new();
+    let ran = yard.run(["man", "new/pages"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let top = fs::read_to_string(yard.path("new/pages/straightway.1")).unwrap();
+    for name in commands() {
+        assert!(top.contains(&name), "the first page lacks {name}");
+        let page = yard.path(format!("new/pages/straightway-{name}.1"));
+        assert!(fs::read_to_string(page).unwrap().contains(".SH"), "{name}");
+    }
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_an_error() {
+    let ran = Yard::new().run(["teleport"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("teleport"), "{}", ran.err);
+    assert_eq!(Yard::new().run([] as [&str; 0]).code, Some(2));
+}

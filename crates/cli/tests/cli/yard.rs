@@ -1,0 +1,244 @@
+//! A yard: a folder of its own for each test, on a file system that has O_DIRECT, and the binary
+//! run in it with nobody else's profile.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What temporary files end in.
+pub(crate) const PART: &str = ".straightway-part";
+
+/// Nothing here takes this long; whatever does has hung.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A folder for one test.
+pub(crate) struct Yard {
+    folder: TempDir,
+    state: TempDir,
+}
+
+/// What a run of the binary came to.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Yard {
+    pub(crate) fn new() -> Self {
+        let new = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Self {
+            folder: new(),
+            state: new(),
+        }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where the binary keeps its profile.
+    pub(crate) fn profile(&self) -> PathBuf {
+        self.state.path().join("straightway/profile.toml")
+    }
+
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.root().join(name)
+    }
+
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Makes a file of `len` bytes that follow from `seed`.
+    pub(crate) fn file(&self, name: &str, len: usize, seed: u64) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, noise(len, seed)).unwrap();
+        path
+    }
+
+    /// The binary, about to run in the yard.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_straightway"));
+        self.settle(command.args(args));
+        command
+    }
+
+    fn settle(&self, command: &mut Command) {
+        command
+            .current_dir(self.root())
+            .env("XDG_STATE_HOME", self.state.path())
+            .env_remove("COLUMNS")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+    }
+
+    /// Starts the binary in the yard.
+    pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Running {
+        Running(Some(self.command(args).spawn().unwrap()))
+    }
+
+    /// Runs the binary in the yard.
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        self.start(args).wait()
+    }
+
+    /// Runs another program in the yard.
+    pub(crate) fn run_program(&self, program: &str, args: &[&str]) -> Ran {
+        let mut command = Command::new(program);
+        self.settle(command.args(args));
+        Running(Some(command.spawn().unwrap())).wait()
+    }
+
+    /// Runs the binary as somebody without any rights; `None`, with the reason printed, where this
+    /// user cannot become one.
+    pub(crate) fn run_as_nobody(&self, args: &[&str]) -> Option<Ran> {
+        if !geteuid().is_root() {
+            return Some(self.run(args));
+        }
+        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let mut command = Command::new("setpriv");
+        self.settle(command.args(nobody));
+        command.arg(env!("CARGO_BIN_EXE_straightway")).args(args);
+        command.env_remove("XDG_STATE_HOME").env_remove("HOME");
+        let child = command.spawn();
+        let ran = child.ok().map(|child| Running(Some(child)).wait());
+        let ran = ran.filter(|ran| !ran.err.starts_with("setpriv:"));
+        if ran.is_none() {
+            eprintln!("skipped: cannot run the binary as another user");
+        }
+        ran
+    }
+
+    /// Runs `copy --json` with these arguments and answers with its receipt.
+    pub(crate) fn receipt(&self, args: &[&str]) -> Value {
+        let ran = self.run(["copy", "--json"].iter().chain(args));
+        assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.err);
+        serde_json::from_str(&ran.out).unwrap()
+    }
+
+    /// All names in the yard, however deep and hidden, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut open = vec![self.root().to_owned()];
+        while let Some(folder) = open.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let entry = entry.unwrap();
+                if entry.file_type().unwrap().is_dir() {
+                    open.push(entry.path());
+                }
+                let path = entry.path();
+                let name = path.strip_prefix(self.root()).unwrap();
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+        names.sort();
+        names
+    }
+
+    /// Whether any temporary file is in the yard.
+    pub(crate) fn has_part(&self) -> bool {
+        self.names().iter().any(|name| name.ends_with(PART))
+    }
+
+    /// `text` without what differs from run to run.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        text.replace(&self.root().display().to_string(), "YARD")
+    }
+}
+
+/// The binary while it runs. Dropped, it is killed.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("there until it has been waited for")
+    }
+
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        let pid = Pid::from_child(self.child());
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until `is_so`, and answers whether that came before the end of the run.
+    pub(crate) fn wait_until(&mut self, is_so: impl Fn() -> bool) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if is_so() {
+                return true;
+            }
+            if self.child().try_wait().unwrap().is_some() {
+                return is_so();
+            }
+            sleep(Duration::from_millis(2));
+        }
+        false
+    }
+
+    /// Waits for its end. The output of one run fits into a pipe, so it is read afterwards.
+    pub(crate) fn wait(mut self) -> Ran {
+        let start = Instant::now();
+        while self.child().try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < PATIENCE, "the binary hangs");
+            sleep(Duration::from_millis(1));
+        }
+        let child = self.0.take().expect("it was not waited for yet");
+        let output = child.wait_with_output().unwrap();
+        Ran {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A folder on a file system in memory; `None`, with the reason printed, where there is none.
+pub(crate) fn in_memory() -> Option<TempDir> {
+    tempfile::tempdir_in("/dev/shm")
+        .inspect_err(|error| eprintln!("skipped: /dev/shm: {error}"))
+        .ok()
+}
+
+/// `len` bytes that follow from `seed` and that nothing compresses.
+pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// The bytes that took `route` on `leg`, by a receipt.
+pub(crate) fn routed(receipt: &Value, leg: &str, route: Option<&str>) -> u64 {
+    let rows = receipt["routes"].as_array().unwrap().iter();
+    rows.filter(|row| row["leg"] == leg && route.is_none_or(|route| row["route"] == route))
+        .map(|row| row["bytes"].as_u64().unwrap())
+        .sum()
+}

@@ -1,0 +1,167 @@
+//! The planner's commands as a user sees them.
+
+use std::{path::Path, process::Command};
+
+fn straightway(args: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
+        .args(args)
+        .env("NO_COLOR", "1")
+        .output()
+        .expect("the binary was built for this test");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is text");
+    (
+        output.status.code().expect("it was not killed"),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn every_scenario_is_answered_by_name() {
+    let (code, listed, _) = straightway(&["plan", "list", "--json"]);
+    assert_eq!(code, 0);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let listed = listed.as_array().unwrap();
+    assert!(listed.len() >= 39, "{}", listed.len());
+    for entry in listed {
+        let (topic, name) = (
+            entry["topic"].as_str().unwrap(),
+            entry["scenario"].as_str().unwrap(),
+        );
+        let (code, page, talk) = straightway(&["plan", topic, "--scenario", name]);
+        assert_eq!((code, talk.as_str()), (0, ""), "{name}");
+        assert!(page.contains("Published figures"), "{name}");
+    }
+}
+
+#[test]
+fn a_correction_stands_beside_the_articles_figure() {
+    let (_, page, _) = straightway(&[
+        "plan",
+        "registration",
+        "--scenario",
+        "article-registration-1mb",
+    ]);
+    let line = page
+        .lines()
+        .find(|line| line.contains("from the 3rd I/O on"))
+        .unwrap();
+    assert!(line.contains("NO"), "{line}");
+    assert!(
+        page.contains("346 µs an I/O against 50 + 80 is won at the first"),
+        "{page}"
+    );
+}
+
+#[test]
+fn nonsense_is_an_error_that_says_what_is_allowed() {
+    for (args, says) in [
+        (
+            vec!["plan", "checkpoint", "--scenario", "llama"],
+            "did you mean llama3-405b?",
+        ),
+        (
+            vec!["plan", "dpu", "--scenario", "llama3-405b"],
+            "is about checkpoint: ask `straightway plan checkpoint",
+        ),
+        (
+            vec!["plan", "checkpoint", "--set", "cluster.gpus=0"],
+            "checkpoint.cluster.gpus = 0: allowed is a whole number",
+        ),
+        (
+            vec!["plan", "checkpoint", "--sweep", "cluster.gpus=1..2"],
+            "how many steps?",
+        ),
+        (
+            vec!["plan", "checkpoint", "--sweep", "x=1"],
+            "x = 1: allowed is one of `model`",
+        ),
+        (
+            vec![
+                "plan",
+                "checkpoint",
+                "--sweep",
+                "cluster.gpus=8,9",
+                "--show",
+                "x",
+            ],
+            "no such figure",
+        ),
+        (
+            vec!["plan", "checkpoint", "--scenario", "/dev/zero"],
+            "which no scenario needs",
+        ),
+        (
+            vec!["plan", "checkpoint", "--set", "schedule.interval=1ms"],
+            "at least",
+        ),
+    ] {
+        let (code, out, talk) = straightway(&args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
+        assert!(talk.contains(says), "{args:?}: {talk}");
+    }
+}
+
+#[test]
+fn a_sweep_gives_the_same_bytes_on_any_number_of_threads() {
+    let sweep = |threads: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
+            .args([
+                "plan",
+                "checkpoint",
+                "--sweep",
+                "cluster.gpus=64..4096:4:log",
+                "--sweep",
+                "trials.seed=1,2",
+                "--json",
+            ])
+            .env("RAYON_NUM_THREADS", threads)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        output.stdout
+    };
+    assert_eq!(sweep("1"), sweep("4"));
+}
+
+#[test]
+fn csv_has_a_row_for_each_point_and_html_needs_nothing_else() {
+    let (code, csv, _) =
+        straightway(&["plan", "s3", "--sweep", "rate=100GB/s..300GB/s:3", "--csv"]);
+    assert_eq!((code, csv.lines().count()), (0, 4), "{csv}");
+    assert!(csv.starts_with("rate_bytes_per_s,"), "{csv}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("page.html");
+    let (code, _, talk) = straightway(&["plan", "registration", "--html", file.to_str().unwrap()]);
+    assert_eq!(code, 0, "{talk}");
+    let html = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        html.contains("<svg") && html.contains("libfabric#4738"),
+        "{}",
+        html.len()
+    );
+    assert!(!html.contains("src=\"http"));
+}
+
+#[test]
+fn what_was_measured_is_set_beside_what_is_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("measured.toml");
+    let compare = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        straightway(&["plan", "compare", "--measured", path(&file)])
+    };
+    let good = "io = \"4MiB\"\ndepth = 48\nto_gpu = \"55.1GB/s\"\n[drive]\nread = \"3.4GB/s\"\n[staged]\nread = \"3.3GB/s\"\n";
+    let (code, page, _) = compare(good);
+    assert_eq!(code, 0, "{page}");
+    assert!(page.contains("read, through a ring"), "{page}");
+    let (code, ..) = compare(&good.replace("3.3GB/s", "1GB/s"));
+    assert_eq!(code, 1, "a prediction that misses is a no");
+    let (code, _, talk) = compare("[drive]\nread = -1\n");
+    assert_eq!(code, 2);
+    assert!(talk.contains("line 2: drive.read"), "{talk}");
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("a temporary folder has a plain name")
+}

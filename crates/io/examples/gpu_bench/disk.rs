@@ -1,0 +1,92 @@
+//! Files to measure with, in the page cache or out of it.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+use straightway_core::{Choice, Error, Extent, Move, Receipt, Result, Route};
+use straightway_io::{Draft, Executor, File, Job, Region};
+
+/// One move of the whole file.
+pub(crate) fn whole(file: &File) -> Vec<Move> {
+    vec![Move {
+        object: 0,
+        extent: Extent::new(0, file.bytes()),
+        at: 0,
+    }]
+}
+
+/// Reads moves of `file`. Answers the seconds that planning and moving took, and the receipt.
+pub(crate) fn read(
+    executor: &Executor,
+    file: &Arc<File>,
+    moves: Vec<Move>,
+    region: &Arc<Region>,
+    choice: Choice,
+) -> Result<(f64, Receipt)> {
+    let start = Instant::now();
+    let files = vec![Arc::clone(file)];
+    let job = Job::read(files, moves, region, choice, executor.settings())?;
+    let receipt = executor.run(job)?;
+    Ok((start.elapsed().as_secs_f64(), receipt))
+}
+
+/// Writes the whole region to a fresh file at `path`, durable where that means something. Answers
+/// the seconds from before the file was created to after it was synced.
+pub(crate) fn write(
+    executor: &Executor,
+    region: &Arc<Region>,
+    path: &Path,
+    choice: Choice,
+) -> Result<(f64, Receipt)> {
+    // The old file's room is given back before the clock starts.
+    let _ = fs::remove_file(path);
+    let start = Instant::now();
+    let draft = Draft::new(path, region.bytes())?;
+    let files = vec![Arc::clone(draft.file())];
+    let moves = whole(draft.file());
+    let job = Job::write(region, files, moves, choice, executor.settings())?;
+    let receipt = executor.run(job)?;
+    let seconds = start.elapsed().as_secs_f64();
+    draft.commit()?;
+    Ok((seconds, receipt))
+}
+
+/// A file of the pattern, written if it is not there in that length.
+pub(crate) fn file(executor: &Executor, host: &Arc<Region>, path: &Path) -> Result<Arc<File>> {
+    if fs::metadata(path).map_or(0, |m| m.len()) != host.bytes() {
+        write(executor, host, path, Choice::Auto)?;
+    }
+    Ok(Arc::new(File::open(path)?))
+}
+
+/// Takes all of the file into the page cache.
+pub(crate) fn warm(executor: &Executor, file: &Arc<File>, host: &Arc<Region>) -> Result<()> {
+    let choice = Choice::Only(Route::Buffered);
+    read(executor, file, whole(file), host, choice).map(|_| ())
+}
+
+/// Empties the page cache.
+pub(crate) fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    let path = "/proc/sys/vm/drop_caches";
+    fs::write(path, "3").map_err(|e| Error::os("drop the page cache by", path, e))
+}
+
+/// Writes the record of the disk behind `path` that udev would have written: without it cuFile
+/// takes no file of it (error 5027).
+pub(crate) fn make_udev_record(path: &Path) -> Result<PathBuf> {
+    let device = fs::metadata(path)
+        .map_err(|e| Error::os("look at", path.display(), e))?
+        .dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let record = PathBuf::from(format!("/run/udev/data/b{major}:{minor}"));
+    let written = fs::create_dir_all("/run/udev/data")
+        .and_then(|()| fs::write(&record, "E:ID_FS_USAGE=filesystem\nE:ID_FS_TYPE=ext4\n"));
+    written.map_err(|e| Error::os("write", record.display(), e))?;
+    Ok(record)
+}

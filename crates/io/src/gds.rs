@@ -1,0 +1,243 @@
+//! GPUDirect Storage: whether to use it, and what it did.
+//!
+//! cuFile falls back to host memory without a word, so a file is *proven* first: a small aligned
+//! read is made and cuFile's own counters say which way it went ([`Proof`]). Only what is proven
+//! counts as direct, and after each transfer the counters are asked again.
+//!
+//! Opening cuFile takes half a second even where nothing can come of it, so it is opened only for a
+//! demand, for a transfer large enough to win that back on a machine where it is possible at all,
+//! or when it is open already. [`Gds`] is a handle: clones share what is open.
+
+mod proof;
+mod session;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use straightway_core::{Choice, Error, Kind, Leg, Place, Result, Route, Survey};
+use straightway_sys::{
+    Buf, Done, File, Io, Region,
+    cufile::{ALIGN_BYTES, RegisteredMemory},
+};
+
+pub use proof::Proof;
+pub(crate) use session::Session;
+
+/// Below this, opening cuFile costs more than it can save: half a second at the 3 GB/s of one
+/// drive is 1.5 GB.
+const WORTHWHILE_BYTES: u64 = 1 << 30;
+
+/// When cuFile is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GdsUse {
+    /// Where it is proven to go direct.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Wherever it takes the file, direct or not: to see what its compat mode does.
+    Force,
+}
+
+/// A handle to GPUDirect Storage.
+#[derive(Clone, Debug, Default)]
+pub struct Gds {
+    when: GdsUse,
+    sessions: Arc<Mutex<BTreeMap<u32, Attempt>>>,
+}
+
+/// What became of opening cuFile for a GPU.
+#[derive(Debug)]
+enum Attempt {
+    Open(Arc<Session>),
+    Failed,
+}
+
+/// What a job has of cuFile: its session, and the region's registration for as long as it runs.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    pub(crate) session: Arc<Session>,
+    /// Held, not read: a registration that somebody holds does not give way to another.
+    _registered: Arc<RegisteredMemory>,
+    /// The seconds that registering took, if it was not registered already.
+    pub(crate) registration_s: Option<f64>,
+}
+
+impl From<GdsUse> for Gds {
+    fn from(when: GdsUse) -> Self {
+        Self {
+            when,
+            ..Self::default()
+        }
+    }
+}
+
+impl Gds {
+    /// When it is used.
+    pub fn when(&self) -> GdsUse {
+        self.when
+    }
+
+    /// Looks whether a transfer between `files` and `region` can go direct, and marks the surveys of
+    /// those files that can. `None` where none can; an error only where the user insists.
+    pub(crate) fn survey(
+        &self,
+        files: &[Arc<File>],
+        surveys: &mut [Survey],
+        region: &Arc<Region>,
+        leg: Leg,
+        choice: Choice,
+    ) -> Result<Option<Pass>> {
+        let Place::Gpu(ordinal) = region.place() else {
+            return Ok(None);
+        };
+        let insisted = self.when == GdsUse::Force || choice == Choice::Only(Route::Direct);
+        let wanted = match (self.when, choice) {
+            (GdsUse::Off, _) | (_, Choice::Only(Route::Staged | Route::Buffered)) => false,
+            _ => insisted || self.is_worthwhile(ordinal, region.bytes()),
+        };
+        if !wanted {
+            return Ok(None);
+        }
+        match self.pass(files, surveys, region, leg) {
+            Ok(pass) => Ok(pass),
+            Err(error) if insisted => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "not by cuFile");
+                for survey in surveys {
+                    survey.gpu_direct = false;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn pass(
+        &self,
+        files: &[Arc<File>],
+        surveys: &mut [Survey],
+        region: &Arc<Region>,
+        leg: Leg,
+    ) -> Result<Option<Pass>> {
+        check_aligned(region)?;
+        let session = self.session(region)?;
+        for (file, survey) in files.iter().zip(&mut *surveys) {
+            // Without O_DIRECT there is nothing to prove.
+            if survey.direct.is_none() {
+                continue;
+            }
+            survey.gpu_direct = match self.when {
+                GdsUse::Force => session.handle(file).map(|_| true)?,
+                _ => session.proof(file, leg)?.is_direct(),
+            };
+        }
+        if !surveys.iter().any(|survey| survey.gpu_direct) {
+            return Ok(None);
+        }
+        let (registered, registration_s) = session.register(region)?;
+        Ok(Some(Pass {
+            session,
+            _registered: registered,
+            registration_s,
+        }))
+    }
+
+    /// The session of the region's GPU, opened where it is not.
+    fn session(&self, region: &Region) -> Result<Arc<Session>> {
+        let memory = region.device_memory().expect("its place is a GPU");
+        let ordinal = memory.context().device().ordinal();
+        let mut sessions = self.lock();
+        if let Some(Attempt::Open(session)) = sessions.get(&ordinal) {
+            return Ok(Arc::clone(session));
+        }
+        let opened = Session::open(memory.context(), self.when == GdsUse::Force).map(Arc::new);
+        let attempt = match &opened {
+            Ok(session) => Attempt::Open(Arc::clone(session)),
+            Err(_) => Attempt::Failed,
+        };
+        sessions.insert(ordinal, attempt);
+        opened
+    }
+
+    /// Whether to use it without being told to: what is open costs nothing, what failed once fails
+    /// again, and opening has to pay.
+    fn is_worthwhile(&self, ordinal: u32, bytes: u64) -> bool {
+        match self.lock().get(&ordinal) {
+            Some(Attempt::Open(_)) => true,
+            Some(Attempt::Failed) => false,
+            None => bytes >= WORTHWHILE_BYTES && is_possible(),
+        }
+    }
+
+    /// Runs an I/O with GPU memory, here and now.
+    pub(crate) fn run(&self, io: Io) -> Done {
+        let result = self.transfer(&io).map_err(|error| match error.os_code() {
+            Some(code) => std::io::Error::from_raw_os_error(code),
+            None => std::io::Error::other(error.to_string()),
+        });
+        Done::new(io, result)
+    }
+
+    fn transfer(&self, io: &Io) -> Result<usize> {
+        let missing = |what: &str| {
+            Error::new(
+                Kind::Invalid,
+                "use cuFile with",
+                what,
+                "it is not registered",
+            )
+        };
+        let Buf::Window(window) = &io.buf else {
+            return Err(missing("a slot"));
+        };
+        let registered = window
+            .region()
+            .registration()
+            .get()
+            .ok_or_else(|| missing("the region"))?;
+        let ordinal = registered.memory().context().device().ordinal();
+        let session = match self.lock().get(&ordinal) {
+            Some(Attempt::Open(session)) => Arc::clone(session),
+            _ => return Err(missing("the GPU")),
+        };
+        session.transfer(io, window, &registered)
+    }
+
+    /// Lets go of files that only the last transfer needed.
+    pub(crate) fn forget_files(&self) {
+        for attempt in self.lock().values() {
+            if let Attempt::Open(session) = attempt {
+                session.forget_files();
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Attempt>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// cuFile knows a region by its start, and stages all of one that does not begin on a page.
+fn check_aligned(region: &Region) -> Result<()> {
+    if region.address().is_multiple_of(ALIGN_BYTES as u64) {
+        return Ok(());
+    }
+    let message = format!(
+        "its address {:#x} is no multiple of {ALIGN_BYTES}",
+        region.address()
+    );
+    Err(
+        Error::new(Kind::Unsupported, "go direct with", "the region", message)
+            .with_hint("lend memory that begins on a page, or use --route auto"),
+    )
+}
+
+/// Whether the machine has anything that direct I/O could come from: nvidia-fs, or an NVMe drive
+/// for peer-to-peer DMA. Without either, cuFile has only its compat mode.
+fn is_possible() -> bool {
+    let has_nvme = std::fs::read_dir("/sys/class/nvme").is_ok_and(|mut all| all.next().is_some());
+    Path::new("/dev/nvidia-fs0").exists() || has_nvme
+}

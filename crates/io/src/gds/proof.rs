@@ -1,0 +1,76 @@
+//! What cuFile's counters prove.
+
+use straightway_core::{Reason, Route};
+use straightway_sys::cufile::Paths;
+
+/// Which way cuFile moved bytes, by its own counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Direct, by peer-to-peer DMA of the kernel.
+    P2pdma,
+    /// Direct, by nvidia-fs.
+    NvidiaFs,
+    /// Through host memory.
+    Compat,
+    /// There are no counters, or they tell of several ways at once.
+    Unknown,
+}
+
+impl Proof {
+    /// What the requests that were counted prove of all of them together.
+    pub fn of(paths: Paths) -> Self {
+        let Paths {
+            p2p,
+            nvfs,
+            posix,
+            unaligned,
+            ..
+        } = paths;
+        match (p2p > 0, nvfs > 0, posix > 0, unaligned > 0) {
+            (true, false, false, false) => Self::P2pdma,
+            (false, true, false, false) => Self::NvidiaFs,
+            (false, false, true, false) => Self::Compat,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Whether the bytes went straight between drive and GPU.
+    pub fn is_direct(self) -> bool {
+        matches!(self, Self::P2pdma | Self::NvidiaFs)
+    }
+
+    /// How the bytes count in a receipt: only what is proven is direct.
+    pub fn route_and_reason(self) -> (Route, Reason) {
+        match self {
+            Self::P2pdma => (Route::Direct, Reason::ProvenP2pdma),
+            Self::NvidiaFs => (Route::Direct, Reason::ProvenNvidiaFs),
+            Self::Compat => (Route::Staged, Reason::CompatMode),
+            Self::Unknown => (Route::Staged, Reason::Unknown),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_way_alone_proves_anything() {
+        let paths = |p2p, nvfs, posix, unaligned| {
+            Proof::of(Paths {
+                total: p2p + nvfs + posix + unaligned,
+                p2p,
+                nvfs,
+                posix,
+                unaligned,
+            })
+        };
+        assert_eq!(paths(3, 0, 0, 0), Proof::P2pdma);
+        assert_eq!(paths(0, 3, 0, 0), Proof::NvidiaFs);
+        assert_eq!(paths(0, 0, 3, 0), Proof::Compat);
+        assert_eq!(paths(0, 0, 0, 0), Proof::Unknown);
+        assert_eq!(paths(99, 0, 1, 0), Proof::Unknown);
+        assert_eq!(paths(99, 0, 0, 1), Proof::Unknown);
+        assert_eq!(paths(1, 1, 0, 0), Proof::Unknown);
+    }
+}

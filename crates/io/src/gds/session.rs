@@ -1,0 +1,302 @@
+//! cuFile, open for one GPU: its files, the regions it knows, and its counters.
+
+use std::{
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Bytes, Error, Kind, Leg, Result};
+use straightway_sys::{
+    By, File, Io, Op, Region, Window,
+    cuda::{Context, DeviceMemory},
+    cufile::{
+        ALIGN_BYTES, Counters, CuFile, FileHandle, Library, Parameter, RegisteredMemory,
+        Registration, Request, Watch,
+    },
+};
+
+use super::Proof;
+
+/// Half a second is usual; a library that hangs is given up after this.
+const OPEN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Where the CUDA toolkit puts the library when it is not on the library path.
+const CANDIDATES: [&str; 2] = [
+    "/usr/local/cuda/lib64/libcufile.so.0",
+    "/usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0",
+];
+
+/// The memory that files are proven with. One page is used; an allocation this long begins on a
+/// page, which a short one need not.
+const SCRATCH_BYTES: usize = 2 << 20;
+
+/// Files known at once; the oldest gives way.
+const FILES_MAX: usize = 256;
+
+/// cuFile's driver belongs to the process: it is opened once, by whoever comes first, and stays
+/// open, because one user's closing it would pull it from under another.
+#[derive(Clone, Debug)]
+struct Opened {
+    cufile: CuFile,
+    /// The counters, where this version has any that are understood.
+    watch: Option<Arc<Watch>>,
+}
+
+/// cuFile for one GPU.
+#[derive(Debug)]
+pub(crate) struct Session {
+    opened: Opened,
+    uuid: [u8; 16],
+    /// GPU memory to prove files with, one at a time.
+    scratch: Mutex<RegisteredMemory>,
+    files: Mutex<Vec<Known>>,
+    /// Regions that are registered, oldest first.
+    registrations: Mutex<Vec<Weak<Registration>>>,
+    registered_bytes_max: u64,
+}
+
+/// A file that cuFile knows.
+#[derive(Debug)]
+struct Known {
+    id: u64,
+    handle: Arc<FileHandle>,
+    read: Option<Proof>,
+    written: Option<Proof>,
+}
+
+impl Session {
+    /// Opens cuFile for the context's GPU.
+    /// With `allow_compat`, what cannot go direct goes through host memory, whatever cuFile's
+    /// configuration says; it is the first to open cuFile in a process who decides.
+    pub(crate) fn open(context: &Context, allow_compat: bool) -> Result<Self> {
+        let opened = Opened::get(context, allow_compat)?;
+        let memory = DeviceMemory::allocate(context, SCRATCH_BYTES)?;
+        let scratch = opened.cufile.register_memory(&Arc::new(memory))?;
+        let pinned_max = opened
+            .cufile
+            .properties()
+            .map_or(u64::MAX, |p| p.device_pinned_max.0);
+        let bar1 = bar1_bytes(context).unwrap_or(u64::MAX);
+        Ok(Self {
+            uuid: context.device().uuid()?,
+            opened,
+            scratch: Mutex::new(scratch),
+            files: Mutex::default(),
+            registrations: Mutex::default(),
+            registered_bytes_max: pinned_max.min(bar1),
+        })
+    }
+
+    /// The counters of this GPU now, where there are any.
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        self.opened.watch.as_ref()?.counters(self.uuid).ok()
+    }
+
+    /// What the counters prove of everything since `earlier`.
+    pub(crate) fn proof_since(&self, earlier: Option<Counters>, leg: Leg) -> Proof {
+        let (Some(earlier), Some(now)) = (earlier, self.counters()) else {
+            return Proof::Unknown;
+        };
+        let since = now.since(earlier);
+        Proof::of(match leg {
+            Leg::Read => since.reads,
+            Leg::Write => since.writes,
+        })
+    }
+
+    /// The file as cuFile knows it, made known on first sight.
+    pub(crate) fn handle(&self, file: &File) -> Result<Arc<FileHandle>> {
+        let mut files = lock(&self.files);
+        if let Some(known) = files.iter().find(|known| known.id == file.id()) {
+            return Ok(Arc::clone(&known.handle));
+        }
+        let name = file.path().display().to_string();
+        let descriptor: OwnedFd = file
+            .descriptor(By::Direct)
+            .try_clone_to_owned()
+            .map_err(|e| file.error("duplicate the descriptor of", e))?;
+        let handle = Arc::new(self.opened.cufile.register_file(descriptor, &name)?);
+        if files.len() == FILES_MAX {
+            files.remove(0);
+        }
+        files.push(Known {
+            id: file.id(),
+            handle: Arc::clone(&handle),
+            read: None,
+            written: None,
+        });
+        Ok(handle)
+    }
+
+    /// Which way this file's bytes go, found out once by moving its first page. A file to be written
+    /// is new, and gets a page of zeroes that its own bytes then replace.
+    pub(crate) fn proof(&self, file: &File, leg: Leg) -> Result<Proof> {
+        let handle = self.handle(file)?;
+        let place = |known: &mut Known| match leg {
+            Leg::Read => known.read,
+            Leg::Write => known.written,
+        };
+        let known = self.with_known(file, place).flatten();
+        if let Some(proof) = known {
+            return Ok(proof);
+        }
+        if file.bytes() < ALIGN_BYTES as u64 {
+            return Ok(Proof::Unknown);
+        }
+        let scratch = lock(&self.scratch);
+        let request = Request {
+            file_offset: 0,
+            memory_offset: 0,
+            bytes: ALIGN_BYTES,
+        };
+        let attempt = || match leg {
+            Leg::Read => handle.read(&scratch, request),
+            Leg::Write => {
+                scratch.memory().write(0, &[0; ALIGN_BYTES])?;
+                handle.write(&scratch, request)
+            }
+        };
+        let mut before = self.counters();
+        if before.is_none() {
+            // A GPU that has moved nothing yet may not be listed.
+            attempt()?;
+            before = self.counters();
+        }
+        attempt()?;
+        let proof = self.proof_since(before, leg);
+        drop(scratch);
+        tracing::debug!(file = %file.path().display(), ?leg, ?proof, "cuFile was tried");
+        self.with_known(file, |known| match leg {
+            Leg::Read => known.read = Some(proof),
+            Leg::Write => known.written = Some(proof),
+        });
+        Ok(proof)
+    }
+
+    fn with_known<T>(&self, file: &File, call: impl FnOnce(&mut Known) -> T) -> Option<T> {
+        let mut files = lock(&self.files);
+        files.iter_mut().find(|k| k.id == file.id()).map(call)
+    }
+
+    /// Registers a region for its life, unless it is already. The seconds are those that it took.
+    ///
+    /// What is registered at once is bounded by BAR1 and by cuFile's own limit: regions that no
+    /// transfer is using give way, the oldest first.
+    pub(crate) fn register(
+        &self,
+        region: &Arc<Region>,
+    ) -> Result<(Arc<RegisteredMemory>, Option<f64>)> {
+        let mut registrations = lock(&self.registrations);
+        if let Some(known) = region.registration().get() {
+            return Ok((known, None));
+        }
+        let memory = region.device_memory().ok_or_else(|| {
+            let message = "it is host memory";
+            Error::new(Kind::Invalid, "register with cuFile", "the region", message)
+        })?;
+        let start = Instant::now();
+        make_room(
+            &mut registrations,
+            region.bytes(),
+            self.registered_bytes_max,
+        )?;
+        let register = || self.opened.cufile.register_memory(memory);
+        let registered = region.registration().get_or_register(register)?;
+        registrations.push(Arc::downgrade(region.registration()));
+        Ok((registered, Some(start.elapsed().as_secs_f64())))
+    }
+
+    /// Moves the bytes of one I/O with GPU memory.
+    pub(crate) fn transfer(
+        &self,
+        io: &Io,
+        window: &Window,
+        registered: &RegisteredMemory,
+    ) -> Result<usize> {
+        let handle = self.handle(&io.file)?;
+        let start = usize::try_from(window.offset()).expect("it lies inside memory");
+        let request = Request {
+            file_offset: io.offset,
+            memory_offset: start + io.start,
+            bytes: io.bytes,
+        };
+        match io.op {
+            Op::Read => handle.read(registered, request),
+            Op::Write => handle.write(registered, request),
+        }
+    }
+
+    /// Lets go of all files: a handle keeps its file open.
+    pub(crate) fn forget_files(&self) {
+        lock(&self.files).clear();
+    }
+}
+
+impl Opened {
+    fn get(context: &Context, allow_compat: bool) -> Result<Self> {
+        static PROCESS: OnceLock<Opened> = OnceLock::new();
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = lock(&ONE_AT_A_TIME);
+        if let Some(opened) = PROCESS.get() {
+            return Ok(opened.clone());
+        }
+        let library = Library::load(&CANDIDATES.map(PathBuf::from))?;
+        if allow_compat {
+            // A version that cannot be told (before 12.9) does as its configuration says.
+            let _ = library.set_parameter(Parameter::AllowCompatMode, true);
+        }
+        let cufile = library.open(context, OPEN_DEADLINE)?;
+        let watch = cufile
+            .watch()
+            .inspect_err(|error| tracing::debug!(%error, "which way cuFile goes is unknown"))
+            .ok()
+            .map(Arc::new);
+        Ok(PROCESS.get_or_init(|| Self { cufile, watch }).clone())
+    }
+}
+
+/// Deregisters idle regions until `bytes` more fit below `bytes_max`.
+fn make_room(all: &mut Vec<Weak<Registration>>, bytes: u64, bytes_max: u64) -> Result<()> {
+    let bytes_of = |registration: &Weak<Registration>| {
+        let known = registration.upgrade()?.get()?;
+        Some(known.memory().len() as u64)
+    };
+    all.retain(|registration| bytes_of(registration).is_some());
+    let mut sum: u64 = all.iter().filter_map(bytes_of).sum();
+    all.retain(|registration| {
+        let size = bytes_of(registration).unwrap_or(0);
+        let goes =
+            sum + bytes > bytes_max && registration.upgrade().is_none_or(|known| known.give_way());
+        sum -= if goes { size } else { 0 };
+        !goes
+    });
+    if sum + bytes <= bytes_max {
+        return Ok(());
+    }
+    let message = format!(
+        "{} more than the {} in use do not fit into {}",
+        Bytes(bytes),
+        Bytes(sum),
+        Bytes(bytes_max)
+    );
+    Err(Error::new(
+        Kind::Unsupported,
+        "register with cuFile",
+        "the region",
+        message,
+    )
+    .with_hint("use smaller regions; BAR1 and cuFile's max_device_pinned_mem_size_kb bound them"))
+}
+
+/// How much of the GPU's memory the bus can reach: the size of its second BAR.
+fn bar1_bytes(context: &Context) -> Option<u64> {
+    let address = context.device().pci_address().ok()?;
+    let path = format!("/sys/bus/pci/devices/{address}/resource1");
+    std::fs::metadata(path).ok().map(|bar| bar.len())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,67 @@
+//! The copy stage of a lane: between the slots of its ring and the region.
+//!
+//! Like an engine it has two verbs: a copy is started, and taken when it is done. It owns the slot
+//! meanwhile, so a slot is filled again only after its copy. Into host memory a copy is done as
+//! soon as it is started ([`HostStage`]); into a GPU the device makes it, beside whatever the lane
+//! does next ([`DeviceStage`]).
+
+mod device;
+mod host;
+
+pub(crate) use device::DeviceStage;
+pub(crate) use host::HostStage;
+
+use std::{fmt, sync::Arc};
+
+use straightway_core::{Error, Result};
+use straightway_sys::{Region, Slot, cuda::Span};
+
+/// Copies between slots and a region.
+pub(crate) trait Stage: fmt::Debug + Send {
+    /// A ring that it can copy with: `count` slots of `bytes` each, or fewer where memory is short.
+    fn ring(&self, count: usize, bytes: usize) -> Result<Vec<Slot>>;
+
+    /// Starts a copy of `spans` between its slot and `region`. It comes back by `poll`, even if it
+    /// could not be started.
+    fn start(&mut self, copy: Copy, region: &Arc<Region>, spans: &[Span]);
+
+    /// Appends the copies that are done to `done`. Where `wait` is set and there are any under way,
+    /// waits for the oldest.
+    fn poll(&mut self, done: &mut Vec<Copied>, wait: bool);
+
+    /// How many copies were started and have not been taken.
+    fn in_flight(&self) -> usize;
+}
+
+const _: [&dyn Stage; 0] = [];
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heading {
+    /// Out of the slot: bytes were read.
+    Region,
+    /// Into the slot: bytes are to be written.
+    Slot,
+}
+
+/// A copy to be made.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    /// The flight it is part of.
+    pub(crate) tag: u32,
+    /// The slot, which the copy owns until it is done.
+    pub(crate) slot: Slot,
+    /// Which way.
+    pub(crate) heading: Heading,
+}
+
+/// A copy that is over.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    /// The flight it was part of.
+    pub(crate) tag: u32,
+    /// The slot; `None` only with an error, where the device may still be using it.
+    pub(crate) slot: Option<Slot>,
+    /// How it went.
+    pub(crate) outcome: Result<(), Error>,
+}

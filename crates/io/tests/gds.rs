@@ -1,0 +1,341 @@
+//! Whole transfers between files and a GPU by cuFile, over the stand-in: what is proven, what is
+//! not, and what the receipt calls it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+#[path = "fixture/files.rs"]
+mod files;
+#[path = "fixture/gpu.rs"]
+mod gpu;
+
+use std::{fs, path::Path, sync::Arc};
+
+use files::{bytes_of, folder, write_file};
+use gpu::{context, read, small, whole, write};
+use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Result, Route};
+use straightway_io::{Executor, File, GdsUse, Job, Region, Settings};
+use straightway_standin::Standin;
+
+fn by_cufile(when: GdsUse) -> Settings {
+    Settings {
+        gds: when.into(),
+        ..small()
+    }
+}
+
+/// Bytes by route and reason.
+fn routes(receipt: &Receipt) -> Vec<(Route, Reason, u64)> {
+    let row = |r: &straightway_core::receipt::RouteBytes| (r.route, r.reason, r.bytes);
+    receipt.routes.iter().map(row).collect()
+}
+
+/// Whether the folder's file system has O_DIRECT, without which nothing goes by cuFile.
+fn has_direct(folder: &Path) -> bool {
+    let has = write_file(&folder.join("probe"), 1).alignment().is_some();
+    if !has {
+        eprintln!("skipped: no O_DIRECT here");
+    }
+    has
+}
+
+#[test]
+fn what_goes_direct_says_by_which_mechanism_and_its_edges_take_the_ring() {
+    for (mode, reason) in [
+        ("p2p", Reason::ProvenP2pdma),
+        ("nvfs", Reason::ProvenNvidiaFs),
+    ] {
+        Standin::run(&format!("cufile={mode}"), |standin| {
+            let folder = folder();
+            if !has_direct(folder.path()) {
+                return;
+            }
+            let file = write_file(&folder.path().join("f"), 300_001);
+            let direct = Choice::Only(Route::Direct);
+            let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+            // Three bytes late in the file and in the region: the first page is a ragged edge.
+            let m = Move {
+                object: 0,
+                extent: Extent::new(4093, 290_000),
+                at: 4093,
+            };
+            let (seen, receipt) = read(&executor, &file, vec![m], 300_001, direct).unwrap();
+            assert!(seen[4093..294_093] == bytes_of(300_001)[4093..294_093]);
+            let interior = Extent::new(4093, 290_000).interior(4096).bytes;
+            assert_eq!(
+                routes(&receipt),
+                [
+                    (Route::Direct, reason, interior),
+                    (Route::Staged, Reason::RaggedEdge, 290_000 - interior),
+                ]
+            );
+            let registration = receipt.registration.unwrap();
+            assert_eq!(registration.count, 1);
+            assert!(registration.efficiency > 0.0 && registration.efficiency < 1.0);
+            let path = folder.path().join("target");
+            let receipt = write(&executor, &path, &bytes_of(300_001), direct).unwrap();
+            assert!(fs::read(&path).unwrap() == bytes_of(300_001));
+            assert_eq!(receipt.bytes_by(Leg::Write, Route::Direct), 299_008);
+            assert_eq!(routes(&receipt)[0].1, reason);
+            drop(executor);
+            standin.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn a_region_is_registered_once_for_its_life() {
+    Standin::run("cufile=nvfs", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 1 << 20);
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let region = Arc::new(Region::device(&context().unwrap(), 1 << 20).unwrap());
+        let counts = [1, 0, 0].map(|expected| {
+            let files = vec![Arc::clone(&file)];
+            let direct = Choice::Only(Route::Direct);
+            let job = Job::read(files, whole(&file), &region, direct, executor.settings());
+            let receipt = executor.run(job.unwrap()).unwrap();
+            (receipt.registration.unwrap().count, expected)
+        });
+        assert!(counts.iter().all(|(count, expected)| count == expected));
+        // The region and the page that files are proven with.
+        assert_eq!(standin.count("buffers"), 2);
+        drop(region);
+        assert_eq!(standin.count("buffers"), 1);
+        assert_eq!(standin.count("files"), 0, "no file is kept open");
+        drop(executor);
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn regions_that_nobody_uses_give_way_when_no_more_can_be_registered() {
+    // Room for one region of 1 MiB and the page that files are proven with, not for two.
+    Standin::run("cufile=nvfs device_pinned_kib=1536", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 1 << 20);
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let context = context().unwrap();
+        let region = |bytes| Arc::new(Region::device(&context, bytes).unwrap());
+        let job = |region: &Arc<Region>| {
+            let direct = Choice::Only(Route::Direct);
+            let files = vec![Arc::clone(&file)];
+            Job::read(files, whole(&file), region, direct, executor.settings())
+        };
+        let (first, second) = (region(1 << 20), region(1 << 20));
+        for region in [&first, &second, &first] {
+            let receipt = executor.run(job(region).unwrap()).unwrap();
+            assert_eq!(receipt.registration.unwrap().count, 1);
+            assert_eq!(standin.count("buffers"), 2);
+        }
+        // One that is in use does not, and one that can never fit is refused with the figures.
+        let waiting = job(&first).unwrap();
+        let error = job(&second).unwrap_err();
+        assert!(error.to_string().contains("1.5 MiB"), "{error}");
+        drop(waiting);
+        let error = job(&region(4 << 20)).unwrap_err();
+        assert!(error.to_string().contains("4 MiB"), "{error}");
+        drop((first, second, executor, context));
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn every_cufile_call_that_fails_leaks_nothing_and_never_delivers_wrong_bytes() {
+    // What only gives back has nobody to tell. Counters that cannot be read leave the way unknown,
+    // so that the demand for direct is refused; the limits of a driver that does not tell them are
+    // found when they are met.
+    const SILENT: [&str; 4] = [
+        "cuFileHandleDeregister",
+        "cuFileBufDeregister",
+        "cuFileDriverGetProperties",
+        "cuFileGetStatsL3",
+    ];
+    let everything = |folder: &Path| -> Result<()> {
+        let file = Arc::new(File::open(&folder.join("source"))?);
+        let executor = Executor::new(by_cufile(GdsUse::Auto))?;
+        let direct = Choice::Only(Route::Direct);
+        let (seen, receipt) = read(&executor, &file, whole(&file), file.bytes(), direct)?;
+        assert!(seen == bytes_of(seen.len()), "wrong bytes without an error");
+        assert!(receipt.bytes_by(Leg::Read, Route::Direct) > 0);
+        write(&executor, &folder.join("target"), &seen, direct)?;
+        assert!(fs::read(folder.join("target")).unwrap() == seen);
+        Ok(())
+    };
+    Standin::run("cufile=p2p", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        write_file(&folder.path().join("source"), 150_000);
+        everything(folder.path()).unwrap();
+        standin.assert_clean();
+        // What is done once for a process was done by the first run.
+        standin.plan("cufile=p2p");
+        everything(folder.path()).unwrap();
+        let calls = standin.calls();
+        assert!(calls["cuFileRead"] > 3, "{calls:?}");
+        for (name, &count) in calls.iter().filter(|(name, _)| name.starts_with("cuFile")) {
+            for nth in [1, 2, count.div_ceil(2)] {
+                standin.plan(&format!("cufile=p2p fail={name}:{nth}:5030"));
+                let outcome = everything(folder.path());
+                let silent = SILENT.contains(&name.as_str()) || nth > count;
+                assert!(
+                    silent || outcome.is_err(),
+                    "call {nth} of {name} failed unnoticed"
+                );
+                standin.assert_clean();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_region_that_does_not_begin_on_a_page_takes_the_ring_and_is_refused_if_direct_is_demanded() {
+    Standin::run("cufile=nvfs", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 300_001);
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let direct = Choice::Only(Route::Direct);
+        read(&executor, &file, whole(&file), 300_001, direct).unwrap();
+        let context = context().unwrap();
+        let owner = Arc::new(Region::device(&context, 400_000).unwrap());
+        let address = owner.address() + 512;
+        let mut lent = Arc::new(Region::lent(&context, address, 300_001, owner.clone()).unwrap());
+        let job = |choice| {
+            let files = vec![Arc::clone(&file)];
+            Job::read(files, whole(&file), &lent, choice, executor.settings())
+        };
+        let error = job(direct).unwrap_err();
+        assert!(error.to_string().contains("no multiple of 4096"), "{error}");
+        let receipt = executor.run(job(Choice::Auto).unwrap()).unwrap();
+        assert_eq!(receipt.bytes_by(Leg::Read, Route::Direct), 0);
+        let mut seen = vec![0; 300_001];
+        Arc::get_mut(&mut lent)
+            .unwrap()
+            .read_at(0, &mut seen)
+            .unwrap();
+        assert!(seen == bytes_of(300_001));
+        drop((lent, owner, context, executor));
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn compat_mode_is_never_called_direct() {
+    Standin::run("cufile=compat", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 300_001);
+        // Demanded, it is refused before a byte moves.
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let direct = Choice::Only(Route::Direct);
+        let error = read(&executor, &file, whole(&file), 300_001, direct).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains("not proven"), "{error}");
+        // By itself, it is not used: the ring is faster.
+        let (_, receipt) = read(&executor, &file, whole(&file), 300_001, Choice::Auto).unwrap();
+        assert_eq!(receipt.registration, None);
+        // Forced, it counts as what it is, and a demand for direct still fails.
+        drop(executor);
+        let executor = Executor::new(by_cufile(GdsUse::Force)).unwrap();
+        let (seen, receipt) = read(&executor, &file, whole(&file), 300_001, Choice::Auto).unwrap();
+        assert!(seen == bytes_of(300_001));
+        assert!(routes(&receipt).contains(&(Route::Staged, Reason::CompatMode, 299_008)));
+        assert_eq!(receipt.bytes_by(Leg::Read, Route::Direct), 0);
+        let error = read(&executor, &file, whole(&file), 300_001, direct).unwrap_err();
+        assert!(error.to_string().contains("compatibility mode"), "{error}");
+        drop(executor);
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn without_counters_the_receipt_says_unknown() {
+    Standin::run("cufile=p2p cufile_version=1200", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 8192);
+        let executor = Executor::new(by_cufile(GdsUse::Force)).unwrap();
+        let (_, receipt) = read(&executor, &file, whole(&file), 8192, Choice::Auto).unwrap();
+        assert_eq!(routes(&receipt), [(Route::Staged, Reason::Unknown, 8192)]);
+        drop(executor);
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn a_cufile_that_will_not_is_an_error_only_for_those_who_insist() {
+    for (plan, word) in [
+        ("cufile=unregistrable", "5027"),
+        ("cufile=closed", "5033"),
+        ("cufile=hanging", "did not return"),
+        ("cufile=nvfs fail=cuFileBufRegister:2:5016", "5016"),
+    ] {
+        Standin::run(plan, |standin| {
+            let folder = folder();
+            if !has_direct(folder.path()) {
+                return;
+            }
+            let file = write_file(&folder.path().join("f"), 300_001);
+            for when in [GdsUse::Auto, GdsUse::Force] {
+                let executor = Executor::new(by_cufile(when)).unwrap();
+                let choice = match when {
+                    GdsUse::Force => Choice::Auto,
+                    _ => Choice::Only(Route::Direct),
+                };
+                let error = read(&executor, &file, whole(&file), 300_001, choice).unwrap_err();
+                let is_second = plan.contains("hanging") && when == GdsUse::Force;
+                let word = if is_second { "has not returned" } else { word };
+                assert!(error.to_string().contains(word), "{error}");
+                let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+                let (seen, _) =
+                    read(&executor, &file, whole(&file), 300_001, Choice::Auto).unwrap();
+                assert!(seen == bytes_of(300_001));
+                drop(executor);
+                standin.plan(plan);
+            }
+            if !plan.contains("hanging") {
+                standin.assert_clean();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_read_that_cufile_fails_names_the_file_and_the_process_goes_on() {
+    // The first read is the one that proves the file.
+    Standin::run("cufile=nvfs fail=cuFileRead:3:5", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("weights"), 300_001);
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let direct = Choice::Only(Route::Direct);
+        let error = read(&executor, &file, whole(&file), 300_001, direct).unwrap_err();
+        assert!(error.to_string().contains("weights"), "{error}");
+        assert_eq!(error.os_code(), Some(5));
+        let (seen, _) = read(&executor, &file, whole(&file), 300_001, direct).unwrap();
+        assert!(seen == bytes_of(300_001));
+        drop(executor);
+        standin.assert_clean();
+    });
+}

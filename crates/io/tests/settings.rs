@@ -1,0 +1,126 @@
+//! Whatever is typed for the settings, it is refused with a reason or it works.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use straightway_core::{Choice, Extent, Move, Place, Rate, Route};
+use straightway_io::{Executor, File, Job, Region, Settings, job::Track, settings::DriveEngine};
+
+/// A run takes no more memory and threads than this, so that the machine is not what is tested.
+const RING_BYTES_MAX: u64 = 64 << 20;
+const IOS_MAX: u32 = 2048;
+
+/// Figures of any size, and more often those near the edges of what is allowed.
+fn figure() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        (0_u64..600).prop_map(|pages| pages * 4096),
+        (0_u32..64).prop_map(|bits| 1 << bits),
+        0_u64..10,
+    ]
+}
+
+fn count() -> impl Strategy<Value = u32> {
+    prop_oneof![any::<u32>(), 0_u32..10, 60_u32..300, 4090_u32..4100]
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let lanes = (count(), count(), count());
+    let engine = prop_oneof![Just(DriveEngine::Auto), Just(DriveEngine::Pool)];
+    let rate = prop_oneof![Just(None), any::<f64>().prop_map(|rate| Some(Rate(rate)))];
+    (lanes, figure(), figure(), engine, rate).prop_map(|(lanes, chunk, staging, engine, rate)| {
+        Settings {
+            drive_lanes: lanes.0,
+            cached_lanes: lanes.1,
+            depth: lanes.2,
+            chunk_bytes: chunk,
+            staging_bytes: staging,
+            engine,
+            rate_max: rate,
+            ..Settings::default()
+        }
+    })
+}
+
+/// The same, with less of what only takes long.
+fn bounded(settings: Settings) -> Settings {
+    Settings {
+        drive_lanes: settings.drive_lanes.min(IOS_MAX / settings.depth).max(1),
+        staging_bytes: settings.staging_bytes.min(RING_BYTES_MAX),
+        rate_max: settings.rate_max.filter(|rate| rate.0 > 1e9),
+        ..settings
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn settings_are_refused_with_a_reason_or_work(settings in settings()) {
+        if let Err(error) = settings.check() {
+            prop_assert!(error.to_string().starts_with("cannot run with "), "{error}");
+            return Ok(());
+        }
+        let ring = settings.ring(Track::Drive, Place::Host);
+        let bytes = (ring.slots * ring.slot_bytes) as u64 * u64::from(settings.drive_lanes);
+        prop_assert!(bytes <= settings.staging_bytes);
+        let settings = bounded(settings);
+        if settings.check().is_ok() {
+            read_with(settings);
+        }
+    }
+}
+
+/// Figures that are all allowed: what the property above seldom hits on.
+#[test]
+fn the_corners_of_what_is_allowed_work() {
+    for (lanes, depth, chunk_bytes) in [
+        (1, 1, 4096),
+        (256, 1, 4096),
+        (1, 4096, 4096),
+        (16, 128, 64 << 10),
+        (1, 2, 32 << 20),
+    ] {
+        for engine in [DriveEngine::Auto, DriveEngine::Pool] {
+            read_with(Settings {
+                drive_lanes: lanes,
+                cached_lanes: lanes,
+                depth,
+                chunk_bytes,
+                staging_bytes: chunk_bytes * u64::from(lanes),
+                engine,
+                ..Settings::default()
+            });
+        }
+    }
+}
+
+/// Reads a small file by two routes.
+fn read_with(settings: Settings) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("file");
+    let bytes: Vec<_> = (0..50_001_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let file = Arc::new(File::open(&path).unwrap());
+    let executor = Executor::new(settings).unwrap();
+    let extent = Extent::new(0, file.bytes());
+    let routes = [Choice::Only(Route::Staged), Choice::Only(Route::Buffered)];
+    for choice in routes {
+        if file.alignment().is_none() && choice == routes[0] {
+            eprintln!("skipped: no O_DIRECT here");
+            continue;
+        }
+        let mut region = Arc::new(Region::host(file.bytes()).unwrap());
+        let moves = vec![Move {
+            object: 0,
+            extent,
+            at: 0,
+        }];
+        let files = vec![Arc::clone(&file)];
+        let job = Job::read(files, moves, &region, choice, executor.settings()).unwrap();
+        executor.run(job).unwrap();
+        assert!(Arc::get_mut(&mut region).unwrap().as_slice() == bytes);
+    }
+}
