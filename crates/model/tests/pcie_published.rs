@@ -173,3 +173,34 @@ fn strict_classes_starve_the_lowest_and_one_class_does_not() {
     let (held, shared) = (rate(&strict, "gpu → hca"), rate(&one, "gpu → hca"));
     assert!(held < 0.85 * shared, "{held} against {shared}");
 }
+
+#[test]
+fn a_short_run_still_names_what_is_full() {
+    // 4 MiB per drive: of half a millisecond, the first byte takes a sixth.
+    let outcome = simulate(&scenario("dgx-h100"));
+    let held = |name: &str| {
+        let stream = outcome.streams.iter().find(|s| s.name == name);
+        stream.expect("the stream is there").limit.what.clone()
+    };
+    assert_eq!(held("nvme0 → gpu0"), "link nvme0 → switch0");
+    assert_eq!(held("hca0 → gpu0"), "link switch0 → gpu0");
+}
+
+#[test]
+fn four_streams_give_the_most_and_a_newer_uplink_helps_the_article_most() {
+    let scenario = scenario("article-8gpu");
+    let go = |_| ControlFlow::Continue(());
+    let sweep = pcie::sweep(&scenario, go).unwrap();
+    assert_eq!(sweep.best_streams, 4);
+    let changes = pcie::what_if(&scenario, &simulate(&scenario), go).unwrap();
+    assert_eq!(changes[0].text, "make the link of storage Gen6 x16");
+    assert!(changes.is_sorted_by(|a, b| a.gain >= b.gain));
+    // A drive beside its GPU needs nothing of the shared uplink, which the others then fill.
+    let moved = changes.iter().find(|c| c.text == "move nvme0 to switch0");
+    near(
+        "a drive beside its GPU",
+        moved.unwrap().gain,
+        13.29 / 51.98,
+        0.03,
+    );
+}

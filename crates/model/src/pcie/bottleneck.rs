@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use straightway_core::{Bytes, Rate, Seconds};
 
 use super::{
-    bound::{Resource, costs},
+    bound::{Resource, capacity, costs},
     engine::Finished,
     outcome::{Limit, StreamOutcome},
     scenario::{Arbiter, Mode},
@@ -44,7 +44,10 @@ pub(super) fn limits(topology: &Topology, run: &Finished, seconds: f64) -> Vec<H
     let busy = busy(run, seconds);
     (0..used.len())
         .map(|i| {
-            let share = |r: &Resource| busy.get(r).copied().unwrap_or(0.0);
+            let share = |r: &Resource| {
+                let steady = steady_share(topology, run, &used, i, *r);
+                busy.get(r).copied().unwrap_or(0.0).max(steady)
+            };
             let busiest = used[i]
                 .keys()
                 .copied()
@@ -58,6 +61,25 @@ pub(super) fn limits(topology: &Topology, run: &Finished, seconds: f64) -> Vec<H
             }
         })
         .collect()
+}
+
+/// How full a thing is while stream `i` runs steadily: what all streams that do so at the same time
+/// take of it. Over a short run this tells more than the time it was at work, of which the wait for
+/// the first byte is a good part.
+fn steady_share(
+    topology: &Topology,
+    run: &Finished,
+    used: &[BTreeMap<Resource, f64>],
+    i: usize,
+    resource: Resource,
+) -> f64 {
+    let beside = |j: &usize| run.streams[i].overlaps(&run.streams[*j]);
+    let taken = |j: usize| {
+        let cost = used[j].get(&resource).copied().unwrap_or(0.0);
+        cost * run.streams[j].steady_bytes_per_s()
+    };
+    let taken: f64 = (0..used.len()).filter(beside).map(taken).sum();
+    (taken / capacity(topology, resource)).min(1.0)
 }
 
 /// The share of the time each thing was at work.
@@ -168,9 +190,11 @@ fn starved_or_latent(
         };
     }
     let node = &topology.nodes[initiator(stream)];
-    let verb = match stream.mode {
-        Mode::Write => "writes",
-        Mode::Read => "reads",
+    let verb = match (stream.mode, stream.depth) {
+        (Mode::Write, 1) => "write",
+        (Mode::Write, _) => "writes",
+        (Mode::Read, 1) => "read",
+        (Mode::Read, _) => "reads",
     };
     Held {
         limit: Limit {

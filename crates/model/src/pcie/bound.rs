@@ -98,7 +98,7 @@ pub fn bounds(topology: &Topology) -> Vec<Bound> {
 }
 
 /// The rate of a resource.
-fn capacity(topology: &Topology, resource: Resource) -> f64 {
+pub(super) fn capacity(topology: &Topology, resource: Resource) -> f64 {
     let node = |n: usize| &topology.nodes[n];
     match resource {
         Resource::Port(port) => topology.port_rate(port).0,

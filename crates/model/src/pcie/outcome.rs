@@ -200,15 +200,7 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
 
 fn stream(topology: &Topology, number: usize, progress: &Progress) -> StreamOutcome {
     let spec = &topology.streams[number];
-    let overall =
-        progress.size_bytes as f64 / ((progress.last - progress.start).max(1) as f64 * PS);
-    let steady = match progress.quarters {
-        [Some((early, from)), Some((late, to))] if to > from => {
-            (late - early) as f64 / ((to - from) as f64 * PS)
-        }
-        // Too few TLPs to have a middle.
-        _ => overall,
-    };
+    let steady = progress.steady_bytes_per_s();
     let latency = &progress.latency;
     let quantile = |q: f64| Seconds(latency.value_at_quantile(q) as f64 * PS);
     StreamOutcome {
@@ -216,7 +208,7 @@ fn stream(topology: &Topology, number: usize, progress: &Progress) -> StreamOutc
         mode: spec.mode,
         bytes: progress.size_bytes,
         bytes_per_s: Rate(steady),
-        overall_bytes_per_s: Rate(overall),
+        overall_bytes_per_s: Rate(progress.overall_bytes_per_s()),
         bound_bytes_per_s: Rate(0.0),
         ios_per_s: steady / spec.io_bytes as f64,
         latency: Latency {

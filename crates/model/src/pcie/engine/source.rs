@@ -377,6 +377,32 @@ impl Source {
 }
 
 impl Progress {
+    /// Bytes a second in the middle half, where the start and the end of the run do not show; over
+    /// all where it had too few TLPs to have a middle.
+    pub(in crate::pcie) fn steady_bytes_per_s(&self) -> f64 {
+        match self.quarters {
+            [Some((early, from)), Some((late, to))] if to > from => {
+                (late - early) as f64 * 1e12 / (to - from) as f64
+            }
+            _ => self.overall_bytes_per_s(),
+        }
+    }
+
+    /// Bytes a second from the start to the last byte.
+    pub(in crate::pcie) fn overall_bytes_per_s(&self) -> f64 {
+        self.size_bytes as f64 * 1e12 / (self.last - self.start).max(1) as f64
+    }
+
+    /// Whether the middle halves of two streams have any time in common.
+    pub(in crate::pcie) fn overlaps(&self, other: &Self) -> bool {
+        let middle = |p: &Self| match p.quarters {
+            [Some((_, from)), Some((_, to))] => (from, to),
+            _ => (p.start, p.last),
+        };
+        let ((a, b), (c, d)) = (middle(self), middle(other));
+        a <= d && c <= b
+    }
+
     /// Notes bytes that arrived at `at`.
     #[inline(always)]
     pub(super) fn arrive(&mut self, bytes: u64, at: Ps) {
