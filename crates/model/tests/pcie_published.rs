@@ -1,5 +1,7 @@
 //! The simulator against what was published, with the source beside each figure.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 use std::ops::ControlFlow;
 
 use straightway_core::{Bytes, Seconds};
@@ -110,6 +112,9 @@ fn a_gpu_on_another_switch_of_a_dgx2_gets_forty_percent_less() {
     assert_eq!(other.bottleneck.what, "peer traffic of host");
 }
 
+/// Of a 4 KB read, about this much is the way over the links; the rest is the drive's.
+const TRANSFER_S: f64 = 1.5e-6;
+
 #[test]
 fn dgx2_reads_follow_littles_law_within_3_4_percent() {
     // The guide's 4 KB random reads: threads and reads a second. Its latencies lie between 135
@@ -121,8 +126,6 @@ fn dgx2_reads_follow_littles_law_within_3_4_percent() {
         (32, 238_245.0, 135e-6),
         (64, 484_612.0, 135e-6),
     ];
-    // Of a read, about this much is the way over the links: the rest is the drive's.
-    const TRANSFER_S: f64 = 1.5e-6;
     let reads = |threads: u64, latency_s: f64| {
         let mut scenario = scenario("dgx2-iops");
         scenario.stream[0].depth = threads / 2;

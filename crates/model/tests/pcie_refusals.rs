@@ -1,5 +1,7 @@
 //! What is no machine or no load is refused, with the field, the value, what is allowed, and the line.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 use straightway_model::{
     check,
     pcie::{self, Scenario},

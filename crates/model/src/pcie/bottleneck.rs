@@ -23,6 +23,9 @@ const FULL_SHARE: f64 = 0.9;
 /// From here on missing credits count as the reason.
 const STARVED_SHARE: f64 = 0.25;
 
+/// From here on fences do: they come on top of a pipeline that is otherwise never idle.
+const FENCED_SHARE: f64 = 0.05;
+
 /// What holds a stream, and the thing itself where there is one.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
@@ -175,7 +178,7 @@ fn starved_or_latent(
     let progress = &run.streams[number];
     let fenced = progress.fence_wait as f64 * 1e-12;
     let active = (progress.last - progress.start) as f64 * 1e-12;
-    if fenced / active >= STARVED_SHARE {
+    if fenced / active >= FENCED_SHARE {
         let each = Seconds(fenced / progress.fences as f64);
         return Held {
             limit: Limit {

@@ -125,7 +125,7 @@ fn channels() -> impl Strategy<Value = Channels> {
     })
 }
 
-fn spec(id: String, kind: Kind) -> NodeSpec {
+fn spec(id: &str, kind: Kind) -> NodeSpec {
     let text = format!("id = \"{id}\"\nkind = \"host\"");
     let mut spec: NodeSpec = toml::from_str(&text).unwrap();
     spec.kind = kind;
@@ -147,7 +147,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     );
     (shape, arbiter, mps, credits(), channels()).prop_map(
         |((leaves, loads, relaxed), arbiter, mps, credits, channels)| {
-            let mut nodes = vec![spec("host".into(), Kind::Host)];
+            let mut nodes = vec![spec("host", Kind::Host)];
             let mut branches = vec!["host".to_owned()];
             let mut ends = vec!["host".to_owned()];
             let gpu = Leaf {
@@ -167,12 +167,12 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
                     dma_writes_per_s: leaf.dma_per_s,
                     weight: Some(leaf.weight),
                     jitter: (leaf.jitter_s > 0.0).then_some(Seconds(leaf.jitter_s)),
-                    ..spec(id.clone(), leaf.kind)
+                    ..spec(&id, leaf.kind)
                 });
                 if leaf.kind.branches() {
-                    branches.push(id)
+                    branches.push(id);
                 } else {
-                    ends.push(id)
+                    ends.push(id);
                 }
             }
             let mut text: Scenario = check::read(pcie::CASES[0].text).unwrap();

@@ -4,19 +4,13 @@ mod page;
 
 use std::{process::ExitCode, time::Instant};
 
-use anyhow::{Context, bail};
 use straightway_model::{
-    check,
     fabric::{Outcome, Progress, Scenario, cases, simulate},
     seed::Seed,
-    setting::{self, Setting},
 };
 
-use super::bar::Bar;
-use crate::command::{
-    output::Output,
-    plan::{page::with_basis, source::bounded},
-};
+use super::{bar::Bar, source};
+use crate::command::{output::Output, plan::page::with_basis};
 
 /// Simulate a lossless Ethernet fabric packet by packet: queues, marks, pauses, victims, deadlock
 ///
@@ -50,7 +44,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.output.write(&page, &json)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let scenario = changed(read(asked)?, args)?;
+    let scenario = source::read(asked, cases::case(asked), cases::CASES)?;
+    let scenario = changed(scenario, args)?;
     let begin = Instant::now();
     let outcome = watched(&scenario)?;
     page::say_effort(&outcome, begin.elapsed());
@@ -67,21 +62,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn read(asked: &str) -> anyhow::Result<Scenario> {
-    let text = if let Some(case) = cases::case(asked) {
-        case.text.to_owned()
-    } else {
-        let path = std::path::Path::new(asked);
-        if !path.exists() {
-            let names: Vec<&str> = cases::CASES.iter().map(|case| case.name).collect();
-            let names = names.join(", ");
-            bail!("no scenario or file `{asked}`; there are {names}");
-        }
-        bounded(path)?
-    };
-    check::read(&text).with_context(|| format!("scenario {asked}"))
-}
-
 /// The scenario with what the command line changes. Claims are about the case as published.
 fn changed(mut scenario: Scenario, args: &Args) -> anyhow::Result<Scenario> {
     if let Some(seed) = args.seed {
@@ -91,9 +71,7 @@ fn changed(mut scenario: Scenario, args: &Args) -> anyhow::Result<Scenario> {
         return Ok(scenario);
     }
     scenario.claims.clear();
-    let settings = args.set.iter().map(|text| Setting::parse(text));
-    let settings = settings.collect::<Result<Vec<_>, _>>()?;
-    Ok(setting::set_input(scenario, &settings)?)
+    source::set(scenario, &args.set)
 }
 
 /// Runs a scenario with a progress bar, until it is done or the user has had enough.

@@ -7,19 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
 use straightway_model::{
-    check,
     pcie::{self, Outcome, Scenario, Sweep, WhatIf},
     seed::Seed,
-    setting::{self, Setting},
 };
 
-use super::bar::Bar;
-use crate::command::{
-    output::Output,
-    plan::{page::with_basis, source::bounded},
-};
+use super::{bar::Bar, source};
+use crate::command::{output::Output, plan::page::with_basis};
 
 /// Simulate streams over a tree of PCIe links, TLP by TLP: who gets what, and what is in the way
 #[derive(Debug, clap::Args)]
@@ -66,7 +60,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.output.write(&page, &json)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let scenario = changed(read(asked)?, args)?;
+    let scenario = source::read(asked, pcie::case(asked), pcie::CASES)?;
+    let scenario = changed(scenario, args)?;
     let bar = Bar::begin();
     let begin = Instant::now();
     let outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating".to_owned()))?;
@@ -84,22 +79,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(asked: &str) -> anyhow::Result<Scenario> {
-    let text = match pcie::case(asked) {
-        Some(case) => case.text.to_owned(),
-        None => {
-            let path = std::path::Path::new(asked);
-            if !path.exists() {
-                let names: Vec<&str> = pcie::CASES.iter().map(|case| case.name).collect();
-                let names = names.join(", ");
-                bail!("no scenario or file `{asked}`; there are {names}");
-            }
-            bounded(path)?
-        }
-    };
-    check::read(&text).with_context(|| format!("scenario {asked}"))
-}
-
 /// The scenario with what the command line changes. Claims are about the case as published.
 fn changed(mut scenario: Scenario, args: &Args) -> anyhow::Result<Scenario> {
     if let Some(seed) = args.seed {
@@ -109,9 +88,7 @@ fn changed(mut scenario: Scenario, args: &Args) -> anyhow::Result<Scenario> {
         return Ok(scenario);
     }
     scenario.claims.clear();
-    let settings = args.set.iter().map(|text| Setting::parse(text));
-    let settings = settings.collect::<Result<Vec<_>, _>>()?;
-    Ok(setting::set_input(scenario, &settings)?)
+    source::set(scenario, &args.set)
 }
 
 fn more(args: &Args, scenario: &Scenario, outcome: &Outcome, bar: &Bar) -> anyhow::Result<More> {

@@ -107,14 +107,13 @@ mod tests {
             let mut ring = Ring::default();
             let mut plain = VecDeque::new();
             for step in steps {
-                match step {
-                    Some(value) => {
-                        let first = ring.insert(value, |other| *other <= value);
-                        let place = plain.partition_point(|other| *other <= value);
-                        plain.insert(place, value);
-                        prop_assert_eq!(first, place == 0);
-                    }
-                    None => prop_assert_eq!(ring.pop_front(), plain.pop_front()),
+                if let Some(value) = step {
+                    let first = ring.insert(value, |other| *other <= value);
+                    let place = plain.partition_point(|other| *other <= value);
+                    plain.insert(place, value);
+                    prop_assert_eq!(first, place == 0);
+                } else {
+                    prop_assert_eq!(ring.pop_front(), plain.pop_front());
                 }
                 prop_assert_eq!(ring.front(), plain.front().copied());
                 prop_assert_eq!(ring.back(), plain.back().copied());

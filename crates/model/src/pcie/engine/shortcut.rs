@@ -113,11 +113,11 @@ impl Builder<'_> {
         let mps = u64::from(stream.mps_bytes);
         let tail = |bytes: u64| match bytes % mps {
             0 => mps,
-            tail => tail,
+            rest => rest,
         };
         let payload = match stream.size_bytes % stream.io_bytes {
             0 => tail(stream.io_bytes),
-            last => tail(stream.io_bytes).min(tail(last)),
+            odd => tail(stream.io_bytes).min(tail(odd)),
         };
         least + narrow(usize::try_from(payload).expect("at most a payload"))
     }

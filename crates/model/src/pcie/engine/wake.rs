@@ -125,20 +125,17 @@ mod tests {
             let mut plain = vec![NEVER; ports];
             for (port, time) in steps {
                 let port = usize::from(port) % ports;
-                match time {
-                    Some(time) => {
-                        wakes.wake(port, time);
-                        plain[port] = plain[port].min(time);
-                    }
-                    None => {
-                        // Others may be woken while the port is served.
-                        wakes.begin(port);
-                        wakes.wake((port + 1) % ports, 500);
-                        wakes.end(port, NEVER);
-                        plain[port] = NEVER;
-                        let next = (port + 1) % ports;
-                        plain[next] = plain[next].min(500);
-                    }
+                if let Some(time) = time {
+                    wakes.wake(port, time);
+                    plain[port] = plain[port].min(time);
+                } else {
+                    // Others may be woken while the port is served.
+                    let next = (port + 1) % ports;
+                    wakes.begin(port);
+                    wakes.wake(next, 500);
+                    wakes.end(port, NEVER);
+                    plain[port] = NEVER;
+                    plain[next] = plain[next].min(500);
                 }
                 let least = (0..ports).map(|p| (plain[p], p)).min().expect("at least one port");
                 let want = (least.0 != NEVER).then_some((least.1, least.0));
