@@ -134,7 +134,7 @@ prop_compose! {
             topology,
             switch: Switch {
                 // Headroom comes on top, so that there is always something left to share.
-                buffer: Bytes(buffer_kb * 1000 + 10_000_000),
+                buffer: Bytes(buffer_kb * 1000 + 3_000_000),
                 pfc: Pfc { enabled: lossless, ..Pfc::default() },
                 ..Switch::default()
             },
