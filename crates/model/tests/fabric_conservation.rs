@@ -162,7 +162,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn every_byte_injected_is_delivered_lost_thrown_away_or_under_way(scenario in scenario()) {
