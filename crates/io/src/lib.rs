@@ -13,6 +13,7 @@ mod flight;
 pub mod gds;
 pub mod job;
 mod lane;
+pub mod limit;
 mod placement;
 pub mod settings;
 mod stage;

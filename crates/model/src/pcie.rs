@@ -90,9 +90,9 @@ fn run(
                 "simulate",
                 &scenario.title,
                 format!(
-                "its streams take longer than the {} s that are simulated",
-                SIMULATED_MAX.0
-            ),
+                    "its streams take longer than the {} s that are simulated",
+                    SIMULATED_MAX.0
+                ),
             )
             .with_hint("make `size` smaller: a few milliseconds of traffic show the steady rate"),
         })?;

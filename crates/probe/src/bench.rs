@@ -4,6 +4,7 @@
 //! receipt. A point is run several times and the run with the median rate counts: on a shared
 //! machine the best run is luck and the mean is somebody else's load.
 
+mod limits;
 mod outcome;
 mod work;
 
@@ -13,13 +14,16 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Receipt, Result, Route};
 use straightway_io::Progress;
 
+use crate::memory::Memory;
+
+pub use limits::Limit;
 pub use outcome::{Knee, Outcome};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// The file from front to back into one region of host memory.
+    /// The file from front to back into one region.
     Read,
     /// The same region to a new file, synced at the end.
     Write,
@@ -71,6 +75,8 @@ impl Track {
 pub struct Spec {
     /// A file to read, or a folder to make one in.
     pub path: PathBuf,
+    /// Whose memory the bytes go to and come from.
+    pub memory: Memory,
     /// How long the file is to be, where one is made.
     pub bytes: u64,
     /// Which series.

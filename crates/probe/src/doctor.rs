@@ -26,6 +26,7 @@ mod nvidia_fs;
 mod platform;
 mod storage;
 mod text;
+mod transfer;
 
 use std::{collections::BTreeMap, path::Path};
 

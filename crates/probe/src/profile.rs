@@ -90,8 +90,12 @@ impl Profile {
             tuning: outcome.tuning(),
             knees: outcome.knees.clone(),
         };
-        self.drives
-            .insert(key(&outcome.file_system, &outcome.drives), drive);
+        let mut key = key(&outcome.file_system, &outcome.drives);
+        // What suits a GPU's ring says nothing about host memory.
+        if outcome.memory != "host:" {
+            key = format!("{key} to {}", outcome.memory);
+        }
+        self.drives.insert(key, drive);
     }
 
     /// What suits the drives behind a path, if they were ever measured.

@@ -4,10 +4,11 @@ use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use straightway_core::{Bytes, Error, Route};
+use straightway_core::{Bytes, Error, Place, Route};
 use straightway_io::Progress;
 use straightway_probe::{
     bench::{self, Cache, Outcome, Spec, Track, Work},
+    memory::Memory,
     profile::Profile,
 };
 
@@ -56,9 +57,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["read", "write"])]
     work: Vec<WorkChoice>,
 
-    /// By which routes.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["direct", "staged", "buffered", "warm"])]
+    /// By which routes [default: all, and for a GPU all but direct].
+    #[arg(long, value_enum, value_delimiter = ',')]
     route: Vec<RouteChoice>,
+
+    /// Whose memory: `host:` or `cuda:0`. With a GPU its limits are measured too.
+    #[arg(long, value_name = "MEMORY", default_value = "host:")]
+    device: Memory,
 
     /// Block sizes.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB"])]
@@ -143,6 +148,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    /// The routes that were asked for. Direct to a GPU is an error unless it is proven, so it is
+    /// measured only for who asks.
+    fn routes(&self) -> &[RouteChoice] {
+        use RouteChoice::{Buffered, Direct, Staged, Warm};
+        match (self.route.as_slice(), self.device.0) {
+            ([], Place::Host) => &[Direct, Staged, Buffered, Warm],
+            ([], Place::Gpu(_)) => &[Staged, Buffered, Warm],
+            (asked, _) => asked,
+        }
+    }
+
     fn spec(&self) -> Spec {
         let mut tracks = Vec::new();
         for work in &self.work {
@@ -151,7 +167,7 @@ impl Args {
                 WorkChoice::Write => Work::Write,
                 WorkChoice::Gather => Work::Gather,
             };
-            for route in &self.route {
+            for route in self.routes() {
                 let (route, cache) = match route {
                     RouteChoice::Direct => (Route::Direct, Cache::Cold),
                     RouteChoice::Staged => (Route::Staged, Cache::Cold),
@@ -166,6 +182,7 @@ impl Args {
         }
         Spec {
             path: self.path.clone(),
+            memory: self.device,
             bytes: self.size.0,
             tracks,
             blocks: self.block.iter().map(|b| b.0).collect(),

@@ -1,37 +1,29 @@
 //! `straightway copy`: files and folders, by the straightest way, with a receipt.
 
-use std::{
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, survey::whole_pages};
-use straightway_io::{Executor, File, Job, Progress, Region, wrapper::traced::Trace};
+use straightway_io::{Executor, File, Job, Progress, wrapper::traced::Trace};
 use straightway_pipeline::{Copier, Errand, verify::verify};
+use straightway_probe::memory::Memory;
 
 use super::{
     tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
 
-/// The target that stands for host memory.
-const HOST: &str = "host:";
-
 /// Copy files and folders by the straightest way, and say which way they went.
 ///
-/// Each file appears under its name when it is whole and durable, or not at all. With `host:` as
-/// the target the bytes are read into host memory and let go: what a program that loads the file
-/// would wait for.
+/// Each file appears under its name when it is whole and durable, or not at all. With `host:` or
+/// `cuda:0` as the target the bytes are read into that memory and let go: what a program that loads
+/// the file would wait for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to copy: files and folders.
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<PathBuf>,
 
-    /// Where to: a file, a folder, or `host:` for memory.
+    /// Where to: a file, a folder, or memory: `host:`, `cuda:0`.
     #[arg(value_name = "DST")]
     target: PathBuf,
 
@@ -55,6 +47,13 @@ pub(crate) struct Args {
     tuning: Tuning,
 }
 
+impl Args {
+    /// The memory that the target names, if it names any. A file of that name is `./cuda:0`.
+    fn memory(&self) -> Option<Memory> {
+        self.target.to_str()?.parse().ok()
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let trace = args.trace.as_ref().map(|_| Trace::default());
@@ -69,10 +68,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     settings.trace.clone_from(&trace);
     let executor = Executor::new(settings)?;
     let choice = Choice::from(args.route);
-    let outcome = if args.target == Path::new(HOST) {
-        read(args, &executor, choice, &progress)
-    } else {
-        copy(args, &executor, choice, &progress)
+    let outcome = match args.memory() {
+        Some(memory) => read(args, memory, &executor, choice, &progress),
+        None => copy(args, &executor, choice, &progress),
     };
     // A trace is wanted most when something failed.
     if let (Some(path), Some(file), Some(trace)) = (&args.trace, &mut trace_file, &trace) {
@@ -111,16 +109,17 @@ fn copy(
     Ok(receipt)
 }
 
-/// Reads the sources into host memory.
+/// Reads the sources into memory.
 fn read(
     args: &Args,
+    memory: Memory,
     executor: &Executor,
     choice: Choice,
     progress: &Arc<Progress>,
 ) -> anyhow::Result<Receipt> {
     if args.verify {
         let message = "memory is not read back";
-        return Err(Error::new(Kind::Invalid, "verify", HOST, message)
+        return Err(Error::new(Kind::Invalid, "verify", memory, message)
             .with_hint("leave out --verify, or copy to a file")
             .into());
     }
@@ -142,7 +141,7 @@ fn read(
         }
     };
     let moves: Vec<_> = (0..).zip(&files).map(whole).collect();
-    let region = Arc::new(Region::host(at)?);
+    let region = Arc::new(memory.region(at)?);
     let _watch = Watch::begin(progress, files.iter().map(|f| f.bytes()).sum());
     let job = Job::read(files, moves, &region, choice, executor.settings())?;
     let receipt = executor.run(job.with_progress(progress))?;

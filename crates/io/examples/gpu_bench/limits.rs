@@ -1,39 +1,29 @@
 //! What the machine can do at best: pinned copies, the raw disk, memory.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use straightway_core::{Choice, Result, Route};
-use straightway_io::{Executor, File, Settings};
-use straightway_sys::{
-    Slot,
-    cuda::{Copying, Span, Stream},
+use straightway_io::{
+    Executor, File, Settings,
+    limit::{self, Way},
 };
 
 use crate::{Bench, disk, row::Row};
 
-/// Copies in flight at once.
-const COPIES: usize = 4;
-
 /// The fastest of the pinned copies one way: by 4 MiB and by 64 MiB.
-pub(crate) fn pinned_copy(bench: &Bench, to_device: bool) -> Result<Row> {
-    let name = if to_device {
-        "pinned host→GPU copy"
-    } else {
-        "pinned GPU→host copy"
+pub(crate) fn pinned_copy(bench: &Bench, way: Way) -> Result<Row> {
+    let name = match way {
+        Way::ToGpu => "pinned host→GPU copy",
+        Way::FromGpu => "pinned GPU→host copy",
     };
     let by = |chunk: usize| -> Result<Row> {
-        let name = format!("{name} by {} MiB", chunk >> 20);
-        let ring = Slot::pinned_ring(&bench.context, COPIES, chunk)?;
-        let stream = Stream::new(&bench.context)?;
-        let mut slots = Some(ring);
-        let mut seconds = Vec::new();
-        for _ in 0..bench.args.rounds {
-            let ring = slots.take().expect("given back below");
-            let start = Instant::now();
-            slots = Some(copy_all(bench, &stream, ring, to_device)?);
-            seconds.push(start.elapsed().as_secs_f64());
-        }
-        Ok(Row::rate(&name, whole_chunks(bench, chunk), &seconds))
+        let rates = limit::pinned_copy(&bench.region, way, chunk, bench.args.rounds)?;
+        let rates = rates.into_iter().map(|rate| rate / 1e9).collect();
+        Ok(Row::new(
+            &format!("{name} by {} MiB", chunk >> 20),
+            rates,
+            "GB/s",
+        ))
     };
     let (small, large) = (by(4 << 20)?, by(64 << 20)?);
     let mut best = if small.median() > large.median() {
@@ -43,47 +33,6 @@ pub(crate) fn pinned_copy(bench: &Bench, to_device: bool) -> Result<Row> {
     };
     name.clone_into(&mut best.work);
     Ok(best)
-}
-
-fn whole_chunks(bench: &Bench, chunk: usize) -> u64 {
-    bench.region.bytes() / chunk as u64 * chunk as u64
-}
-
-fn copy_all(
-    bench: &Bench,
-    stream: &Stream,
-    mut slots: Vec<Slot>,
-    to_device: bool,
-) -> Result<Vec<Slot>> {
-    let memory = bench.region.device_memory().expect("it is on the GPU");
-    let bytes = slots[0].bytes();
-    let mut flying: VecDeque<Copying> = VecDeque::new();
-    for at in (0..whole_chunks(bench, bytes)).step_by(bytes) {
-        let slot = match slots.pop() {
-            Some(slot) => slot,
-            None => finish(&mut flying)?,
-        };
-        let span = [Span {
-            slot_offset: 0,
-            memory_offset: usize::try_from(at).expect("it lies inside memory"),
-            bytes,
-        }];
-        let copying = if to_device {
-            stream.copy_to_device(slot, memory, &span)
-        } else {
-            stream.copy_to_host(slot, memory, &span)
-        };
-        flying.push_back(copying.map_err(|refused| refused.error)?);
-    }
-    while !flying.is_empty() {
-        slots.push(finish(&mut flying)?);
-    }
-    Ok(slots)
-}
-
-fn finish(flying: &mut VecDeque<Copying>) -> Result<Slot> {
-    let oldest = flying.pop_front().expect("slots are free or flying");
-    oldest.wait().map_err(|refused| refused.error)
 }
 
 /// The settings by which the disk is fastest, by one try of each.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use straightway_core::{Choice, Extent, Leg, Move, Receipt, Result};
-use straightway_io::{Executor, File, GdsUse, Settings};
+use straightway_io::{Executor, File, GdsUse, Settings, limit::Way};
 
 use crate::{Bench, disk, limits, pattern, row::Row, start};
 
@@ -13,8 +13,8 @@ const EXTENT_BYTES: u64 = 64 << 10;
 
 /// Everything that is asked for, limits first.
 pub(crate) fn all(bench: &mut Bench) -> Result<Vec<Row>> {
-    let to_device = limits::pinned_copy(bench, true)?;
-    let mut rows = vec![to_device.clone(), limits::pinned_copy(bench, false)?];
+    let to_device = limits::pinned_copy(bench, Way::ToGpu)?;
+    let mut rows = vec![to_device.clone(), limits::pinned_copy(bench, Way::FromGpu)?];
     if bench.args.wants("start") {
         rows.extend(start::measure(bench)?);
     }

@@ -5,7 +5,7 @@ use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 use straightway_sys::backing::Backing;
 
-use super::{Sample, Spec, Track, Work};
+use super::{Limit, Sample, Spec, Track, Work, limits::Limits};
 use crate::{machine::Machine, profile::Tuning};
 
 /// A point this close to the best of its curve counts as good as the best.
@@ -24,8 +24,14 @@ pub struct Outcome {
     pub machine: Machine,
     /// How long the file was.
     pub file_bytes: u64,
+    /// Whose memory the bytes went to and came from.
+    #[serde(default)]
+    pub memory: String,
     /// How often each point was run.
     pub runs: u32,
+    /// What the machine can do at best, where the memory is a GPU's.
+    #[serde(default)]
+    pub limits: Vec<Limit>,
     /// The knee of each curve.
     pub knees: Vec<Knee>,
     /// All points.
@@ -46,6 +52,9 @@ pub struct Knee {
     pub rate_bytes_per_s: f64,
     /// The best rate of the series.
     pub rate_bytes_per_s_max: f64,
+    /// The rate at the knee as a share of the limit of such transfers, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_of_limit: Option<f64>,
 }
 
 impl Outcome {
@@ -54,11 +63,21 @@ impl Outcome {
         backing: &Backing,
         file_bytes: u64,
         samples: Vec<Sample>,
+        limits: &Limits,
     ) -> Self {
+        let held = |knee: Knee| {
+            let limit = limits.of(knee.track);
+            let share_of_limit = limit.map(|l| knee.rate_bytes_per_s / l.rate_bytes_per_s);
+            Knee {
+                share_of_limit,
+                ..knee
+            }
+        };
         let knees = spec
             .tracks
             .iter()
             .filter_map(|t| knee(*t, &samples))
+            .map(held)
             .collect();
         Self {
             path: spec.path.display().to_string(),
@@ -66,7 +85,9 @@ impl Outcome {
             drives: backing.drives.iter().map(|d| d.name.clone()).collect(),
             machine: Machine::here(),
             file_bytes,
+            memory: spec.memory.to_string(),
             runs: spec.runs,
+            limits: limits.clone().list(),
             knees,
             samples,
         }
@@ -104,6 +125,13 @@ impl Outcome {
             let note = format!("{} × {}", Bytes(knee.block_bytes), knee.depth);
             page = page.figure(knee.track.name(), Rate(knee.rate_bytes_per_s), note);
         }
+        for limit in &self.limits {
+            page = page.figure(
+                limit.name.clone(),
+                Rate(limit.rate_bytes_per_s),
+                "the limit",
+            );
+        }
         page = page.section("The knees", [self.knee_table().into()]);
         for work in [Work::Read, Work::Write, Work::Gather] {
             let tracks: Vec<_> = self.knees.iter().filter(|k| k.track.work == work).collect();
@@ -133,6 +161,7 @@ impl Outcome {
         }
         page.section("All points", [self.sample_table().into()])
             .fact("measured", place)
+            .fact("memory", self.memory.clone())
             .fact("file", Bytes(self.file_bytes).to_string())
             .fact(
                 "runs of each point",
@@ -196,6 +225,7 @@ impl Outcome {
                 Column::new("depth", Unit::Count),
                 Column::new("rate", Unit::Rate),
                 Column::new("of its best", Unit::Share),
+                Column::new("of the limit", Unit::Share),
             ],
         );
         for k in &self.knees {
@@ -205,6 +235,7 @@ impl Outcome {
                 k.depth.into(),
                 Rate(k.rate_bytes_per_s).into(),
                 Cell::share(k.rate_bytes_per_s / k.rate_bytes_per_s_max),
+                k.share_of_limit.map_or(Cell::Missing, Cell::share),
             ]);
         }
         table
@@ -260,6 +291,7 @@ fn knee(track: Track, samples: &[Sample]) -> Option<Knee> {
         depth: s.depth,
         rate_bytes_per_s: s.receipt.rate_bytes_per_s,
         rate_bytes_per_s_max: best,
+        share_of_limit: None,
     })
 }
 

@@ -8,7 +8,7 @@ use straightway_core::{
 use straightway_io::{Draft, Executor, File, Job, Progress, Region, Settings, draft};
 use straightway_sys::{backing::Backing, root::Root};
 
-use super::{Cache, Outcome, Sample, Spec, Track, Work};
+use super::{Cache, Outcome, Sample, Spec, Track, Work, limits::Limits};
 
 /// A point moves at least this much, however small its blocks.
 const POINT_BYTES_MIN: u64 = 16 << 20;
@@ -58,7 +58,7 @@ impl<'a> Bench<'a> {
         let gathered = |block: &u64| block * gather_extents(spec, *block);
         let gathered = spec.blocks.iter().map(gathered).max().unwrap_or(0);
         let bytes = file.bytes().max(if gathers { gathered } else { 0 });
-        let region = Arc::new(Region::host(bytes)?);
+        let region = Arc::new(spec.memory.region(bytes)?);
         Ok(Self {
             spec,
             progress,
@@ -77,14 +77,11 @@ impl<'a> Bench<'a> {
             begins(number, points.len(), &name);
             samples.push(self.point(track, block, depth)?);
         }
+        let limits = Limits::measure(self.spec, &self.file, &self.region)?;
         let backing = Backing::of(&Root::machine(), &self.path)?;
         drop(self.made);
-        Ok(Outcome::new(
-            self.spec,
-            &backing,
-            self.file.bytes(),
-            samples,
-        ))
+        let bytes = self.file.bytes();
+        Ok(Outcome::new(self.spec, &backing, bytes, samples, &limits))
     }
 
     /// All points, in order. What takes no queue depth is measured at one: a lane for each core.
@@ -118,6 +115,9 @@ impl<'a> Bench<'a> {
             // Staging is measured at the depth that was asked for, so its ring must hold it.
             staging_bytes: (block_bytes * u64::from(depth.max(default.depth)) * 2)
                 .max(default.staging_bytes),
+            gpu_chunk_bytes: block_bytes,
+            // The drive's ring is a part of what is pinned; see `Settings::ring`.
+            pinned_bytes: (block_bytes * u64::from(depth) * 8).max(default.pinned_bytes),
             ..default
         };
         let executor = Executor::new(settings)?;

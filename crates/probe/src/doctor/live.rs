@@ -130,14 +130,14 @@ pub struct PauseCount {
 }
 
 impl Measured {
-    /// Measures what needs no GPU.
+    /// Measures this machine.
     pub fn here(path: &Path) -> Self {
         // No file tells whether a container forbids the system call: only asking for a ring does.
         let ring = Uring::new(1).map(drop);
         Self {
             io_uring: Some(ring.map_err(|e| e.to_string())),
             host: Some(HostRead::measure(path)),
-            gpu: None,
+            gpu: LiveProbe::measure(path),
             pauses: count_pauses(),
         }
     }
@@ -233,7 +233,7 @@ impl HostRead {
 }
 
 /// A file with bytes that no drive can shorten, removed when dropped.
-fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
+pub(super) fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
     let failed = |e| Error::os("write a sample in", folder.display(), e);
     let mut sample = tempfile::Builder::new()
         .prefix(".straightway-doctor-")
@@ -256,7 +256,7 @@ fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
 }
 
 /// What to read in a folder that cannot be written to.
-fn largest_file(folder: &Path) -> Option<PathBuf> {
+pub(super) fn largest_file(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.take(FILES_MAX);
     let files = entries.filter_map(|entry| {
         let entry = entry.ok()?;

@@ -1,0 +1,141 @@
+//! The limits that every route to a GPU is held against, measured in the same run: pinned copies
+//! over the bus, and O_DIRECT between the drive and host memory.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Choice, Extent, Move, Place, Result, Route};
+use straightway_io::{
+    Draft, Executor, File, Job, Region, Settings,
+    limit::{Way, pinned_copy},
+};
+
+use super::{Cache, Spec, Track, Work};
+
+/// The bus carries long copies best: by 64 MiB, launches cost nothing any more.
+const COPY_BYTES: usize = 64 << 20;
+
+/// A limit of the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// What it limits.
+    pub name: String,
+    /// The median of the runs.
+    pub rate_bytes_per_s: f64,
+}
+
+/// All limits of transfers with a GPU region; none where the region is in host memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Limits {
+    to_gpu: Option<Limit>,
+    from_gpu: Option<Limit>,
+    drive_read: Option<Limit>,
+    drive_write: Option<Limit>,
+}
+
+impl Limits {
+    pub(super) fn measure(spec: &Spec, file: &Arc<File>, region: &Region) -> Result<Self> {
+        if region.place() == Place::Host {
+            return Ok(Self::default());
+        }
+        let runs = spec.runs.max(1) as usize;
+        let copy_bytes = COPY_BYTES.min(usize::try_from(region.bytes()).unwrap_or(COPY_BYTES));
+        let bus = |name: &str, way| -> Result<Option<Limit>> {
+            let rates = pinned_copy(region, way, copy_bytes, runs)?;
+            Ok(Some(Limit {
+                name: name.to_owned(),
+                rate_bytes_per_s: median(rates),
+            }))
+        };
+        Ok(Self {
+            to_gpu: bus("pinned host→GPU copy", Way::ToGpu)?,
+            from_gpu: bus("pinned GPU→host copy", Way::FromGpu)?,
+            drive_read: drive(file, runs, false)?,
+            drive_write: drive(file, runs, true)?,
+        })
+    }
+
+    /// The limit that a series is held against.
+    pub(super) fn of(&self, track: Track) -> Option<&Limit> {
+        match (track.work, track.cache) {
+            (Work::Read | Work::Gather, Cache::Warm) => self.to_gpu.as_ref(),
+            (Work::Read | Work::Gather, Cache::Cold) => self.drive_read.as_ref(),
+            (Work::Write, _) => self.drive_write.as_ref().or(self.from_gpu.as_ref()),
+        }
+    }
+
+    pub(super) fn list(self) -> Vec<Limit> {
+        [
+            self.to_gpu,
+            self.from_gpu,
+            self.drive_read,
+            self.drive_write,
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// The best of several ways to read the file into host memory by O_DIRECT, or to write as much to a
+/// new one; none where there is no O_DIRECT.
+fn drive(file: &Arc<File>, runs: usize, is_write: bool) -> Result<Option<Limit>> {
+    if file.alignment().is_none() {
+        return Ok(None);
+    }
+    let region = Arc::new(Region::host(file.bytes())?);
+    let mut best = 0.0_f64;
+    for (chunk_bytes, depth) in [(1 << 20, 16), (1 << 20, 64), (4 << 20, 16)] {
+        let settings = Settings {
+            chunk_bytes,
+            depth,
+            staging_bytes: 256 << 20,
+            ..Settings::default()
+        };
+        let executor = Executor::new(settings)?;
+        let rates = (0..runs).map(|_| once(&executor, file, &region, is_write));
+        best = best.max(median(rates.collect::<Result<_>>()?));
+    }
+    let word = if is_write { "write, synced" } else { "read" };
+    Ok(Some(Limit {
+        name: format!("raw O_DIRECT {word}"),
+        rate_bytes_per_s: best,
+    }))
+}
+
+/// The rate of one whole transfer between host memory and the drive.
+fn once(
+    executor: &Executor,
+    file: &Arc<File>,
+    region: &Arc<Region>,
+    is_write: bool,
+) -> Result<f64> {
+    let (choice, settings) = (Choice::Only(Route::Direct), executor.settings());
+    let moves = vec![Move {
+        object: 0,
+        extent: Extent::new(0, file.bytes()),
+        at: 0,
+    }];
+    if !is_write {
+        let job = Job::read(vec![Arc::clone(file)], moves, region, choice, settings)?;
+        return Ok(executor.run(job)?.rate_bytes_per_s);
+    }
+    // Never committed, so nothing stays of it.
+    let draft = Draft::new(
+        &file.path().with_extension("straightway-limit"),
+        file.bytes(),
+    )?;
+    let job = Job::write(
+        region,
+        vec![Arc::clone(draft.file())],
+        moves,
+        choice,
+        settings,
+    )?;
+    Ok(executor.run(job)?.rate_bytes_per_s)
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or(0.0)
+}
