@@ -134,7 +134,7 @@ prop_compose! {
             topology,
             switch: Switch {
                 // Headroom comes on top, so that there is always something left to share.
-                buffer: Bytes(buffer_kb * 1000 + 10_000_000),
+                buffer: Bytes(buffer_kb * 1000 + 3_000_000),
                 pfc: Pfc { enabled: lossless, ..Pfc::default() },
                 ..Switch::default()
             },
@@ -162,7 +162,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn every_byte_injected_is_delivered_lost_thrown_away_or_under_way(scenario in scenario()) {

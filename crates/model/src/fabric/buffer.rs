@@ -86,10 +86,11 @@ impl Ingress {
         self.used + self.headroom_used
     }
 
-    /// Takes a packet; false when it fits neither the shared part nor the headroom.
+    /// Takes a packet; false when it fits neither the shared part nor the headroom. The packet that
+    /// crosses the threshold is still charged to the shared part: the headroom is for those after it.
     #[inline]
     pub(crate) fn admit(&mut self, shared: &mut Shared, bytes: u64) -> bool {
-        if self.used + bytes <= shared.threshold() && shared.used + bytes <= shared.total {
+        if self.used < shared.threshold() && shared.used + bytes <= shared.total {
             self.used += bytes;
             shared.take(bytes);
             return true;

@@ -44,6 +44,10 @@ pub(crate) struct Pool {
 pub(crate) struct Port {
     /// When the wire is free again.
     pub(crate) busy_until_ps: u64,
+    /// When the packet sent last starts on the wire: it may still be on its way through the switch.
+    pub(crate) starts_ps: u64,
+    /// When the last pause frame has left.
+    signalled_ps: u64,
     /// First and last of its queue: packets at a switch, flows at a host.
     pub(crate) head: u32,
     pub(crate) tail: u32,
@@ -125,6 +129,8 @@ impl Port {
         let one = f64::from(1 << FRACTION_BITS);
         Self {
             busy_until_ps: 0,
+            starts_ps: 0,
+            signalled_ps: 0,
             head: NIL,
             tail: NIL,
             queue_bytes: 0,
@@ -148,6 +154,22 @@ impl Port {
     #[inline]
     pub(crate) fn wire_time_ps(&self, bytes: u64) -> u64 {
         (bytes * self.time_per_byte + ((1 << FRACTION_BITS) - 1)) >> FRACTION_BITS
+    }
+
+    /// Puts a pause frame on the wire, behind the frame being sent, and returns when it has left.
+    /// A packet that has not started yet is overtaken, for nothing of it is on the wire.
+    pub(crate) fn signal(&mut self, now: u64, bytes: u64) -> u64 {
+        let takes = self.wire_time_ps(bytes);
+        let begin = now.max(self.signalled_ps);
+        let end = if begin + takes <= self.starts_ps {
+            begin + takes
+        } else {
+            self.busy_until_ps = self.busy_until_ps.max(begin) + takes;
+            self.busy_until_ps
+        };
+        self.signalled_ps = end;
+        self.sent_bytes += bytes;
+        end
     }
 
     /// Adds a packet to the queue.
@@ -184,6 +206,17 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_pause_frame_waits_for_the_frame_on_the_wire_and_overtakes_one_that_has_not_started() {
+        let mut port = Port::new(50e9, 0, 1);
+        (port.starts_ps, port.busy_until_ps) = (100_000, 180_000);
+        assert_eq!(port.signal(50_000, 84), 51_680);
+        assert_eq!(port.signal(50_500, 84), 53_360);
+        assert_eq!(port.busy_until_ps, 180_000);
+        assert_eq!(port.signal(120_000, 84), 181_680);
+        assert_eq!(port.busy_until_ps, 181_680);
     }
 
     #[test]

@@ -84,7 +84,8 @@ impl Engine<'_> {
         }
         port.queue_bytes -= bytes;
         port.sent_bytes += bytes;
-        port.busy_until_ps = self.now.max(packet.ready_ps) + port.wire_time_ps(bytes);
+        port.starts_ps = self.now.max(packet.ready_ps);
+        port.busy_until_ps = port.starts_ps + port.wire_time_ps(bytes);
         let came_by = packet.came_by;
         let arrives = port.busy_until_ps + port.wire_ps;
         let packet = place;
@@ -141,10 +142,8 @@ impl Engine<'_> {
     #[cold]
     fn signal(&mut self, link: u32, stop: bool) {
         let back = &mut self.ports[(link ^ 1) as usize];
-        back.busy_until_ps =
-            back.busy_until_ps.max(self.now) + back.wire_time_ps(PAUSE_FRAME_BYTES);
-        back.sent_bytes += PAUSE_FRAME_BYTES;
-        let at = back.busy_until_ps + back.wire_ps + back.response_ps;
+        let left = back.signal(self.now, PAUSE_FRAME_BYTES);
+        let at = left + back.wire_ps + back.response_ps;
         self.tally.pause_frames += u64::from(stop);
         self.wheel.push(at, Event::Pause { link, stop });
     }
