@@ -185,6 +185,11 @@ impl Flight {
 
     fn io(&self, job: &Job, offset: u64, buf: Buf, bytes: usize, tag: u32) -> Io {
         let by = match self.route() {
+            Route::Buffered
+                if self.leg == Leg::Read && self.chunk.reason == Reason::Resident =>
+            {
+                By::Resident
+            }
             Route::Buffered => By::PageCache,
             Route::Direct | Route::Staged => By::Direct,
         };
@@ -237,7 +242,7 @@ impl Flight {
             }
             (By::Direct, Some(alignment)) => alignment.object_bytes,
             (By::Direct, None) => Alignment::PAGE_BYTES,
-            (By::PageCache, _) => 1,
+            (By::PageCache | By::Resident, _) => 1,
         };
         let step = down(reached, block).saturating_sub(io.offset);
         if step == 0 {

@@ -9,14 +9,14 @@ use crate::request::{By, Done, Io, Op};
 
 /// Runs `io` and waits for it. An interrupted call is begun again.
 ///
-/// A read through the page cache is first asked for without waiting: what comes back so was
+/// A read of what is taken to be resident is first asked for without waiting: what comes back so was
 /// resident, which no question asked beforehand can promise. The rest is then read as usual.
 pub fn run(io: Io) -> Done {
     let fd = io.file.descriptor(io.by).as_raw_fd();
     let Ok(offset) = libc::off_t::try_from(io.offset) else {
         return Done::new(io, Err(io::ErrorKind::InvalidInput.into()));
     };
-    if (io.op, io.by) == (Op::Read, By::PageCache) {
+    if (io.op, io.by) == (Op::Read, By::Resident) {
         match at_once(&io, fd, offset) {
             Ok(moved) if moved == io.bytes => return Done::new(io, Ok(moved)),
             // Nothing more may mean the file's end or a file system that cannot tell: ask again.

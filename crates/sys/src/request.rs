@@ -20,6 +20,9 @@ pub enum By {
     Direct,
     /// The one through the page cache.
     PageCache,
+    /// The same, for bytes that are taken to be there: a read asks for them without waiting first,
+    /// and so finds out. Asking so for what is not there would fill the cache with small pages.
+    Resident,
 }
 
 /// The memory of an I/O. The I/O owns it until it is done.

@@ -1,6 +1,7 @@
 //! The opened cuFile driver, from which everything else is had.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::counters::Watch;
 use super::file_handle::FileHandle;
 use super::library::{Library, Parameter};
 use super::registered_memory::RegisteredMemory;
-use crate::cuda::{DeviceMemory, Version};
+use crate::cuda::{Context, DeviceMemory, Version};
 
 /// cuFile, open. Clones share it; the last one closes it.
 #[derive(Clone)]
@@ -21,6 +22,8 @@ struct Opened {
     library: Arc<Library>,
     /// Whether it was us who opened it, so that closing is ours too.
     ours: bool,
+    /// cuFile uses the context until it is closed, and once more when the process ends.
+    _context: ManuallyDrop<Context>,
 }
 
 /// What cuFile says of itself once it is open.
@@ -43,8 +46,11 @@ pub struct Properties {
 }
 
 impl CuFile {
-    pub(super) fn new(library: Arc<Library>, ours: bool) -> Self {
-        Self(Arc::new(Opened { library, ours }))
+    pub(super) fn new(library: Arc<Library>, ours: bool, context: &Context) -> Self {
+        // Never let go of: the library frees what it has in the context as the process ends, and
+        // was seen to crash where that was gone by then.
+        let context = ManuallyDrop::new(context.clone());
+        Self(Arc::new(Opened { library, ours, _context: context }))
     }
 
     /// The library's version; those before CUDA 12.3 cannot tell.
