@@ -41,7 +41,9 @@ fn main() -> ExitCode {
         Command::Completions(args) => command::completions::run::<Cli>(&args),
         Command::Man(args) => command::completions::run_man::<Cli>(&args),
     };
-    answer.unwrap_or_else(|error| complain(&error))
+    let code = answer.unwrap_or_else(|error| complain(&error));
+    straightway_sys::ending::end_at_once();
+    code
 }
 
 /// Says what went wrong and what to do about it, and answers with the exit code for it.

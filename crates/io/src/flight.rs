@@ -185,9 +185,7 @@ impl Flight {
 
     fn io(&self, job: &Job, offset: u64, buf: Buf, bytes: usize, tag: u32) -> Io {
         let by = match self.route() {
-            Route::Buffered
-                if self.leg == Leg::Read && self.chunk.reason == Reason::Resident =>
-            {
+            Route::Buffered if self.leg == Leg::Read && self.chunk.reason == Reason::Resident => {
                 By::Resident
             }
             Route::Buffered => By::PageCache,

@@ -26,6 +26,9 @@ use crate::request::By;
 /// From this many files on, syncing their whole file system is cheaper than syncing each.
 const SYNC_TOGETHER_MIN: usize = 8;
 
+/// What `statfs(2)` calls tmpfs.
+const TMPFS_MAGIC: i128 = 0x0102_1994;
+
 /// The next file's number.
 static IDS: AtomicU64 = AtomicU64::new(1);
 
@@ -95,7 +98,8 @@ impl File {
 
     /// Sets its room aside: a disk that is too full says so before any byte is written.
     pub fn reserve(&self) -> Result<()> {
-        if self.bytes == 0 {
+        // On tmpfs room is memory, and setting it aside zeroes it on one core before all cores write.
+        if self.bytes == 0 || file_system_magic(&self.buffered) == TMPFS_MAGIC {
             return Ok(());
         }
         match fallocate(&self.buffered, FallocateFlags::KEEP_SIZE, 0, self.bytes) {
@@ -276,12 +280,16 @@ impl fmt::Debug for File {
     }
 }
 
+/// The kernel's number for the file system of a file; 0 where it will not say.
+fn file_system_magic(file: &OwnedFd) -> i128 {
+    fstatfs(file).map_or(0, |fs| i128::from(fs.f_type))
+}
+
 /// What direct I/O on this file asks for, by the kernel's own word where it gives one.
 fn direct_alignment(file: &OwnedFd) -> Option<Alignment> {
     // Since Linux 6.6 tmpfs takes O_DIRECT and makes it the same copy as without, on one core.
-    const TMPFS_MAGIC: i128 = 0x0102_1994;
     const OVERLAY_MAGIC: i128 = 0x794C_7630;
-    let file_system = fstatfs(file).map_or(0, |fs| i128::from(fs.f_type));
+    let file_system = file_system_magic(file);
     if file_system == TMPFS_MAGIC {
         return None;
     }

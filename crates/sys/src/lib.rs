@@ -10,6 +10,7 @@ pub mod blocking;
 pub mod cuda;
 pub mod cufile;
 pub mod drive;
+pub mod ending;
 pub mod ethtool;
 pub mod file;
 pub mod limit;

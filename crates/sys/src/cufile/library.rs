@@ -110,7 +110,7 @@ impl Library {
     pub fn open(self, context: &Context, deadline: Duration) -> Result<CuFile> {
         let library = Arc::new(self);
         let ours = opening::open(Arc::clone(&library), context.clone(), deadline)?;
-        Ok(CuFile::new(library, ours))
+        Ok(CuFile::new(library, ours, context))
     }
 }
 

@@ -1,7 +1,6 @@
 //! The opened cuFile driver, from which everything else is had.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -22,8 +21,8 @@ struct Opened {
     library: Arc<Library>,
     /// Whether it was us who opened it, so that closing is ours too.
     ours: bool,
-    /// cuFile uses the context until it is closed, and once more when the process ends.
-    _context: ManuallyDrop<Context>,
+    /// cuFile uses the context until it is closed.
+    _context: Context,
 }
 
 /// What cuFile says of itself once it is open.
@@ -47,10 +46,12 @@ pub struct Properties {
 
 impl CuFile {
     pub(super) fn new(library: Arc<Library>, ours: bool, context: &Context) -> Self {
-        // Never let go of: the library frees what it has in the context as the process ends, and
-        // was seen to crash where that was gone by then.
-        let context = ManuallyDrop::new(context.clone());
-        Self(Arc::new(Opened { library, ours, _context: context }))
+        let context = context.clone();
+        Self(Arc::new(Opened {
+            library,
+            ours,
+            _context: context,
+        }))
     }
 
     /// The library's version; those before CUDA 12.3 cannot tell.
