@@ -102,7 +102,10 @@ pub enum Unit {
 }
 
 /// What a row is about: reading or writing, with how many copies by the CPU, and which figure.
-type Case = (Work, u64, fn(&Node) -> f64);
+type Case = (Work, u64, Figure);
+
+/// What is taken of a path's prediction.
+type Figure = fn(&Node) -> f64;
 
 /// Reading or writing.
 #[derive(Clone, Copy, Debug)]
@@ -168,82 +171,89 @@ impl Checked for Route {
 impl Measured {
     /// Sets the predictions of `assumed` beside what was measured.
     pub fn compare(&self, assumed: &Node) -> Comparison {
-        let mut rows = Vec::new();
-        let mut row = |what, unit, (work, copies, figure): Case, measured: Option<f64>| {
-            let Some(measured) = measured else { return };
+        let row = |(what, unit, (work, copies, figure), measured): (_, _, Case, Option<f64>)| {
+            let measured = measured?;
             let calibrated = figure(&self.calibrate(assumed, work, copies));
-            rows.push(Row {
+            Some(Row {
                 what,
                 unit,
                 assumed: figure(&with_copies(assumed, copies)),
                 calibrated,
                 measured,
                 ratio: calibrated / measured,
-            });
+            })
         };
-        let rate = |rate: Option<Rate>| rate.map(|rate| rate.0);
-        // A ring is emptied by the GPU's own copy engine, or by a core where there is no GPU.
-        let ring = u64::from(self.to_gpu.is_none());
-        let (per_s, per_gb) = (Unit::BytesPerSecond, Unit::SecondsPerGb);
-        let (buffered, staged) = (&self.buffered, &self.staged);
-        row(
-            "read, page cache cold",
-            per_s,
-            (Work::Read, 1, standard),
-            rate(buffered.read),
-        );
-        row(
-            "read, through a ring",
-            per_s,
-            (Work::Read, ring, standard),
-            rate(staged.read),
-        );
-        row(
-            "read, straight into the GPU",
-            per_s,
-            (Work::Read, 0, direct),
-            rate(self.direct.read),
-        );
-        row(
-            "write, page cache, synced",
-            per_s,
-            (Work::Write, 1, standard),
-            rate(buffered.write),
-        );
-        row(
-            "write, through a ring",
-            per_s,
-            (Work::Write, ring, standard),
-            rate(staged.write),
-        );
-        row(
-            "CPU, page cache cold",
-            per_gb,
-            (Work::Read, 1, cpu),
-            buffered.cpu_s_per_gb,
-        );
-        row(
-            "CPU, through a ring",
-            per_gb,
-            (Work::Read, ring, cpu),
-            staged.cpu_s_per_gb,
-        );
-        let latency = self.direct.read_latency.map(|seconds| seconds.0);
-        row(
-            "one read into the GPU",
-            Unit::Seconds,
-            (Work::Read, 0, direct_latency),
-            latency,
-        );
         Comparison {
             machine: self
                 .machine
                 .clone()
                 .unwrap_or_else(|| "a machine without a name".to_owned()),
-            rows,
+            rows: self.cases().into_iter().filter_map(row).collect(),
             missing: self.missing(),
             basis: self.basis(assumed),
         }
+    }
+
+    /// What can be compared: its name and unit, how it is predicted, and what was measured.
+    fn cases(&self) -> [(&'static str, Unit, Case, Option<f64>); 8] {
+        let rate = |rate: Option<Rate>| rate.map(|rate| rate.0);
+        // A ring is emptied by the GPU's own copy engine, or by a core where there is no GPU.
+        let ring = u64::from(self.to_gpu.is_none());
+        let (per_s, per_gb) = (Unit::BytesPerSecond, Unit::SecondsPerGb);
+        let (buffered, staged) = (&self.buffered, &self.staged);
+        let read = |copies, figure| (Work::Read, copies, figure);
+        let write = |copies, figure| (Work::Write, copies, figure);
+        let latency = self.direct.read_latency.map(|seconds| seconds.0);
+        [
+            (
+                "read, page cache cold",
+                per_s,
+                read(1, standard as Figure),
+                rate(buffered.read),
+            ),
+            (
+                "read, through a ring",
+                per_s,
+                read(ring, standard),
+                rate(staged.read),
+            ),
+            (
+                "read, straight into the GPU",
+                per_s,
+                read(0, direct),
+                rate(self.direct.read),
+            ),
+            (
+                "write, page cache, synced",
+                per_s,
+                write(1, standard as Figure),
+                rate(buffered.write),
+            ),
+            (
+                "write, through a ring",
+                per_s,
+                write(ring, standard),
+                rate(staged.write),
+            ),
+            (
+                "CPU, page cache cold",
+                per_gb,
+                read(1, cpu),
+                buffered.cpu_s_per_gb,
+            ),
+            (
+                "CPU, through a ring",
+                per_gb,
+                read(ring, cpu),
+                staged.cpu_s_per_gb,
+            ),
+            (
+                "one read into the GPU",
+                Unit::Seconds,
+                read(0, direct_latency),
+                latency,
+            ),
+        ]
     }
 
     fn basis(&self, assumed: &Node) -> Basis {

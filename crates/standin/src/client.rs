@@ -146,8 +146,12 @@ impl Standin {
             "buffers",
         ];
         let left: Vec<_> = kinds.iter().map(|kind| (*kind, self.count(kind))).collect();
+        // cuFile, once open, stays open and keeps its context: closing it under another user of
+        // the process is worse.
+        let kept = u64::from(self.calls().contains_key("cuFileDriverOpen"));
+        let allowed = |kind| if kind == "contexts" { kept } else { 0 };
         assert!(
-            left.iter().all(|(_, count)| *count == 0),
+            left.iter().all(|(kind, count)| *count <= allowed(*kind)),
             "left over: {left:?}"
         );
         assert_eq!(self.misuses(), [""; 0]);
