@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(Bytes(0).to_string(), "0 B");
         assert_eq!(Rate(3.214e9).to_string(), "3.21 GB/s");
         assert_eq!(Rate(0.0).to_string(), "0 B/s");
-        assert_eq!(Seconds(0.0000421).to_string(), "42.1 µs");
+        assert_eq!(Seconds(42.1e-6).to_string(), "42.1 µs");
         assert_eq!(Seconds(150.0).to_string(), "2.5 min");
         assert_eq!(Seconds(0.0).to_string(), "0 ns");
     }

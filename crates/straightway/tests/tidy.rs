@@ -55,9 +55,12 @@ fn walk(folder: &Path, prefix: &str) -> Vec<String> {
     found
 }
 
+fn is_rust(file: &str) -> bool {
+    Path::new(file).extension().is_some_and(|e| e == "rs")
+}
+
 fn sources() -> impl Iterator<Item = (String, String)> {
-    let rust = |f: &String| Path::new(f).extension().is_some_and(|e| e == "rs");
-    files().into_iter().filter(rust).filter_map(|f| {
+    files().into_iter().filter(|f| is_rust(f)).filter_map(|f| {
         // A file that was removed but is still tracked is not there to be read.
         let text = fs::read_to_string(root().join(&f)).ok()?;
         Some((f, text))
@@ -106,7 +109,7 @@ fn is_function(line: &str) -> bool {
     let is_qualifier = |w: &&str| {
         w.starts_with("pub") || matches!(*w, "const" | "unsafe" | "extern" | "\"C\"" | "async")
     };
-    words.contains(&"fn") && before_fn.into_iter().all(|w| is_qualifier(&w)) && !line.ends_with(';')
+    words.contains(&"fn") && before_fn.into_iter().all(is_qualifier) && !line.ends_with(';')
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn no_file_or_module_has_a_name_that_says_nothing() {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        f.ends_with(".rs") && banned.contains(&stem.as_str())
+        is_rust(f) && banned.contains(&stem.as_str())
     };
     assert_none(&files().into_iter().filter(is_banned).collect::<Vec<_>>());
 }

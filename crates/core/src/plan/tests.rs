@@ -184,7 +184,7 @@ fn request() -> impl Strategy<Value = Request> {
             choice,
             1_u64..64,
             0_u64..8192,
-            any::<u64>(),
+            any::<usize>(),
         ),
     )
         .prop_map(
@@ -202,7 +202,7 @@ fn request() -> impl Strategy<Value = Request> {
                 let half = if moves.is_empty() {
                     0
                 } else {
-                    (shuffle as usize) % moves.len()
+                    shuffle % moves.len()
                 };
                 moves.rotate_left(half);
                 let objects = ends.iter().map(|end| Object::new("o", *end)).collect();
