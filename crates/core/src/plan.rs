@@ -236,6 +236,9 @@ impl Planner<'_> {
         let why_not = match self.policy.place {
             _ if self.policy.choice == Choice::Only(Route::Staged) => Some(Reason::Demanded),
             Place::Gpu(_) if !self.surveys[m.object as usize].gpu_direct => Some(Reason::NotProven),
+            Place::Host if self.policy.ring_first && self.policy.choice == Choice::Auto => {
+                Some(Reason::RingFaster)
+            }
             _ if !worthwhile => Some(Reason::Small),
             _ if !self.in_step(at, alignment) => Some(Reason::MemoryMisaligned),
             _ => None,

@@ -22,6 +22,9 @@ pub struct Policy {
     pub cached_chunk_bytes: u64,
     /// Extents closer than this share one staged read.
     pub gap_bytes: u64,
+    /// Whether the ring is faster than DMA into host memory, as it is where a small ring stays in
+    /// the processor's cache and the drive is emulated.
+    pub ring_first: bool,
     /// Below this, a ragged extent's interior is not worth an I/O of its own.
     pub direct_bytes_min: u64,
 }
@@ -40,6 +43,7 @@ impl Policy {
             cached_chunk_bytes: chunk_bytes,
             // What a 3 GB/s drive reads in the time that one more 4 KiB I/O takes at 200 k IOPS.
             gap_bytes: 16 << 10,
+            ring_first: false,
             // Head, interior and tail are three I/Os; one superset and a copy is cheaper below this.
             direct_bytes_min: 64 << 10,
         }

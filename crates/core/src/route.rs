@@ -58,6 +58,8 @@ pub enum Reason {
     RaggedEdge,
     /// Too small for its aligned interior to be worth an I/O of its own.
     Small,
+    /// The profile says that this drive is faster by way of the ring.
+    RingFaster,
     /// The region's address is out of step with the offset in the object.
     MemoryMisaligned,
     /// The bytes were in the page cache already.
@@ -105,6 +107,7 @@ impl fmt::Display for Reason {
             Self::Aligned => "aligned",
             Self::RaggedEdge => "ragged edge, inside an aligned superset",
             Self::Small => "small, inside an aligned superset",
+            Self::RingFaster => "the ring is faster on this drive",
             Self::MemoryMisaligned => "memory out of step with the file",
             Self::Resident => "in the page cache already",
             Self::Evicted => "taken to be in the page cache, and not all of it was",

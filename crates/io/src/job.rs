@@ -143,6 +143,7 @@ impl Job {
         let policy = Policy {
             place: region.place(),
             region_address: region.address(),
+            ring_first: settings.ring_first,
             cached_chunk_bytes: settings.cached_chunk_bytes(region.place()),
             ..Policy::new(choice, settings.chunk_bytes)
         };

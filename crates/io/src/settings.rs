@@ -48,6 +48,8 @@ pub struct Settings {
     pub chunk_bytes: u64,
     /// Memory of all rings together.
     pub staging_bytes: u64,
+    /// Whether `Auto` takes the ring between a drive and host memory: [`Policy::ring_first`].
+    pub ring_first: bool,
     /// Lanes that copy between the page cache and a GPU.
     pub gpu_lanes: u32,
     /// The most that such a lane copies at once.
@@ -76,6 +78,7 @@ impl Default for Settings {
             depth: 16,
             chunk_bytes: 1 << 20,
             staging_bytes: 64 << 20,
+            ring_first: false,
             // 12 lanes of 4 MiB are the knee on an H200 host with 16 cores: with fewer the CPU is
             // the limit, beyond 4 MiB the ring falls out of cache (`bench/results/`). Some cores
             // are left to the application that waits for the bytes.

@@ -45,6 +45,9 @@ pub struct Tuning {
     pub chunk_bytes: u64,
     /// I/Os in flight.
     pub depth: u32,
+    /// Whether it is faster by way of the ring than straight into host memory.
+    #[serde(default)]
+    pub ring_first: bool,
 }
 
 impl Profile {
@@ -138,6 +141,7 @@ mod tests {
         let tuning = Tuning {
             chunk_bytes: 1 << 20,
             depth: 8,
+            ring_first: false,
         };
         let drive = DriveProfile {
             tuning: Some(tuning),

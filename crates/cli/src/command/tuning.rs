@@ -98,6 +98,7 @@ impl Tuning {
                 .depth
                 .or(known.map(|k| k.depth))
                 .unwrap_or(default.depth),
+            ring_first: known.is_some_and(|k| k.ring_first),
             drive_lanes: self.lanes,
             staging_bytes: self.staging.0,
             rate_max: self.limit,

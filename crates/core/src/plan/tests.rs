@@ -326,3 +326,27 @@ proptest! {
         prop_assert_eq!(at, bytes);
     }
 }
+
+#[test]
+fn where_the_ring_is_faster_auto_takes_it_and_direct_can_still_be_had() {
+    let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 4 * MIB)]).unwrap();
+    let routes = |choice| {
+        let policy = Policy {
+            ring_first: true,
+            ..Policy::new(choice, MIB)
+        };
+        let plan = Plan::new(&transfer, &[Survey::direct(ALIGNMENT)], &[], &policy).unwrap();
+        plan.chunks()
+            .iter()
+            .map(|c| (c.route, c.reason))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        routes(Choice::Auto),
+        [(Route::Staged, Reason::RingFaster); 4]
+    );
+    assert_eq!(
+        routes(Choice::Only(Route::Direct)),
+        [(Route::Direct, Reason::Aligned); 4]
+    );
+}

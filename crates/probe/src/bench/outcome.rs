@@ -11,6 +11,9 @@ use crate::{machine::Machine, profile::Tuning};
 /// A point this close to the best of its curve counts as good as the best.
 const KNEE_SHARE: f64 = 0.95;
 
+/// How much faster the ring has to be to be taken in place of DMA into host memory.
+const RING_GAIN_MIN: f64 = 1.1;
+
 /// What a bench found out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
@@ -93,13 +96,21 @@ impl Outcome {
         }
     }
 
-    /// What it says about how to use the drive: the knee of direct reads, or else of any read.
+    /// What it says about how to use the drive: the knee of the faster of direct and staged reads.
     pub fn tuning(&self) -> Option<Tuning> {
-        let reads = |k: &&Knee| k.track.work == Work::Read && k.track.route == Route::Direct;
-        let knee = self.knees.iter().find(reads)?;
+        let reads = |route| {
+            let is = |k: &&Knee| k.track.work == Work::Read && k.track.route == route;
+            self.knees.iter().find(is)
+        };
+        let (direct, staged) = (reads(Route::Direct)?, reads(Route::Staged));
+        // The ring costs a copy, so it has to win by more than a run's noise.
+        let wins = |s: &&Knee| s.rate_bytes_per_s > RING_GAIN_MIN * direct.rate_bytes_per_s_max;
+        let ring = staged.filter(wins);
+        let knee = ring.unwrap_or(direct);
         Some(Tuning {
             chunk_bytes: knee.block_bytes,
             depth: knee.depth,
+            ring_first: ring.is_some(),
         })
     }
 
