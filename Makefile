@@ -1,7 +1,8 @@
 # The two commands of the README are `make demo` and `make test`; the rest is for daily work.
-# What takes long to make (compiled dependencies) is kept outside the checkout, and made where missing.
+# What takes long to make (compiled dependencies) is kept outside the checkout, and made where missing. Not in
+# the home folder: tests run the binary as another user, who may not enter there.
 
-CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/straightway
+CACHE ?= $(or $(XDG_CACHE_HOME),/var/tmp/straightway-$(shell id -un))
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
