@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{IsTerminal, Write},
+    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -12,6 +12,8 @@ use anyhow::Context;
 use indicatif::ProgressBar;
 use straightway_probe::doctor::{self, Diagnosis, Measured, Request, Style, Verdict};
 use straightway_sys::root::Root;
+
+use super::output::terminal;
 
 /// Columns to wrap at: wide enough for most commands, narrow enough to read.
 const WIDTH: usize = 100;
@@ -56,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         let style = Style {
             verbose: args.verbose,
-            colour: out.is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+            colour: terminal().colour,
             width: WIDTH,
         };
         out.write_all(diagnosis.text(&style).as_bytes())?;
