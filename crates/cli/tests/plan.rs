@@ -1,6 +1,6 @@
 //! The planner's commands as a user sees them.
 
-use std::{path::Path, process::Command};
+use std::{collections::BTreeSet, path::Path, process::Command};
 
 fn straightway(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
@@ -17,17 +17,45 @@ fn straightway(args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn every_scenario_is_answered_by_name() {
+fn every_scenario_is_listed_with_the_command_that_runs_it() {
     let (code, listed, _) = straightway(&["plan", "list", "--json"]);
     assert_eq!(code, 0);
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
-    let listed = listed.as_array().unwrap();
-    assert!(listed.len() >= 39, "{}", listed.len());
-    for entry in listed {
-        let (topic, name) = (
-            entry["topic"].as_str().unwrap(),
-            entry["scenario"].as_str().unwrap(),
-        );
+    let of = |entry: &serde_json::Value, key: &str| entry[key].as_str().unwrap().to_owned();
+    let listed = listed.as_array().unwrap().iter();
+    let listed: Vec<_> = listed
+        .map(|entry| (of(entry, "scenario"), of(entry, "command")))
+        .collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let files = std::fs::read_dir(folder).unwrap();
+    let files = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let files: BTreeSet<String> = files
+        .filter_map(|name| name.strip_suffix(".toml").map(str::to_owned))
+        .collect();
+    let names: BTreeSet<String> = listed.iter().map(|(name, _)| name.clone()).collect();
+    assert_eq!(names, files);
+    for (name, command) in &listed {
+        let (_, text, _) = straightway(&["plan", "list", name]);
+        assert!(text.contains("title = "), "{name}");
+        // Running them all takes long; that its command knows it by name is enough here.
+        let mut args: Vec<&str> = command.split(' ').collect();
+        args.extend(["--scenario", name, "--set", "nowhere=1"]);
+        let (code, _, talk) = straightway(&args);
+        assert_eq!(code, 2, "{name}");
+        assert!(talk.contains("nowhere = 1: allowed is"), "{name}: {talk}");
+    }
+}
+
+#[test]
+fn every_planner_scenario_shows_what_was_published() {
+    let (_, listed, _) = straightway(&["plan", "list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    for entry in listed.as_array().unwrap() {
+        let name = entry["scenario"].as_str().unwrap();
+        let command = entry["command"].as_str().unwrap();
+        let Some(topic) = command.strip_prefix("plan ") else {
+            continue;
+        };
         let (code, page, talk) = straightway(&["plan", topic, "--scenario", name]);
         assert_eq!((code, talk.as_str()), (0, ""), "{name}");
         assert!(page.contains("Published figures"), "{name}");
@@ -65,6 +93,14 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
             "is about checkpoint: ask `straightway plan checkpoint",
         ),
         (
+            vec!["plan", "dpu", "--scenario", "pcie-gen6"],
+            "is for another command: ask `straightway sim pcie --scenario pcie-gen6`",
+        ),
+        (
+            vec!["sim", "fabric", "--scenario", "llama3-405b"],
+            "is for another command: ask `straightway plan checkpoint",
+        ),
+        (
             vec!["plan", "checkpoint", "--set", "cluster.gpus=0"],
             "checkpoint.cluster.gpus = 0: allowed is a whole number",
         ),
@@ -100,28 +136,6 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
         assert!(talk.contains(says), "{args:?}: {talk}");
     }
-}
-
-#[test]
-fn a_sweep_gives_the_same_bytes_on_any_number_of_threads() {
-    let sweep = |threads: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
-            .args([
-                "plan",
-                "checkpoint",
-                "--sweep",
-                "cluster.gpus=64..4096:4:log",
-                "--sweep",
-                "trials.seed=1,2",
-                "--json",
-            ])
-            .env("RAYON_NUM_THREADS", threads)
-            .output()
-            .unwrap();
-        assert!(output.status.success());
-        output.stdout
-    };
-    assert_eq!(sweep("1"), sweep("4"));
 }
 
 #[test]

@@ -100,8 +100,8 @@ impl Ingress {
     /// Takes a packet; false when it fits nowhere.
     #[inline]
     pub(crate) fn admit(&mut self, shared: &mut Shared, bytes: u64) -> bool {
-        let shares = !self.stopped || self.used < shared.threshold();
-        if shares && shared.used + bytes <= shared.total {
+        let may_share = !self.stopped || self.used < shared.threshold();
+        if may_share && shared.used + bytes <= shared.total {
             self.used += bytes;
             shared.take(bytes);
             return true;

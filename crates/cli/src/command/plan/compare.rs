@@ -15,8 +15,8 @@ use straightway_probe::{
 };
 use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
 
-use super::{page, source};
-use crate::command::{output::Output, tuning::profile_path};
+use super::page;
+use crate::command::{output::Output, source, tuning::profile_path};
 
 /// Set the models' predictions beside what was measured on a machine
 ///
