@@ -176,6 +176,67 @@ fn what_was_measured_is_set_beside_what_is_predicted() {
     assert!(talk.contains("line 2: drive.read"), "{talk}");
 }
 
+/// What `bench` measures here and keeps is what `compare` sets beside the predictions.
+#[test]
+fn a_machine_that_was_measured_is_compared_with_what_the_planner_says_of_it() {
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
+            .args(args)
+            .current_dir(place.path())
+            .env("XDG_STATE_HOME", place.path().join("state"))
+            .output()
+            .expect("the binary was built for this test");
+        let text = String::from_utf8(output.stdout).expect("output is text");
+        let talk = String::from_utf8(output.stderr).expect("output is text");
+        (output.status.code().expect("it was not killed"), text, talk)
+    };
+    let (code, _, talk) = run(&["plan", "compare"]);
+    assert_eq!(code, 2);
+    assert!(talk.contains("run `straightway bench` first"), "{talk}");
+
+    let small = [
+        "bench", ".", "--size", "32MiB", "--runs", "1", "--block", "1MiB", "--depth", "4", "--json",
+    ];
+    let (code, measured, talk) = run(&small);
+    assert_eq!(code, 0, "{talk}");
+    let measured: serde_json::Value = serde_json::from_str(&measured).unwrap();
+    let knees = measured["knees"].as_array().unwrap();
+
+    let (code, page, talk) = run(&["plan", "compare"]);
+    assert!(code == 0 || code == 1, "{talk}");
+    let (same, compared, _) = run(&["plan", "compare", "--json"]);
+    assert_eq!(code, same);
+    let compared: serde_json::Value = serde_json::from_str(&compared).unwrap();
+    let rows = compared[0]["rows"].as_array().unwrap();
+    let mut missed = 0;
+    for (what, work, route) in [
+        ("read, page cache cold", "read", "buffered"),
+        ("read, through a ring", "read", "staged"),
+        ("write, page cache, synced", "write", "buffered"),
+        ("write, through a ring", "write", "staged"),
+    ] {
+        assert!(page.contains(what), "{page}");
+        let row = rows.iter().find(|row| row["what"] == what).expect(what);
+        let is_it = |k: &&serde_json::Value| {
+            k["work"] == work && k["route"] == route && k["cache"] == "cold"
+        };
+        let knee = knees.iter().find(is_it).expect(what);
+        assert_eq!(row["measured"], knee["rate_bytes_per_s"], "{what}");
+        let [calibrated, measured, ratio] =
+            ["calibrated", "measured", "ratio"].map(|key| row[key].as_f64().unwrap());
+        assert!(calibrated > 0.0 && (ratio - calibrated / measured).abs() < 1e-9);
+        missed += i32::from((ratio - 1.0).abs() > 0.25);
+    }
+    assert_eq!(rows.len(), 4);
+    assert_eq!(code, i32::from(missed > 0), "{page}");
+    assert_eq!(
+        page.matches(" NO\n").count(),
+        usize::try_from(missed).unwrap(),
+        "{page}"
+    );
+}
+
 fn path(path: &Path) -> &str {
     path.to_str().expect("a temporary folder has a plain name")
 }

@@ -85,7 +85,10 @@ fn a_point_of_a_sweep_is_what_the_simulator_says_alone() {
 fn a_sweep_is_a_table_a_plot_csv_and_a_page() {
     let page = swept(&PCIE, &[]);
     assert!(page.starts_with("PCIe over pcie.mps"), "{page}");
-    assert!(page.contains("held by") && page.contains("link"), "{page}");
+    assert!(
+        page.contains("held by") && page.contains("DMA engine"),
+        "{page}"
+    );
     let csv = swept(&PCIE, &["--csv", "--show", "total_bytes_per_s"]);
     assert_eq!(
         csv.lines().next(),
