@@ -203,10 +203,9 @@ impl Engine {
     fn step(&mut self, p: usize, at: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
         self.starving = false;
         let choice = self.choose(p, at);
-        if self.starving && at >= ahead.credits {
-            return ControlFlow::Break(at);
-        }
         match choice {
+            // A credit not known of yet might have let another go first.
+            Ok(_) if self.starving && at >= ahead.credits => ControlFlow::Break(at),
             Ok((choice, channel)) => {
                 self.ports[p].channel_served(channel);
                 ControlFlow::Continue(self.send(p, choice, at))
@@ -216,12 +215,11 @@ impl Engine {
         }
     }
 
-    /// Notes that something waits for credits from `at` to `next`, as far as is known.
+    /// Notes that something waits for credits from `at` to `next`, as far as is known. Beyond what
+    /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
     fn starve(&mut self, p: usize, at: Ps, next: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
         self.ports[p].starved_since.get_or_insert(at);
-        if at >= ahead.credits {
-            ControlFlow::Break(at)
-        } else if next < ahead.credits {
+        if next < ahead.credits {
             ControlFlow::Continue(next)
         } else {
             ControlFlow::Break(next)
