@@ -41,7 +41,7 @@ use super::topology::PortName;
 pub(super) type Ps = u64;
 
 /// Events between two looks at whether to go on.
-const EVENTS_PER_LOOK: u64 = 1 << 15;
+const EVENTS_PER_LOOK: u64 = 1 << 12;
 
 /// A tree and its load at work.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub(super) struct Engine {
     relaxed: bool,
     /// Whether the last choice found something ready that had no credits.
     starving: bool,
+    /// And whether a credit not known of yet may come before those that are.
+    blind: bool,
     events: u64,
     tlps: u64,
 }
@@ -175,7 +177,19 @@ impl Engine {
             credits: now + port.wire.credit_latency,
         };
         let mut at = now.max(port.free);
-        while at < ahead.horizon {
+        let window = ahead.horizon;
+        loop {
+            let ahead = Ahead {
+                horizon: if self.ports[p].is_backlogged() {
+                    NEVER
+                } else {
+                    window
+                },
+                ..ahead
+            };
+            if at >= ahead.horizon {
+                break;
+            }
             let done = match self.lone(p) {
                 Some(Lone::Queue(slot, class)) => self.train(p, slot, class, at, ahead),
                 Some(Lone::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
@@ -201,11 +215,11 @@ impl Engine {
     /// that may still come back: those up to `ahead.credits` are all known, later ones are not.
     #[inline(always)]
     fn step(&mut self, p: usize, at: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
-        self.starving = false;
+        (self.starving, self.blind) = (false, false);
         let choice = self.choose(p, at);
         match choice {
             // A credit not known of yet might have let another go first.
-            Ok(_) if self.starving && at >= ahead.credits => ControlFlow::Break(at),
+            Ok(_) if self.blind && at >= ahead.credits => ControlFlow::Break(at),
             Ok((choice, channel)) => {
                 self.ports[p].channel_served(channel);
                 ControlFlow::Continue(self.send(p, choice, at))
@@ -219,7 +233,7 @@ impl Engine {
     /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
     fn starve(&mut self, p: usize, at: Ps, next: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
         self.ports[p].starved_since.get_or_insert(at);
-        if next < ahead.credits {
+        if next < ahead.credits || !self.blind {
             ControlFlow::Continue(next)
         } else {
             ControlFlow::Break(next)

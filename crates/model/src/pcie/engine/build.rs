@@ -262,6 +262,7 @@ impl<'a> Builder<'a> {
             devices,
             relaxed: self.scenario.pcie.relaxed_ordering,
             starving: false,
+            blind: false,
             events: 0,
             tlps: 0,
         }

@@ -43,6 +43,7 @@ impl Engine {
             let units = data_units(class, tlp);
             let next = self.pools[pool].take_at(at, units);
             if next > at {
+                self.blind = self.is_blind(p, next);
                 let done = self.starve(p, at, next, ahead);
                 let ControlFlow::Continue(next) = done else {
                     break done;
@@ -99,6 +100,7 @@ impl Engine {
             let units = data_units(Class::Posted, head.tlp);
             let next = self.pools[pool].take_at(at, units);
             if next > at {
+                self.blind = self.is_blind(p, next);
                 let done = self.starve(p, at, next, ahead);
                 let ControlFlow::Continue(next) = done else {
                     break done;

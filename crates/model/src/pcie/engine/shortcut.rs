@@ -7,6 +7,11 @@
 //! link that feeds only such ports, none slower than itself, is like a link into a sink again, so
 //! both spread from the ends of the tree inwards until they meet a port where streams compete.
 //!
+//! There, a port may know more than its window tells it. Where one port gives all its credits back,
+//! they come in order, and one not known of yet comes after those that are. Where only posted writes
+//! go and every input has some, what is still to come waits behind them, and the port may decide all
+//! it has at once.
+//!
 //! A property test holds the whole to this: on random trees the outcome is the same without.
 
 use super::{
@@ -20,7 +25,8 @@ use crate::pcie::topology::Stream;
 type Through = (usize, Option<usize>);
 
 impl Builder<'_> {
-    /// Forgets credits that cannot run out, and lets TLPs pass ports where nothing can happen.
+    /// Forgets credits that cannot run out, lets TLPs pass ports where nothing can happen, and
+    /// notes which ports know more than a window tells them.
     pub(super) fn take_shortcuts(&mut self) {
         let mut through: Vec<Vec<Through>> = vec![Vec::new(); self.ports.len()];
         for (flow, way) in self.ways.iter().enumerate() {
@@ -31,6 +37,9 @@ impl Builder<'_> {
                 let next = way.get(k + 1).map(|hop| hop.0 as usize);
                 through[*port as usize].push((flow, next));
             }
+        }
+        for (p, through) in through.iter().enumerate() {
+            self.note_order(p, through);
         }
         // From the ends inwards: one round per level of the tree, and one to see that it is over.
         loop {
@@ -45,6 +54,20 @@ impl Builder<'_> {
                 return;
             }
         }
+    }
+
+    /// Notes where credits come back in order, and where only posted writes go.
+    fn note_order(&mut self, p: usize, through: &[Through]) {
+        let port = &mut self.ports[p];
+        let mut nexts = through.iter().map(|(_, next)| next);
+        let first = nexts.next();
+        port.credits_in_order = nexts.all(|next| Some(next) == first);
+        let writes = |(flow, _): &Through| !has_answers(&self.topology.streams[flow / 2]);
+        let queued = self.inputs[p].values().all(|slot| slot.source.is_none());
+        // A latency with a tail is drawn when its I/O is issued: the order of draws must stay.
+        let steady = self.topology.nodes.iter().all(|node| node.jitter_s == 0.0);
+        port.writes_only =
+            steady && queued && self.scenario.channels.count == 1 && through.iter().all(writes);
     }
 
     /// Whether all that leaves a port ends there, or passes another that is no slower.
