@@ -7,7 +7,7 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
-.PHONY: demo test check build setup bench clean
+.PHONY: demo test check build setup bench bench-planner clean
 
 ## Builds, then moves real bytes and shows the receipts: about a minute after the build.
 demo: build
@@ -35,6 +35,10 @@ setup:
 bench: build
 	tools/setup fio
 	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/fio.py
+
+## The simulators and the planner against their bars, each on one core: about three minutes.
+bench-planner: build
+	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/planner.py
 
 clean:
 	rm -rf "$(CACHE)"

@@ -35,7 +35,7 @@ use self::{
     wake::{NEVER, Wakes},
 };
 pub(super) use self::{port::Tally, source::Progress};
-use super::topology::PortName;
+use super::{scenario::Arbiter, topology::PortName};
 
 /// A time in picoseconds.
 pub(super) type Ps = u64;
@@ -193,6 +193,9 @@ impl Engine {
             let done = match self.lone(p) {
                 Some(Lone::Queue(slot, class)) => self.train(p, slot, class, at, ahead),
                 Some(Lone::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
+                None if ahead.horizon == NEVER && self.is_round_robin(p) => {
+                    self.braid(p, at, ahead)
+                }
                 None => self.step(p, at, ahead),
             };
             match done {
@@ -209,6 +212,10 @@ impl Engine {
             at
         };
         self.wakes.end(p, next);
+    }
+
+    fn is_round_robin(&self, p: usize) -> bool {
+        self.ports[p].arbiter == Arbiter::RoundRobin
     }
 
     /// Sends one TLP, or finds when one may go. Breaks off where an answer depends on credits
@@ -233,7 +240,8 @@ impl Engine {
     /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
     fn starve(&mut self, p: usize, at: Ps, next: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
         self.ports[p].starved_since.get_or_insert(at);
-        if next < ahead.credits || !self.blind {
+        let known = next < ahead.credits || (!self.blind && next < ahead.horizon);
+        if known {
             ControlFlow::Continue(next)
         } else {
             ControlFlow::Break(next)

@@ -381,6 +381,13 @@ impl Port {
         (self.turn, (self.occupied & among).rotate_right(self.turn))
     }
 
+    /// The occupied slot whose turn it is, in round robin.
+    #[inline(always)]
+    pub(super) fn next_in_turn(&self) -> u32 {
+        let (turn, bits) = self.in_turn(u64::MAX);
+        (bits.trailing_zeros() + turn) % u64::BITS
+    }
+
     /// Moves the turn past slot `number`, in round robin.
     #[inline]
     pub(super) fn turn_after(&mut self, number: u32) {
