@@ -87,8 +87,8 @@ pub struct Spec {
     pub depths: Vec<u32>,
     /// How often each point is run.
     pub runs: u32,
-    /// Lanes to the drive.
-    pub drive_lanes: u32,
+    /// Lanes to the drive, where that is not left to us.
+    pub drive_lanes: Option<u32>,
     /// Move the whole file at every point, rather than enough of it to tell.
     pub whole: bool,
     /// How many blocks a gather takes.

@@ -15,6 +15,7 @@ use crate::{
     cufile::Registration,
     memory::HostMemory,
     slot::Slot,
+    streaming,
 };
 
 /// Memory that bytes land in or leave from.
@@ -216,7 +217,7 @@ impl Window {
         // SAFETY: both ranges are in bounds; a slot's memory is never a region's, so they do not
         // overlap; no reference to the region's bytes exists while windows do, and windows that
         // are written at the same time do not overlap (see the type).
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.pointer(), self.bytes) }
+        unsafe { streaming::copy(self.pointer(), source.as_ptr(), self.bytes) };
     }
 
     /// Copies the whole window of a host region into `slot`, beginning at `to`.

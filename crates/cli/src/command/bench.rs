@@ -73,9 +73,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values = ["1", "4", "16", "32"])]
     depth: Vec<u32>,
 
-    /// Lanes to the drive.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    lanes: u32,
+    /// Lanes to the drive [default: 1, and 2 where they also copy between the ring and memory].
+    #[arg(long, value_name = "N")]
+    lanes: Option<u32>,
 
     /// How often each point is run; the median counts.
     #[arg(long, value_name = "N", default_value_t = 3)]
