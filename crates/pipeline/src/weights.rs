@@ -1,0 +1,30 @@
+//! The weights of a model: safetensors files read into one region of host or GPU memory, and
+//! written.
+//!
+//! The way of a load: a path becomes a [`Model`] (every header read and checked), filters and slices
+//! a [`Selection`] (what of it is wanted: what is not chosen is not read), a `Layout` (where each
+//! tensor goes in one region), and all files together one transfer with one receipt.
+//!
+//! Nothing here trusts a file. Every figure of a header is checked against the others and against
+//! the file's length before memory is taken for it, and every count has a bound.
+
+mod dtype;
+mod filter;
+mod header;
+mod index;
+mod model;
+mod rectangle;
+mod selection;
+mod shape;
+mod slice;
+mod tensor;
+
+pub use dtype::Dtype;
+pub use filter::{Filter, Filters};
+pub use header::{HEADER_BYTES_MAX, Header, NAME_BYTES_MAX, TENSORS_MAX};
+pub use model::{FILES_MAX, Model, Shard};
+pub use rectangle::Rectangle;
+pub use selection::{Pick, RUNS_MAX, Selection};
+pub use shape::{RANK_MAX, Shape};
+pub use slice::{Part, Slice};
+pub use tensor::Tensor;
