@@ -9,7 +9,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -21,7 +21,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
 
-use crate::request::By;
+use crate::{mapping::Mapping, request::By};
 
 /// From this many files on, syncing their whole file system is cheaper than syncing each.
 const SYNC_TOGETHER_MIN: usize = 8;
@@ -40,6 +40,8 @@ pub struct File {
     buffered: OwnedFd,
     direct: Option<OwnedFd>,
     alignment: Option<Alignment>,
+    /// It as memory, once that was asked for.
+    mapping: OnceLock<Option<Mapping>>,
 }
 
 /// Which file it was, and when it was last written to.
@@ -142,6 +144,7 @@ impl File {
             buffered,
             alignment: alignment.filter(|_| direct.is_some()),
             direct,
+            mapping: OnceLock::new(),
         }
     }
 
@@ -219,8 +222,17 @@ impl File {
             device: stat.st_dev,
             inode: stat.st_ino,
             bytes: self.bytes,
-            changed: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+            changed: (
+                stat.st_mtime,
+                i64::try_from(stat.st_mtime_nsec).unwrap_or(0),
+            ),
         })
+    }
+
+    /// It as memory to copy from, where that is possible.
+    pub(crate) fn mapping(&self) -> Option<&Mapping> {
+        let map = || Mapping::new(&self.buffered, self.bytes);
+        self.mapping.get_or_init(map).as_ref()
     }
 
     /// The parts of it that are no holes, in order. A file system that does not know says all of it.
