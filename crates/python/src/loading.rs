@@ -1,9 +1,6 @@
 //! Loads on their way: all at once, or batch by batch.
 
-use std::sync::{
-    Arc,
-    mpsc::{Receiver, RecvTimeoutError, sync_channel},
-};
+use std::sync::Arc;
 
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
@@ -13,12 +10,13 @@ use pyo3::{
 use straightway_core::{Place, Result};
 use straightway_io::{Progress, Region};
 use straightway_pipeline::weights::{
-    Filter, Loader, Part, Pick, Placed, Rectangle, Selection, Shape, Slice,
+    self, Filter, Loader, Part, Pick, Placed, Rectangle, Selection, Shape, Slice,
 };
 
 use crate::{
     dlpack, error::OrRaise, executor, model::Model, receipt::Receipt, service::choice,
-    tensor::Tensor, waiting::Work,
+    tensor::Tensor,
+    waiting::{DEAF_MAX, Work},
 };
 
 /// A filter, a dimension, and which indices of it.
@@ -116,4 +114,124 @@ impl Loading {
             work: Some(work),
         })
     }
+}
+
+/// A model batch by batch: the next loads while the last is used.
+#[pyclass(module = "straightway._straightway")]
+#[derive(Debug)]
+pub(crate) struct Stream {
+    batches: weights::Stream,
+    progress: Arc<Progress>,
+    receipts: Vec<Arc<straightway_core::Receipt>>,
+}
+
+#[pymethods]
+impl Stream {
+    #[new]
+    #[pyo3(signature = (model, *, device, filters, slices, batch_bytes, route))]
+    fn new(
+        model: &Model,
+        device: &str,
+        filters: Vec<String>,
+        slices: Vec<Cut>,
+        batch_bytes: u64,
+        route: &str,
+    ) -> PyResult<Self> {
+        let selection = select(model, &filters, slices)?;
+        let loader = loader(route)?;
+        let batches = loader.stream(&model.0, &selection, place(device)?, batch_bytes);
+        Ok(Self {
+            batches: batches.or_raise()?,
+            progress: Arc::clone(&loader.progress),
+            receipts: Vec::new(),
+        })
+    }
+
+    /// The tensors of the next batch by name, as `Loading.tensors` has them; `None` after the last.
+    fn next<'py>(
+        &mut self,
+        py: Python<'py>,
+        take: Option<Bound<'py, PyAny>>,
+        convert: Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let batch = loop {
+            if let Some(batch) = py.detach(|| self.batches.next_within(DEAF_MAX)) {
+                break batch;
+            }
+            if let Err(raised) = py.check_signals() {
+                self.progress.cancel();
+                return Err(raised);
+            }
+        };
+        let Some(loaded) = batch.transpose().or_raise()? else {
+            return Ok(None);
+        };
+        self.receipts.push(Arc::new(loaded.receipt));
+        handed_over(py, &loaded.region, &loaded.tensors, take.as_ref(), &convert).map(Some)
+    }
+
+    /// How each batch came, of those that were taken.
+    #[getter]
+    fn receipts(&self) -> Vec<Receipt> {
+        self.receipts.iter().map(|r| Receipt((**r).clone())).collect()
+    }
+}
+
+/// What filters and slices select of a model.
+fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selection> {
+    if filters.is_empty() && slices.is_empty() {
+        return Ok(Selection::all(&model.0));
+    }
+    let filters = filters.iter().map(|f| f.parse::<Filter>());
+    let filters = filters.collect::<Result<_>>().or_raise()?;
+    let slice = |(filter, dim, start, stop): Cut| {
+        let filter = filter.map(|f| f.parse::<Filter>()).transpose()?;
+        let part = Part::Range { start, stop };
+        Ok(Slice { filter, dim, part })
+    };
+    let slices: Vec<_> = slices.into_iter().map(slice).collect::<Result<_>>().or_raise()?;
+    Selection::new(&model.0, &filters, &slices).or_raise()
+}
+
+fn loader(route: &str) -> PyResult<Loader> {
+    Ok(Loader {
+        choice: choice(route)?,
+        ..Loader::new(executor::shared().or_raise()?)
+    })
+}
+
+fn place(device: &str) -> PyResult<Place> {
+    let unknown = |_| {
+        let message = format!("a device is cpu, or cuda and a number such as cuda:0, not {device:?}");
+        PyValueError::new_err(message)
+    };
+    device.parse().map_err(unknown)
+}
+
+/// Makes another library's tensors of ours.
+fn handed_over<'py>(
+    py: Python<'py>,
+    region: &Arc<Region>,
+    placed: &[Placed],
+    take: Option<&Bound<'py, PyAny>>,
+    convert: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let tensors = PyDict::new(py);
+    for p in placed {
+        let tensor = Tensor {
+            region: Arc::clone(region),
+            at: p.at,
+            bytes: p.bytes,
+            dtype: p.dtype,
+            shape: p.shape.clone(),
+        };
+        let made = match take {
+            Some(take) if dlpack::code(p.dtype).is_some() => {
+                take.call1((dlpack::capsule(py, tensor)?,))?
+            }
+            _ => convert.call1((tensor,))?,
+        };
+        tensors.set_item(&*p.name, made)?;
+    }
+    Ok(tensors)
 }

@@ -16,7 +16,7 @@ use straightway_io::Progress;
 use crate::error::OrRaise;
 
 /// How long Ctrl-C may go unheard: below what a person notices.
-const DEAF_MAX: Duration = Duration::from_millis(50);
+pub(crate) const DEAF_MAX: Duration = Duration::from_millis(50);
 
 /// Work that goes on by itself. Dropping it asks it to stop, and does not wait.
 #[derive(Debug)]

@@ -181,12 +181,6 @@ impl File {
         }
     }
 
-    /// It as memory to copy from, where that is possible.
-    pub(crate) fn mapping(&self) -> Option<&Mapping> {
-        let map = || Mapping::new(&self.buffered, self.bytes);
-        self.mapping.get_or_init(map).as_ref()
-    }
-
     /// Fills `bytes` with what is at `offset`, through the page cache: for headers and the like. A
     /// file that ends before is an error.
     pub fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
@@ -228,8 +222,17 @@ impl File {
             device: stat.st_dev,
             inode: stat.st_ino,
             bytes: self.bytes,
-            changed: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+            changed: (
+                stat.st_mtime,
+                i64::try_from(stat.st_mtime_nsec).unwrap_or(0),
+            ),
         })
+    }
+
+    /// It as memory to copy from, where that is possible.
+    pub(crate) fn mapping(&self) -> Option<&Mapping> {
+        let map = || Mapping::new(&self.buffered, self.bytes);
+        self.mapping.get_or_init(map).as_ref()
     }
 
     /// The parts of it that are no holes, in order. A file system that does not know says all of it.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use straightway_core::{Error, Kind, Place, Result};
 
 use crate::{
-    cuda::{Context, DeviceMemory, Owner},
+    cuda::{Context, DeviceMemory, Driver, Owner},
     cufile::Registration,
     memory::HostMemory,
     slot::Slot,
@@ -44,6 +44,14 @@ impl Region {
     pub fn device(context: &Context, bytes: u64) -> Result<Self> {
         let memory = DeviceMemory::allocate(context, length(bytes.max(1))?)?;
         Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
+    }
+
+    /// Memory of that place.
+    pub fn at(place: Place, bytes: u64) -> Result<Self> {
+        match place {
+            Place::Host => Self::host(bytes),
+            Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
+        }
     }
 
     /// Memory of the context's GPU that is somebody else's, who is kept until the region goes.

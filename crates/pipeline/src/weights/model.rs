@@ -66,7 +66,7 @@ pub struct Model {
     /// What it was opened by.
     pub path: PathBuf,
     /// Its files.
-    pub shards: Vec<Shard>,
+    pub shards: Vec<Arc<Shard>>,
     /// Its tensors, file by file, in the order in which they lie there.
     pub tensors: Vec<Tensor>,
     /// What the index says beside where tensors are, as text of JSON.
@@ -157,13 +157,13 @@ impl Model {
         };
         for (file, (path, (identity, header))) in (0..).zip(paths.into_iter().zip(headers)) {
             let data_bytes: u64 = header.tensors.iter().map(|t| t.extent.bytes).sum();
-            model.shards.push(Shard {
+            model.shards.push(Arc::new(Shard {
                 path,
                 bytes: header.data_offset + data_bytes,
                 data_offset: header.data_offset,
                 metadata: header.metadata,
                 identity,
-            });
+            }));
             model.add(file, header.tensors)?;
         }
         Ok(model)

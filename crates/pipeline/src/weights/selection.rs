@@ -114,6 +114,15 @@ impl Pick {
             .map_or(&tensor.shape, |part| part.lengths())
     }
 
+    /// How many bytes are wanted of `tensor`.
+    pub fn bytes(&self, tensor: &Tensor) -> u64 {
+        let part = |part: &Rectangle| whole_bytes(part.elements(), tensor.dtype);
+        let bytes = self.part.as_deref().map(part);
+        bytes.map_or(tensor.extent.bytes, |b| {
+            b.expect("a selection has only whole bytes")
+        })
+    }
+
     /// Where the bytes of what is wanted of `tensor` are in its file, in order.
     pub fn extents(&self, tensor: &Tensor) -> impl Iterator<Item = Extent> {
         let part = self.part.as_ref().map(|part| part.runs(&tensor.shape));

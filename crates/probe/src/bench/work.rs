@@ -58,7 +58,7 @@ impl<'a> Bench<'a> {
         let gathered = |block: &u64| block * gather_extents(spec, *block);
         let gathered = spec.blocks.iter().map(gathered).max().unwrap_or(0);
         let bytes = file.bytes().max(if gathers { gathered } else { 0 });
-        let region = Arc::new(spec.memory.region(bytes)?);
+        let region = Arc::new(Region::at(spec.memory, bytes)?);
         Ok(Self {
             spec,
             progress,

@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ._framework import Framework
 from ._handle import Slice, safe_open
 from ._straightway import Model, Receipt, Tensor, __version__, doctor
 from ._straightway import copy as _copy
@@ -66,7 +65,7 @@ def load_model(
 ) -> Weights:
     """Loads all tensors of a model: a folder, an index file, or a single file.
 
-    ``filter`` takes names, globs (``model.layers.*``) and regular expressions (``re:^lm_head``); what
+    ``filter`` takes names, globs (``model.layers.*``) and regular expressions (``regex:^lm_head``); what
     it leaves out is not read. ``slices`` are ``(filter, dimension, start, stop)``: of a tensor that
     the filter matches only that part is read, as a rank of a tensor-parallel group wants it.
     """
@@ -85,8 +84,8 @@ def iterate(
 ) -> Stream:
     """Yields ``(name, tensor)`` as they arrive, some hundred MiB at a time, the next while these are used.
 
-    Who copies each tensor into its own parameters needs no second copy of the model. ``receipt`` is
-    there at the end.
+    Who copies each tensor into its own parameters needs no second copy of the model. ``receipts``
+    has one for each batch.
     """
     return stream(
         Model(folder), device, framework, filter=filter, slices=slices, batch_bytes=batch_bytes, route=route

@@ -42,9 +42,9 @@ class Stream(Iterator[tuple[str, Any]]):
             self._ready = iter(batch.items())
 
     @property
-    def receipt(self) -> Receipt:
-        """How all of them came; there when the last one was taken."""
-        return self._batches.receipt
+    def receipts(self) -> list[Receipt]:
+        """How each batch came, of those that were taken so far."""
+        return self._batches.receipts
 
 
 def patterns(filter: str | Iterable[str] | None) -> list[str]:
