@@ -11,7 +11,6 @@ mod executor;
 mod loading;
 mod model;
 mod receipt;
-
 mod service;
 mod tensor;
 mod waiting;
@@ -26,11 +25,11 @@ mod _straightway {
         loading::{Loading, Stream},
         model::Model,
         receipt::Receipt,
-
         service::{copy, doctor},
         tensor::Tensor,
     };
 
     #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }

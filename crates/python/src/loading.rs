@@ -1,6 +1,6 @@
 //! Loads on their way: all at once, or batch by batch.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
@@ -120,7 +120,8 @@ impl Loading {
 #[pyclass(module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Stream {
-    batches: weights::Stream,
+    /// Behind a lock only because Python's objects may be shared between threads.
+    batches: Mutex<weights::Stream>,
     progress: Arc<Progress>,
     receipts: Vec<Arc<straightway_core::Receipt>>,
 }
@@ -141,7 +142,7 @@ impl Stream {
         let loader = loader(route)?;
         let batches = loader.stream(&model.0, &selection, place(device)?, batch_bytes);
         Ok(Self {
-            batches: batches.or_raise()?,
+            batches: Mutex::new(batches.or_raise()?),
             progress: Arc::clone(&loader.progress),
             receipts: Vec::new(),
         })
@@ -154,8 +155,10 @@ impl Stream {
         take: Option<Bound<'py, PyAny>>,
         convert: Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let batches = self.batches.get_mut();
+        let batches = batches.unwrap_or_else(PoisonError::into_inner);
         let batch = loop {
-            if let Some(batch) = py.detach(|| self.batches.next_within(DEAF_MAX)) {
+            if let Some(batch) = py.detach(|| batches.next_within(DEAF_MAX)) {
                 break batch;
             }
             if let Err(raised) = py.check_signals() {

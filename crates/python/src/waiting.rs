@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
@@ -21,7 +21,8 @@ pub(crate) const DEAF_MAX: Duration = Duration::from_millis(50);
 /// Work that goes on by itself. Dropping it asks it to stop, and does not wait.
 #[derive(Debug)]
 pub(crate) struct Work<T> {
-    outcome: Receiver<Result<T>>,
+    /// Behind a lock only because Python's objects may be shared between threads.
+    outcome: Mutex<Receiver<Result<T>>>,
     progress: Arc<Progress>,
 }
 
@@ -41,15 +42,19 @@ impl<T: Send + 'static> Work<T> {
             .spawn(run)
             .map_err(|e| Error::os("start", "a thread", e))?;
         Ok(Self {
-            outcome,
+            outcome: Mutex::new(outcome),
             progress: Arc::clone(progress),
         })
     }
 
     /// Waits for it. On Ctrl-C, or whatever else a signal's handler raises, it is stopped first.
     pub(crate) fn wait(self, py: Python<'_>) -> PyResult<T> {
+        let listen = |patience| {
+            let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            outcome.recv_timeout(patience)
+        };
         loop {
-            match py.detach(|| self.outcome.recv_timeout(DEAF_MAX)) {
+            match py.detach(|| listen(DEAF_MAX)) {
                 Ok(outcome) => return outcome.or_raise(),
                 Err(RecvTimeoutError::Disconnected) => {
                     let message = "its thread has ended without an answer";
@@ -61,7 +66,7 @@ impl<T: Send + 'static> Work<T> {
             if let Err(raised) = py.check_signals() {
                 self.progress.cancel();
                 // What is in flight writes to memory that is about to go: wait for it.
-                let _ = py.detach(|| self.outcome.recv());
+                let _ = py.detach(|| listen(Duration::MAX));
                 return Err(raised);
             }
         }
