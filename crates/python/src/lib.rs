@@ -11,6 +11,7 @@ mod executor;
 mod loading;
 mod model;
 mod receipt;
+mod saving;
 mod service;
 mod tensor;
 mod waiting;
@@ -25,6 +26,7 @@ mod _straightway {
         loading::{Loading, Stream},
         model::Model,
         receipt::Receipt,
+        saving::save,
         service::{copy, doctor},
         tensor::Tensor,
     };

@@ -14,7 +14,12 @@ use straightway_pipeline::weights::{
 };
 
 use crate::{
-    dlpack, error::OrRaise, executor, model::Model, receipt::Receipt, service::choice,
+    dlpack,
+    error::OrRaise,
+    executor,
+    model::Model,
+    receipt::Receipt,
+    service::choice,
     tensor::Tensor,
     waiting::{DEAF_MAX, Work},
 };
@@ -176,7 +181,10 @@ impl Stream {
     /// How each batch came, of those that were taken.
     #[getter]
     fn receipts(&self) -> Vec<Receipt> {
-        self.receipts.iter().map(|r| Receipt((**r).clone())).collect()
+        self.receipts
+            .iter()
+            .map(|r| Receipt((**r).clone()))
+            .collect()
     }
 }
 
@@ -192,7 +200,11 @@ fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selec
         let part = Part::Range { start, stop };
         Ok(Slice { filter, dim, part })
     };
-    let slices: Vec<_> = slices.into_iter().map(slice).collect::<Result<_>>().or_raise()?;
+    let slices: Vec<_> = slices
+        .into_iter()
+        .map(slice)
+        .collect::<Result<_>>()
+        .or_raise()?;
     Selection::new(&model.0, &filters, &slices).or_raise()
 }
 
@@ -203,9 +215,10 @@ fn loader(route: &str) -> PyResult<Loader> {
     })
 }
 
-fn place(device: &str) -> PyResult<Place> {
+pub(crate) fn place(device: &str) -> PyResult<Place> {
     let unknown = |_| {
-        let message = format!("a device is cpu, or cuda and a number such as cuda:0, not {device:?}");
+        let message =
+            format!("a device is cpu, or cuda and a number such as cuda:0, not {device:?}");
         PyValueError::new_err(message)
     };
     device.parse().map_err(unknown)

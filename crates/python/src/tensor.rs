@@ -95,7 +95,8 @@ impl Tensor {
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         use pyo3::exceptions::PyAttributeError;
         if self.region.place() != Place::Host {
-            let message = "it is in a GPU's memory: take it with `cupy.from_dlpack`, or load it to `cpu`";
+            let message =
+                "it is in a GPU's memory: take it with `cupy.from_dlpack`, or load it to `cpu`";
             return Err(PyAttributeError::new_err(message));
         }
         let Some(name) = self.numpy_type() else {
@@ -127,7 +128,9 @@ impl Tensor {
     ) -> PyResult<Bound<'py, PyAny>> {
         let _ = (stream, max_version);
         if copy == Some(true) || dl_device.is_some_and(|d| d != self.__dlpack_device__()) {
-            return Err(PyBufferError::new_err("it is handed over as it is, or not at all"));
+            return Err(PyBufferError::new_err(
+                "it is handed over as it is, or not at all",
+            ));
         }
         if dlpack::code(self.dtype).is_none() {
             let message = format!("DLPack has no {}: take `as_bytes()`", self.dtype.name());
@@ -138,6 +141,11 @@ impl Tensor {
 
     fn __repr__(&self) -> String {
         let shape: Vec<_> = self.shape.iter().map(u64::to_string).collect();
-        format!("<Tensor {} [{}] on {}>", self.dtype(), shape.join(", "), self.device())
+        format!(
+            "<Tensor {} [{}] on {}>",
+            self.dtype(),
+            shape.join(", "),
+            self.device()
+        )
     }
 }

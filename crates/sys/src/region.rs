@@ -55,6 +55,13 @@ impl Region {
         }
     }
 
+    /// Brings in all pages of host memory now, so that a measurement does not pay for them.
+    pub fn populate(&self) {
+        if let Memory::Host(memory) = &self.memory {
+            memory.populate();
+        }
+    }
+
     /// Memory of the context's GPU that is somebody else's, who is kept until the region goes.
     ///
     /// Refused unless the driver confirms that all of it is memory of that GPU.
