@@ -38,7 +38,7 @@ pub use model::{FILES_MAX, Model, Shard};
 pub use name::Name;
 pub use rectangle::Rectangle;
 pub use rewrite::REWRITTEN_FILES_MAX;
-pub use save::{Held, Saver};
+pub use save::{Held, Holding, Saver};
 pub use selection::{Pick, RUNS_MAX, Selection};
 pub use shape::{RANK_MAX, Shape};
 pub use slice::{Part, Slice};
