@@ -3,12 +3,16 @@
 mod ask;
 mod bar;
 pub(crate) mod bench;
+mod chosen;
 pub(crate) mod completions;
 pub(crate) mod copy;
 pub(crate) mod doctor;
+pub(crate) mod inspect;
 mod library;
+pub(crate) mod load;
 pub(crate) mod output;
 pub(crate) mod plan;
+pub(crate) mod rewrite;
 pub(crate) mod sim;
 mod source;
 mod sweep;

@@ -51,13 +51,37 @@ fn pages(root: &Path) -> Vec<PathBuf> {
     pages
 }
 
-/// The files that the examples copy.
+/// The files that the examples copy and load.
 fn furnish(place: &Path) {
     fs::write(place.join("model.bin"), vec![7; 3 << 20]).expect("room for a file");
     for folder in ["ckpt", "data", "backup"] {
         fs::create_dir(place.join(folder)).expect("a new folder");
     }
     fs::write(place.join("ckpt/shard-0"), vec![8; 100_001]).expect("room for a file");
+    fs::create_dir(place.join("model")).expect("a new folder");
+    fs::write(place.join("model/model.safetensors"), weights()).expect("room for a file");
+}
+
+/// A safetensors file with two square tensors.
+fn weights() -> Vec<u8> {
+    const SIDE: usize = 256;
+    const BYTES: usize = 4 * SIDE * SIDE;
+    let tensor = |number: usize| {
+        serde_json::json!({
+            "dtype": "F32",
+            "shape": [SIDE, SIDE],
+            "data_offsets": [number * BYTES, (number + 1) * BYTES],
+        })
+    };
+    let header = serde_json::json!({
+        "model.layers.0.o_proj.weight": tensor(0),
+        "model.layers.1.o_proj.weight": tensor(1),
+    });
+    let header = header.to_string();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.resize(file.len() + 2 * BYTES, 7);
+    file
 }
 
 /// The examples of a page.

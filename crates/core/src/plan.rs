@@ -11,6 +11,8 @@
 //!
 //! Planning is pure and linear but for the sort of a request that is not in order.
 
+use std::collections::BTreeMap;
+
 use crate::{
     error::{Error, Kind, Result},
     extent::Extent,
@@ -125,6 +127,22 @@ impl Plan {
         &self.pieces[first..first + chunk.pieces as usize]
     }
 
+    /// Whether most of what goes to the drive goes by way of the ring.
+    pub fn is_staged(&self) -> bool {
+        let staged = |c: &&Chunk| c.route == Route::Staged;
+        self.drive().iter().filter(staged).count() > self.drive_chunks / 2
+    }
+
+    /// How many bytes take which route for which reason; across, on the first leg.
+    pub fn bytes_by_route(&self) -> BTreeMap<(Route, Reason), u64> {
+        let mut sums = BTreeMap::new();
+        for chunk in &self.chunks {
+            let bytes: u64 = self.pieces(chunk).iter().map(|p| p.extent.bytes).sum();
+            *sums.entry((chunk.route, chunk.reason)).or_default() += bytes;
+        }
+        sums
+    }
+
     /// How many bytes the transfer moves.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -229,9 +247,13 @@ impl Planner<'_> {
     fn lay_direct(&mut self, m: Move, alignment: Alignment) -> Result<()> {
         let align_bytes = alignment.object_bytes.max(Alignment::PAGE_BYTES);
         let interior = m.extent.interior(align_bytes);
-        let whole = interior == m.extent;
-        let worthwhile =
-            !interior.is_empty() && (whole || interior.bytes >= self.policy.direct_bytes_min);
+        // Small neighbours share a read through the ring. Who demands DMA gets it all the same, and
+        // so does a GPU, which the ring is a detour to.
+        let on_gpu = matches!(self.policy.place, Place::Gpu(_));
+        let demanded = on_gpu || self.policy.choice == Choice::Only(Route::Direct);
+        let worthwhile = !interior.is_empty()
+            && (interior.bytes >= self.policy.direct_bytes_min
+                || (demanded && interior == m.extent));
         let at = m.at + (interior.offset.wrapping_sub(m.extent.offset));
         let why_not = match self.policy.place {
             _ if self.policy.choice == Choice::Only(Route::Staged) => Some(Reason::Demanded),

@@ -25,7 +25,7 @@ pub struct Policy {
     /// Whether the ring is faster than DMA into host memory, as it is where a small ring stays in
     /// the processor's cache and the drive is emulated.
     pub ring_first: bool,
-    /// Below this, a ragged extent's interior is not worth an I/O of its own.
+    /// Below this, an extent is not worth an I/O of its own: it goes with its neighbours.
     pub direct_bytes_min: u64,
 }
 
@@ -45,6 +45,7 @@ impl Policy {
             gap_bytes: 16 << 10,
             ring_first: false,
             // Head, interior and tail are three I/Os; one superset and a copy is cheaper below this.
+            // And a gather of 200,000 pages took a third of the time with one read for each few.
             direct_bytes_min: 64 << 10,
         }
     }

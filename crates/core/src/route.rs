@@ -1,10 +1,12 @@
 //! How bytes travel, and why that way.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Where a region's memory is.
+use crate::error::{Error, Kind, Result};
+
+/// Where a region's memory is. As text: `host:`, `cuda:0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
@@ -82,6 +84,31 @@ pub enum Reason {
     ProvenNvidiaFs,
 }
 
+impl FromStr for Place {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let number = text.strip_prefix("cuda:").map(str::parse);
+        match (text, number) {
+            ("host:", _) => Ok(Self::Host),
+            (_, Some(Ok(number))) => Ok(Self::Gpu(number)),
+            _ => {
+                let message = "memory is `host:`, or `cuda:` and a number";
+                Err(Error::new(Kind::Invalid, "find memory", text, message))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.pad("host:"),
+            Self::Gpu(number) => f.pad(&format!("cuda:{number}")),
+        }
+    }
+}
+
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -119,5 +146,20 @@ impl fmt::Display for Reason {
             Self::ProvenP2pdma => "proven by cuFile's counters, P2PDMA",
             Self::ProvenNvidiaFs => "proven by cuFile's counters, nvidia-fs",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_it_is_shown() {
+        for text in ["host:", "cuda:0", "cuda:15"] {
+            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+        }
+        for text in ["", "cuda:", "cuda:x", "cuda:-1", "gpu:0", "tpu"] {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
     }
 }

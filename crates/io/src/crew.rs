@@ -91,7 +91,9 @@ impl Crew {
         answers: &Sender<Tally>,
     ) -> Result<&'static str> {
         // A lane without a chunk would only wake up to find that out.
-        let wanted = self.size().min(chunks);
+        let Post { track, place, .. } = self.post;
+        let lanes = self.post.settings.lanes_for(job.plan(), track, place);
+        let wanted = (lanes as usize).min(chunks);
         self.grow(wanted)?;
         for lane in &self.lanes[..wanted] {
             lane.send(Order::Run(Arc::clone(job), answers.clone()))?;

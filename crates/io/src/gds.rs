@@ -81,6 +81,27 @@ impl Gds {
         self.when
     }
 
+    /// Whether a read of this many bytes into memory of that place may go direct, before any file
+    /// has been proven: who chooses where in the region bytes go can then keep them in step.
+    pub fn may_serve(&self, place: Place, bytes: u64, choice: Choice) -> bool {
+        match place {
+            Place::Host => false,
+            Place::Gpu(ordinal) => self.is_wanted(ordinal, bytes, choice),
+        }
+    }
+
+    /// Whether the user insists on it, or it is likely to pay.
+    fn is_wanted(&self, ordinal: u32, bytes: u64, choice: Choice) -> bool {
+        match (self.when, choice) {
+            (GdsUse::Off, _) | (_, Choice::Only(Route::Staged | Route::Buffered)) => false,
+            _ => self.is_insisted(choice) || self.is_worthwhile(ordinal, bytes),
+        }
+    }
+
+    fn is_insisted(&self, choice: Choice) -> bool {
+        self.when == GdsUse::Force || choice == Choice::Only(Route::Direct)
+    }
+
     /// Looks whether a transfer between `files` and `region` can go direct, and marks the surveys of
     /// those files that can. `None` where none can; an error only where the user insists.
     pub(crate) fn survey(
@@ -94,17 +115,12 @@ impl Gds {
         let Place::Gpu(ordinal) = region.place() else {
             return Ok(None);
         };
-        let insisted = self.when == GdsUse::Force || choice == Choice::Only(Route::Direct);
-        let wanted = match (self.when, choice) {
-            (GdsUse::Off, _) | (_, Choice::Only(Route::Staged | Route::Buffered)) => false,
-            _ => insisted || self.is_worthwhile(ordinal, region.bytes()),
-        };
-        if !wanted {
+        if !self.is_wanted(ordinal, region.bytes(), choice) {
             return Ok(None);
         }
         match self.pass(files, surveys, region, leg) {
             Ok(pass) => Ok(pass),
-            Err(error) if insisted => Err(error),
+            Err(error) if self.is_insisted(choice) => Err(error),
             Err(error) => {
                 tracing::debug!(%error, "not by cuFile");
                 for survey in surveys {

@@ -33,6 +33,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     (lanes, figure(), figure(), engine, rate).prop_map(|(lanes, chunk, staging, engine, rate)| {
         Settings {
             drive_lanes: lanes.0,
+            ring_lanes: lanes.0,
             cached_lanes: lanes.1,
             depth: lanes.2,
             chunk_bytes: chunk,
@@ -48,6 +49,7 @@ fn settings() -> impl Strategy<Value = Settings> {
 fn bounded(settings: Settings) -> Settings {
     Settings {
         drive_lanes: settings.drive_lanes.min(IOS_MAX / settings.depth).max(1),
+        ring_lanes: settings.ring_lanes.min(IOS_MAX / settings.depth).max(1),
         staging_bytes: settings.staging_bytes.min(RING_BYTES_MAX),
         rate_max: settings.rate_max.filter(|rate| rate.0 > 1e9),
         ..settings
@@ -86,6 +88,7 @@ fn the_corners_of_what_is_allowed_work() {
         for engine in [DriveEngine::Auto, DriveEngine::Pool] {
             read_with(Settings {
                 drive_lanes: lanes,
+                ring_lanes: lanes,
                 cached_lanes: lanes,
                 depth,
                 chunk_bytes,

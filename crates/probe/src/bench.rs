@@ -11,10 +11,8 @@ mod work;
 use std::{path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Receipt, Result, Route};
+use straightway_core::{Place, Receipt, Result, Route};
 use straightway_io::Progress;
-
-use crate::memory::Memory;
 
 pub use limits::Limit;
 pub use outcome::{Knee, Outcome};
@@ -76,7 +74,7 @@ pub struct Spec {
     /// A file to read, or a folder to make one in.
     pub path: PathBuf,
     /// Whose memory the bytes go to and come from.
-    pub memory: Memory,
+    pub memory: Place,
     /// How long the file is to be, where one is made.
     pub bytes: u64,
     /// Which series.
@@ -87,8 +85,8 @@ pub struct Spec {
     pub depths: Vec<u32>,
     /// How often each point is run.
     pub runs: u32,
-    /// Lanes to the drive.
-    pub drive_lanes: u32,
+    /// Lanes to the drive, where that is not left to us.
+    pub drive_lanes: Option<u32>,
     /// Move the whole file at every point, rather than enough of it to tell.
     pub whole: bool,
     /// How many blocks a gather takes.

@@ -3,5 +3,4 @@
 pub mod bench;
 pub mod doctor;
 pub mod machine;
-pub mod memory;
 pub mod profile;

@@ -9,7 +9,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -18,10 +18,10 @@ use rustix::fs::{
     Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
     fallocate, fchmod, fdatasync, fstat, fstatfs, ftruncate, open, seek, stat, statx, syncfs,
 };
-use rustix::io::{Errno, pread};
+use rustix::io::{Errno, pread, pwrite};
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
 
-use crate::request::By;
+use crate::{mapping::Mapping, request::By};
 
 /// From this many files on, syncing their whole file system is cheaper than syncing each.
 const SYNC_TOGETHER_MIN: usize = 8;
@@ -40,6 +40,18 @@ pub struct File {
     buffered: OwnedFd,
     direct: Option<OwnedFd>,
     alignment: Option<Alignment>,
+    /// It as memory, once that was asked for.
+    mapping: OnceLock<Option<Mapping>>,
+}
+
+/// Which file it was, and when it was last written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    /// In seconds and nanoseconds.
+    changed: (i64, i64),
 }
 
 impl File {
@@ -132,6 +144,7 @@ impl File {
             buffered,
             alignment: alignment.filter(|_| direct.is_some()),
             direct,
+            mapping: OnceLock::new(),
         }
     }
 
@@ -166,6 +179,60 @@ impl File {
             (By::Direct, Some(direct)) => direct.as_fd(),
             _ => self.buffered.as_fd(),
         }
+    }
+
+    /// Fills `bytes` with what is at `offset`, through the page cache: for headers and the like. A
+    /// file that ends before is an error.
+    pub fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match pread(&self.buffered, &mut bytes[filled..], offset + filled as u64) {
+                Ok(0) => {
+                    let message = format!("it ends at byte {}", offset + filled as u64);
+                    let path = self.path.display();
+                    return Err(Error::new(Kind::Corrupt, "read", path, message)
+                        .with_hint("wait until nobody writes to it, and try again"));
+                }
+                Ok(read) => filled += read,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.error("read", errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes` at `offset`, through the page cache: for headers and the like.
+    pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match pwrite(&self.buffered, &bytes[written..], offset + written as u64) {
+                Ok(0) => return Err(self.error("write", io::ErrorKind::WriteZero.into())),
+                Ok(moved) => written += moved,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.error("write", errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Which file it is, and in which state: two that are equal have the same bytes.
+    pub fn identity(&self) -> Result<Identity> {
+        let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
+        Ok(Identity {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            bytes: self.bytes,
+            changed: (
+                stat.st_mtime,
+                i64::try_from(stat.st_mtime_nsec).unwrap_or(0),
+            ),
+        })
+    }
+
+    /// It as memory to copy from, where that is possible.
+    pub(crate) fn mapping(&self) -> Option<&Mapping> {
+        let map = || Mapping::new(&self.buffered, self.bytes);
+        self.mapping.get_or_init(map).as_ref()
     }
 
     /// The parts of it that are no holes, in order. A file system that does not know says all of it.

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use straightway_core::{Error, Kind, Place, Result};
 
 use crate::{
-    cuda::{Context, DeviceMemory, Owner},
+    cuda::{Context, DeviceMemory, Driver, Owner},
     cufile::Registration,
     memory::HostMemory,
     slot::Slot,
+    streaming,
 };
 
 /// Memory that bytes land in or leave from.
@@ -43,6 +44,22 @@ impl Region {
     pub fn device(context: &Context, bytes: u64) -> Result<Self> {
         let memory = DeviceMemory::allocate(context, length(bytes.max(1))?)?;
         Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
+    }
+
+    /// Memory of that place. Of the host's, pages come with the first bytes that go there: each lane
+    /// then clears its own while the others move theirs.
+    pub fn at(place: Place, bytes: u64) -> Result<Self> {
+        match place {
+            Place::Host => Ok(Self::new(Memory::Host(HostMemory::new(bytes)?), bytes)),
+            Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
+        }
+    }
+
+    /// Brings in all pages of host memory now, so that a measurement does not pay for them.
+    pub fn populate(&self) {
+        if let Memory::Host(memory) = &self.memory {
+            memory.populate();
+        }
     }
 
     /// Memory of the context's GPU that is somebody else's, who is kept until the region goes.
@@ -216,7 +233,7 @@ impl Window {
         // SAFETY: both ranges are in bounds; a slot's memory is never a region's, so they do not
         // overlap; no reference to the region's bytes exists while windows do, and windows that
         // are written at the same time do not overlap (see the type).
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), self.pointer(), self.bytes) }
+        unsafe { streaming::copy(self.pointer(), source.as_ptr(), self.bytes) };
     }
 
     /// Copies the whole window of a host region into `slot`, beginning at `to`.

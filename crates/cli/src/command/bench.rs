@@ -8,7 +8,6 @@ use straightway_core::{Bytes, Error, Place, Route};
 use straightway_io::Progress;
 use straightway_probe::{
     bench::{self, Cache, Outcome, Spec, Track, Work},
-    memory::Memory,
     profile::Profile,
 };
 
@@ -63,7 +62,7 @@ pub(crate) struct Args {
 
     /// Whose memory: `host:` or `cuda:0`. With a GPU its limits are measured too.
     #[arg(long, value_name = "MEMORY", default_value = "host:")]
-    device: Memory,
+    device: Place,
 
     /// Block sizes.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB"])]
@@ -73,9 +72,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values = ["1", "4", "16", "32"])]
     depth: Vec<u32>,
 
-    /// Lanes to the drive.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    lanes: u32,
+    /// Lanes to the drive [default: 1, and 2 where they also copy between the ring and memory].
+    #[arg(long, value_name = "N")]
+    lanes: Option<u32>,
 
     /// How often each point is run; the median counts.
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -152,7 +151,7 @@ impl Args {
     /// measured only for who asks.
     fn routes(&self) -> &[RouteChoice] {
         use RouteChoice::{Buffered, Direct, Staged, Warm};
-        match (self.route.as_slice(), self.device.0) {
+        match (self.route.as_slice(), self.device) {
             ([], Place::Host) => &[Direct, Staged, Buffered, Warm],
             ([], Place::Gpu(_)) => &[Staged, Buffered, Warm],
             (asked, _) => asked,

@@ -2,12 +2,12 @@
 
 use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
-use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, survey::whole_pages};
-use straightway_io::{Executor, File, Job, Progress, wrapper::traced::Trace};
+use straightway_core::{Choice, Error, Extent, Kind, Move, Place, Receipt, survey::whole_pages};
+use straightway_io::{Executor, File, Job, Progress, Region, wrapper::traced::Trace};
 use straightway_pipeline::{Copier, Errand, verify::verify};
-use straightway_probe::memory::Memory;
 
 use super::{
+    output::print_receipt,
     tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 
 impl Args {
     /// The memory that the target names, if it names any. A file of that name is `./cuda:0`.
-    fn memory(&self) -> Option<Memory> {
+    fn memory(&self) -> Option<Place> {
         self.target.to_str()?.parse().ok()
     }
 }
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let executor = Executor::new(settings)?;
     let choice = Choice::from(args.route);
     let outcome = match args.memory() {
-        Some(memory) => read(args, memory, &executor, choice, &progress),
+        Some(place) => read(args, place, &executor, choice, &progress),
         None => copy(args, &executor, choice, &progress),
     };
     // A trace is wanted most when something failed.
@@ -78,13 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         written.map_err(|e| Error::os("write", path.display(), e))?;
     }
     let receipt = outcome?;
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &receipt)?;
-        writeln!(out)?;
-    } else {
-        writeln!(out, "{receipt}")?;
-    }
+    print_receipt(&receipt, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,14 +106,14 @@ fn copy(
 /// Reads the sources into memory.
 fn read(
     args: &Args,
-    memory: Memory,
+    place: Place,
     executor: &Executor,
     choice: Choice,
     progress: &Arc<Progress>,
 ) -> anyhow::Result<Receipt> {
     if args.verify {
         let message = "memory is not read back";
-        return Err(Error::new(Kind::Invalid, "verify", memory, message)
+        return Err(Error::new(Kind::Invalid, "verify", place, message)
             .with_hint("leave out --verify, or copy to a file")
             .into());
     }
@@ -141,7 +135,8 @@ fn read(
         }
     };
     let moves: Vec<_> = (0..).zip(&files).map(whole).collect();
-    let region = Arc::new(memory.region(at)?);
+    let region = Arc::new(Region::at(place, at)?);
+    region.populate();
     let _watch = Watch::begin(progress, files.iter().map(|f| f.bytes()).sum());
     let job = Job::read(files, moves, &region, choice, executor.settings())?;
     let receipt = executor.run(job.with_progress(progress))?;

@@ -61,9 +61,9 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
 
-    /// Lanes to the drive.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    lanes: u32,
+    /// Lanes to the drive [default: 1, and 2 where they also copy between the ring and memory].
+    #[arg(long, value_name = "N")]
+    lanes: Option<u32>,
 
     /// Memory for the ring, over all lanes.
     #[arg(
@@ -89,7 +89,8 @@ impl Tuning {
         let known = known_tuning(path)?;
         let default = Settings::default();
         // A ring smaller than one chunk a lane means smaller chunks, unless they were asked for.
-        let share = self.staging.0 / u64::from(self.lanes.max(1));
+        let lanes = self.lanes.unwrap_or(default.ring_lanes);
+        let share = self.staging.0 / u64::from(lanes.max(1));
         let room = down(share, PAGE_BYTES).max(PAGE_BYTES);
         let usual = known.map_or(default.chunk_bytes, |known| known.chunk_bytes);
         Ok(Settings {
@@ -99,7 +100,11 @@ impl Tuning {
                 .or(known.map(|k| k.depth))
                 .unwrap_or(default.depth),
             ring_first: known.is_some_and(|k| k.ring_first),
-            drive_lanes: self.lanes,
+            cached_chunk_bytes: self
+                .chunk
+                .map_or(default.cached_chunk_bytes, |chunk| chunk.0),
+            drive_lanes: self.lanes.unwrap_or(default.drive_lanes),
+            ring_lanes: lanes,
             staging_bytes: self.staging.0,
             rate_max: self.limit,
             engine: match self.engine {

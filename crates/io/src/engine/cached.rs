@@ -2,9 +2,8 @@
 //! by side.
 //!
 //! What is resident needs no queue: the kernel copies it at the speed of memory, and the only way
-//! to go faster is another core. Mapping the file and copying was not written: at its best fio by
-//! `mmap` reached 11.7 GB/s beside 13.9 by `pread` (`bench/results/fio-2026-11-15.json`), though with
-//! blocks of 1 MiB it was the faster of the two.
+//! to go faster is another core, and a copy that leaves the processor's cache alone
+//! (`straightway_sys::blocking`).
 
 use std::time::Duration;
 

@@ -58,7 +58,8 @@ impl<'a> Bench<'a> {
         let gathered = |block: &u64| block * gather_extents(spec, *block);
         let gathered = spec.blocks.iter().map(gathered).max().unwrap_or(0);
         let bytes = file.bytes().max(if gathers { gathered } else { 0 });
-        let region = Arc::new(spec.memory.region(bytes)?);
+        let region = Arc::new(Region::at(spec.memory, bytes)?);
+        region.populate();
         Ok(Self {
             spec,
             progress,
@@ -105,13 +106,19 @@ impl<'a> Bench<'a> {
     fn point(&self, track: Track, block_bytes: u64, depth: u32) -> Result<Sample> {
         let default = Settings::default();
         let settings = Settings {
-            chunk_bytes: block_bytes,
+            // A gather's blocks are its extents: how many of them one read takes is ours to choose.
+            chunk_bytes: match track.work {
+                Work::Gather => block_bytes.max(default.chunk_bytes),
+                Work::Read | Work::Write => block_bytes,
+            },
+            cached_chunk_bytes: block_bytes,
             depth: if track.route == Route::Buffered {
                 default.depth
             } else {
                 depth
             },
-            drive_lanes: self.spec.drive_lanes,
+            drive_lanes: self.spec.drive_lanes.unwrap_or(default.drive_lanes),
+            ring_lanes: self.spec.drive_lanes.unwrap_or(default.ring_lanes),
             // Staging is measured at the depth that was asked for, so its ring must hold it.
             staging_bytes: (block_bytes * u64::from(depth.max(default.depth)) * 2)
                 .max(default.staging_bytes),

@@ -3,11 +3,10 @@
 use std::{path::Path, sync::Arc};
 
 use straightway_core::{Choice, Extent, Move, Place, Receipt, Result};
-use straightway_io::{Executor, File, GdsUse, Job, Settings};
+use straightway_io::{Executor, File, GdsUse, Job, Region, Settings};
 use straightway_sys::cuda::Driver;
 
 use super::live::{LiveProbe, largest_file, write_sample};
-use crate::memory::Memory;
 
 /// How much is moved: enough for cuFile's counters to move, and soon over.
 const BYTES: u64 = 16 << 20;
@@ -63,7 +62,7 @@ fn transfer(path: &Path, gds: GdsUse) -> Result<Receipt> {
     file.evict()?;
     // Whole pages: a ragged end takes the ring by design, and would only blur the answer.
     let bytes = straightway_core::extent::down(file.bytes().min(BYTES), 4096);
-    let region = Arc::new(Memory(Place::Gpu(0)).region(bytes)?);
+    let region = Arc::new(Region::at(Place::Gpu(0), bytes)?);
     let moves = vec![Move {
         object: 0,
         extent: Extent::new(0, bytes),

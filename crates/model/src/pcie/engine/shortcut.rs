@@ -130,7 +130,7 @@ impl Builder<'_> {
         let streams = through
             .iter()
             .map(|(flow, _)| &self.topology.streams[flow / 2]);
-        let largest = streams.map(|stream| u32::from(stream.mps_bytes)).max();
+        let largest = streams.map(|stream| stream.mps_bytes).max();
         largest.unwrap_or(PAYLOAD_BYTES_MAX)
     }
 

@@ -1,0 +1,284 @@
+//! The JSON of a header, read as it streams by: no value of it exists as a tree, and what breaks a
+//! bound is refused before the next byte is looked at.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{
+    Deserializer as _,
+    de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use straightway_core::Extent;
+
+use super::{Count, Header, NAME_BYTES_MAX, TENSORS_MAX};
+use crate::weights::{Dtype, Name, RANK_MAX, Shape, Tensor, tensor::quoted};
+
+/// The key under which a writer keeps what is not a tensor.
+pub(super) const METADATA: &str = "__metadata__";
+
+/// Reads tensors, whose extents are still counted from the start of the data, and metadata.
+pub(super) fn parse(text: &str, count: &Count) -> serde_json::Result<Header> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let header = reader.deserialize_map(HeaderVisitor { count })?;
+    reader.end()?;
+    Ok(header)
+}
+
+struct HeaderVisitor<'a> {
+    count: &'a Count,
+}
+
+impl<'de> Visitor<'de> for HeaderVisitor<'_> {
+    type Value = Header;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+        let mut header = Header::default();
+        let mut has_metadata = false;
+        while let Some(name) = map.next_key_seed(NameSeed)? {
+            if &*name == METADATA {
+                if std::mem::replace(&mut has_metadata, true) {
+                    return Err(A::Error::custom("`__metadata__` is there twice"));
+                }
+                header.metadata = map.next_value_seed(Metadata)?;
+                continue;
+            }
+            if !self.count.admit(1) {
+                let message = format!("the model has more than {TENSORS_MAX} tensors");
+                return Err(A::Error::custom(message));
+            }
+            let entry = map.next_value_seed(Entry).map_err(|e| {
+                // serde_json finds the line and column in the message again.
+                A::Error::custom(format!("tensor {}: {e}", quoted(&name)))
+            })?;
+            header.tensors.push(Tensor {
+                name,
+                dtype: entry.dtype,
+                shape: entry.shape,
+                file: 0,
+                extent: entry.extent,
+            });
+        }
+        Ok(header)
+    }
+}
+
+/// A tensor's name.
+struct NameSeed;
+
+impl<'de> DeserializeSeed<'de> for NameSeed {
+    type Value = Name;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Name, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for NameSeed {
+    type Value = Name;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a tensor")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Name, E> {
+        if name.len() > NAME_BYTES_MAX {
+            let name = quoted(name);
+            return Err(E::custom(format!(
+                "the name {name} is longer than {NAME_BYTES_MAX} bytes"
+            )));
+        }
+        Ok(name.into())
+    }
+}
+
+/// Strings by name.
+struct Metadata;
+
+impl<'de> DeserializeSeed<'de> for Metadata {
+    type Value = BTreeMap<String, String>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Metadata {
+    type Value = BTreeMap<String, String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`__metadata__` as a map of strings")
+    }
+
+    // Some writers put a null where they have nothing to say.
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(BTreeMap::new())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut metadata = BTreeMap::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let value = map
+                .next_value::<String>()
+                .map_err(|e| A::Error::custom(format!("metadata {}: {e}", quoted(&key))))?;
+            if metadata.contains_key(&key) {
+                let message = format!("metadata {} is there twice", quoted(&key));
+                return Err(A::Error::custom(message));
+            }
+            metadata.insert(key, value);
+        }
+        Ok(metadata)
+    }
+}
+
+/// What stands beside a name.
+struct Entry;
+
+struct Description {
+    dtype: Dtype,
+    shape: Shape,
+    extent: Extent,
+}
+
+enum Field {
+    Dtype,
+    Shape,
+    Offsets,
+    Other,
+}
+
+impl<'de> DeserializeSeed<'de> for Entry {
+    type Value = Description;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Description, D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Entry {
+    type Value = Description;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map with `dtype`, `shape` and `data_offsets`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Description, A::Error> {
+        let (mut dtype, mut shape, mut extent) = (None, None, None);
+        let once = |is_again: bool, field| {
+            if is_again {
+                return Err(A::Error::custom(format!("`{field}` is there twice")));
+            }
+            Ok(())
+        };
+        while let Some(field) = map.next_key_seed(FieldName)? {
+            match field {
+                Field::Dtype => {
+                    once(dtype.is_some(), "dtype")?;
+                    dtype = Some(map.next_value_seed(DtypeName)?);
+                }
+                Field::Shape => {
+                    once(shape.is_some(), "shape")?;
+                    shape = Some(map.next_value_seed(Lengths)?);
+                }
+                Field::Offsets => {
+                    once(extent.is_some(), "data_offsets")?;
+                    let (start, end) = map.next_value::<(u64, u64)>()?;
+                    if end < start {
+                        let message = format!("`data_offsets` [{start}, {end}] go backwards");
+                        return Err(A::Error::custom(message));
+                    }
+                    extent = Some(Extent::between(start, end));
+                }
+                // The reference implementation passes over what it does not know, and so do we.
+                Field::Other => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(Description {
+            dtype: dtype.ok_or_else(|| A::Error::missing_field("dtype"))?,
+            shape: shape.ok_or_else(|| A::Error::missing_field("shape"))?,
+            extent: extent.ok_or_else(|| A::Error::missing_field("data_offsets"))?,
+        })
+    }
+}
+
+struct FieldName;
+
+impl<'de> DeserializeSeed<'de> for FieldName {
+    type Value = Field;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Field, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for FieldName {
+    type Value = Field;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`dtype`, `shape` or `data_offsets`")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Field, E> {
+        Ok(match name {
+            "dtype" => Field::Dtype,
+            "shape" => Field::Shape,
+            "data_offsets" => Field::Offsets,
+            _ => Field::Other,
+        })
+    }
+}
+
+struct DtypeName;
+
+impl<'de> DeserializeSeed<'de> for DtypeName {
+    type Value = Dtype;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Dtype, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for DtypeName {
+    type Value = Dtype;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a dtype")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Dtype, E> {
+        Dtype::named(name).ok_or_else(|| E::custom(format!("dtype {} is not known", quoted(name))))
+    }
+}
+
+/// A shape.
+struct Lengths;
+
+impl<'de> DeserializeSeed<'de> for Lengths {
+    type Value = Shape;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Shape, D::Error> {
+        reader.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Lengths {
+    type Value = Shape;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of lengths")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut lengths: A) -> Result<Shape, A::Error> {
+        let mut shape = Shape::default();
+        while let Some(length) = lengths.next_element()? {
+            if shape.len() == RANK_MAX {
+                let message = format!("`shape` has more than {RANK_MAX} dimensions");
+                return Err(A::Error::custom(message));
+            }
+            shape.push(length);
+        }
+        Ok(shape)
+    }
+}

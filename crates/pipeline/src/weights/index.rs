@@ -1,0 +1,179 @@
+//! An index file (`model.safetensors.index.json`): which tensor is in which file of a folder.
+
+use std::{
+    fmt,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
+
+use hashbrown::{HashMap, HashSet};
+use serde::{
+    Deserializer as _,
+    de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use straightway_core::{Error, Kind, Result};
+use straightway_io::{File, draft};
+
+use super::{
+    header::{HEADER_BYTES_MAX, NAME_BYTES_MAX, TENSORS_MAX},
+    model::FILES_MAX,
+    tensor::quoted,
+};
+
+/// An index as it was read, its files not looked at yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    /// The files that it names, in order, as paths that can be opened.
+    pub(crate) files: Vec<PathBuf>,
+    /// Each tensor, and in which of the files it is said to be.
+    pub(crate) places: Vec<(Arc<str>, u32)>,
+    /// What its writer wrote down, as text of JSON.
+    pub(crate) metadata: Option<String>,
+}
+
+impl Index {
+    /// Reads an index. Its files lie in its own folder, and a name that leads out of it is refused.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let corrupt = |message: String| Error::new(Kind::Corrupt, "read", path.display(), message);
+        let file = File::open(path)?;
+        if file.bytes() > HEADER_BYTES_MAX {
+            return Err(corrupt(format!(
+                "it has {} bytes, and an index has at most {HEADER_BYTES_MAX}",
+                file.bytes()
+            )));
+        }
+        let bytes = usize::try_from(file.bytes()).expect("the limit fits every address space");
+        let mut text = vec![0; bytes];
+        file.read_exact_at(0, &mut text)?;
+        let mut reader = serde_json::Deserializer::from_slice(&text);
+        let index = reader
+            .deserialize_map(IndexVisitor)
+            .and_then(|index| reader.end().map(|()| index));
+        let mut index = index.map_err(|e| corrupt(e.to_string()))?;
+        index.sort_files(draft::folder_of(path));
+        Ok(index)
+    }
+
+    /// Puts the files in the order of their names, and in their folder.
+    fn sort_files(&mut self, folder: &Path) {
+        let mut order: Vec<_> = (0_u32..).zip(std::mem::take(&mut self.files)).collect();
+        order.sort_by(|a, b| a.1.cmp(&b.1));
+        let mut new_numbers = vec![0; order.len()];
+        for (new, (old, name)) in (0_u32..).zip(order) {
+            new_numbers[old as usize] = new;
+            self.files.push(folder.join(name));
+        }
+        for (_, file) in &mut self.places {
+            *file = new_numbers[*file as usize];
+        }
+    }
+}
+
+struct IndexVisitor;
+
+impl<'de> Visitor<'de> for IndexVisitor {
+    type Value = Index;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map with `weight_map`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Index, A::Error> {
+        let mut index = Index::default();
+        let mut has_places = false;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "weight_map" if has_places => {
+                    return Err(A::Error::custom("`weight_map` is there twice"));
+                }
+                "weight_map" => {
+                    has_places = true;
+                    map.next_value_seed(WeightMap(&mut index))?;
+                }
+                "metadata" => {
+                    let text: Box<RawValue> = map.next_value()?;
+                    index.metadata = Some(text.get().to_owned());
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        if !has_places {
+            return Err(A::Error::missing_field("weight_map"));
+        }
+        Ok(index)
+    }
+}
+
+/// Fills an index from its `weight_map`.
+struct WeightMap<'a>(&'a mut Index);
+
+impl<'de> DeserializeSeed<'de> for WeightMap<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for WeightMap<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`weight_map` as a map from tensors to files")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut names = HashSet::new();
+        let mut files: HashMap<String, u32> = HashMap::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let refuse =
+                |why: String| Err(A::Error::custom(format!("tensor {}: {why}", quoted(&name))));
+            if names.len() == TENSORS_MAX {
+                return refuse(format!("it has more than {TENSORS_MAX} tensors"));
+            }
+            if name.len() > NAME_BYTES_MAX {
+                return refuse(format!("the name is longer than {NAME_BYTES_MAX} bytes"));
+            }
+            let file = map
+                .next_value::<String>()
+                .map_err(|e| A::Error::custom(format!("tensor {}: {e}", quoted(&name))))?;
+            let name: Arc<str> = name.as_str().into();
+            if !names.insert(Arc::clone(&name)) {
+                let message = format!("tensor {} is there twice", quoted(&name));
+                return Err(A::Error::custom(message));
+            }
+            let number = match files.get(&file) {
+                Some(number) => *number,
+                None => {
+                    check_inside(&file).map_err(|why| {
+                        A::Error::custom(format!("tensor {}: {why}", quoted(&name)))
+                    })?;
+                    if files.len() == FILES_MAX {
+                        let message = format!("it names more than {FILES_MAX} files");
+                        return Err(A::Error::custom(message));
+                    }
+                    let number = u32::try_from(files.len()).expect("the limit fits");
+                    self.0.files.push(PathBuf::from(&file));
+                    files.insert(file, number);
+                    number
+                }
+            };
+            self.0.places.push((name, number));
+        }
+        Ok(())
+    }
+}
+
+/// A file of an index lies in the index's folder.
+fn check_inside(file: &str) -> Result<(), String> {
+    let refuse = |why: &str| Err(format!("its file {} {why}", quoted(file)));
+    if file.is_empty() || file.contains('\0') {
+        return refuse("is no name of a file");
+    }
+    let stays = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if !Path::new(file).components().all(stays) {
+        return refuse("is not in the folder of the index");
+    }
+    Ok(())
+}
