@@ -84,7 +84,9 @@ class Slice:
 
     def __getitem__(self, index: Any) -> Any:
         index = self._spelled_out(index if isinstance(index, tuple) else (index,))
-        starts, lengths, rest = [], [], []
+        starts: list[int] = []
+        lengths: list[int] = []
+        rest: list[slice | int] = []
         for i, size in zip(index, self._shape):
             if isinstance(i, slice):
                 chosen = range(size)[i]
