@@ -34,7 +34,7 @@ type Cut = (Option<String>, usize, u64, u64);
 #[derive(Debug)]
 pub(crate) struct Loading {
     region: Arc<Region>,
-    placed: Vec<Placed>,
+    placed: Arc<Vec<Placed>>,
     work: Option<Work<straightway_core::Receipt>>,
 }
 
@@ -112,7 +112,10 @@ impl Loading {
         let prepared = py
             .detach(|| loader.prepare(&model.0, selection, place))
             .or_raise()?;
-        let (region, placed) = (Arc::clone(prepared.region()), prepared.tensors().to_vec());
+        let (region, placed) = (
+            Arc::clone(prepared.region()),
+            Arc::clone(prepared.tensors()),
+        );
         let work = Work::begin(&loader.progress, move || prepared.run()).or_raise()?;
         Ok(Self {
             region,
