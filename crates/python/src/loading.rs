@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
+    ffi,
     prelude::*,
     types::PyDict,
 };
@@ -33,7 +34,7 @@ type Cut = (Option<String>, usize, u64, u64);
 #[derive(Debug)]
 pub(crate) struct Loading {
     region: Arc<Region>,
-    placed: Vec<Placed>,
+    placed: Arc<Vec<Placed>>,
     work: Option<Work<straightway_core::Receipt>>,
 }
 
@@ -111,7 +112,10 @@ impl Loading {
         let prepared = py
             .detach(|| loader.prepare(&model.0, selection, place))
             .or_raise()?;
-        let (region, placed) = (Arc::clone(prepared.region()), prepared.tensors().to_vec());
+        let (region, placed) = (
+            Arc::clone(prepared.region()),
+            Arc::clone(prepared.tensors()),
+        );
         let work = Work::begin(&loader.progress, move || prepared.run()).or_raise()?;
         Ok(Self {
             region,
@@ -224,6 +228,31 @@ pub(crate) fn place(device: &str) -> PyResult<Place> {
     device.parse().map_err(unknown)
 }
 
+/// Python's collector of cycles, at rest. Hundreds of thousands of new objects make it look through
+/// all of them again and again, which takes longer than making them, and none of them is garbage.
+struct Pause<'py> {
+    py: Python<'py>,
+    was_on: bool,
+}
+
+impl<'py> Pause<'py> {
+    fn new(py: Python<'py>) -> Self {
+        // SAFETY: the interpreter's lock is held, as `py` shows.
+        let was_on = unsafe { ffi::PyGC_Disable() } == 1;
+        Self { py, was_on }
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        let _held: Python<'_> = self.py;
+        if self.was_on {
+            // SAFETY: as above.
+            unsafe { ffi::PyGC_Enable() };
+        }
+    }
+}
+
 /// Makes another library's tensors of ours.
 fn handed_over<'py>(
     py: Python<'py>,
@@ -233,6 +262,7 @@ fn handed_over<'py>(
     convert: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let tensors = PyDict::new(py);
+    let _pause = Pause::new(py);
     for p in placed {
         let tensor = Tensor {
             region: Arc::clone(region),
