@@ -205,7 +205,7 @@ fn first_missed(told: &[String], printed: &[&str]) -> Option<String> {
         }
         free = false;
     }
-    let ends_open = told.last().is_some_and(|line| is_gap(&line));
+    let ends_open = told.last().is_some_and(is_gap);
     let rest = printed[from..].iter().any(|line| !line.is_empty());
     (rest && !ends_open).then(|| "nothing more".to_owned())
 }
