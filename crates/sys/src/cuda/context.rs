@@ -88,7 +88,7 @@ impl Context {
         code.error(self.api(), operation, self.device())
     }
 
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         self.0.raw == other.0.raw
     }
 }
