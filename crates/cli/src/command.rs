@@ -1,11 +1,15 @@
 //! The commands, one file each: its arguments as data, and `run`.
 
 pub(crate) mod bench;
+mod chosen;
 pub(crate) mod completions;
 pub(crate) mod copy;
 pub(crate) mod doctor;
+pub(crate) mod inspect;
+pub(crate) mod load;
 pub(crate) mod output;
 pub(crate) mod plan;
+pub(crate) mod rewrite;
 pub(crate) mod sim;
 mod tuning;
 mod watch;

@@ -11,6 +11,8 @@
 //!
 //! Planning is pure and linear but for the sort of a request that is not in order.
 
+use std::collections::BTreeMap;
+
 use crate::{
     error::{Error, Kind, Result},
     extent::Extent,
@@ -129,6 +131,16 @@ impl Plan {
     pub fn is_staged(&self) -> bool {
         let staged = |c: &&Chunk| c.route == Route::Staged;
         self.drive().iter().filter(staged).count() > self.drive_chunks / 2
+    }
+
+    /// How many bytes take which route for which reason; across, on the first leg.
+    pub fn bytes_by_route(&self) -> BTreeMap<(Route, Reason), u64> {
+        let mut sums = BTreeMap::new();
+        for chunk in &self.chunks {
+            let bytes: u64 = self.pieces(chunk).iter().map(|p| p.extent.bytes).sum();
+            *sums.entry((chunk.route, chunk.reason)).or_default() += bytes;
+        }
+        sums
     }
 
     /// How many bytes the transfer moves.

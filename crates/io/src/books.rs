@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use straightway_core::{
-    Rate, Receipt,
+    Direction, Rate, Receipt,
     receipt::{Bound, Registration, SCHEMA},
 };
 use straightway_sys::CpuTime;
@@ -18,7 +18,8 @@ pub(crate) struct Books {
     tally: Tally,
     engines: Vec<&'static str>,
     lanes: u32,
-    bytes: u64,
+    /// Bytes read and bytes written.
+    legs: [u64; 2],
     sync: Duration,
     /// Planning that was done before the books were opened.
     planning: Duration,
@@ -34,7 +35,7 @@ impl Books {
             tally: Tally::new(),
             engines: Vec::new(),
             lanes: 0,
-            bytes: 0,
+            legs: [0; 2],
             sync: Duration::ZERO,
             planning: Duration::ZERO,
             registrations: None,
@@ -57,7 +58,14 @@ impl Books {
 
     /// Adds a job: its bytes, what its lanes counted, and how long its sync took.
     pub(crate) fn add(&mut self, job: &Job, lanes: Option<&Tally>, sync: Duration) {
-        self.bytes += job.plan().bytes();
+        let has_legs = match job.direction() {
+            Direction::In => [true, false],
+            Direction::Out => [false, true],
+            Direction::Across => [true, true],
+        };
+        for (leg, has) in self.legs.iter_mut().zip(has_legs) {
+            *leg += if has { job.plan().bytes() } else { 0 };
+        }
         self.planning += job.planning_before(self.start);
         self.sync += sync;
         if let Some(lanes) = lanes {
@@ -71,27 +79,33 @@ impl Books {
         }
     }
 
+    /// What arrived. What one job read and another wrote is the same bytes on their way.
+    fn bytes(&self) -> u64 {
+        self.legs[0].max(self.legs[1])
+    }
+
     /// Closes the books.
     pub(crate) fn close(self, rate_max: Option<Rate>) -> Receipt {
         let seconds = (self.planning + self.start.elapsed()).as_secs_f64();
         let cpu = CpuTime::of_process() - self.cpu;
-        let rate_bytes_per_s = self.bytes as f64 / seconds.max(1e-9);
+        let bytes = self.bytes();
+        let rate_bytes_per_s = bytes as f64 / seconds.max(1e-9);
         let engine = if self.engines.is_empty() {
             "none".to_owned()
         } else {
             self.engines.join(" + ")
         };
-        let gigabytes = self.bytes as f64 / 1e9;
+        let gigabytes = bytes as f64 / 1e9;
         Receipt {
             schema: SCHEMA.to_owned(),
-            bytes: self.bytes,
+            bytes,
             seconds,
             rate_bytes_per_s,
             routes: self.tally.routes(),
             latency: self.tally.latency(),
             cpu_user_s: cpu.user_s,
             cpu_system_s: cpu.system_s,
-            cpu_s_per_gb: if self.bytes == 0 {
+            cpu_s_per_gb: if bytes == 0 {
                 0.0
             } else {
                 cpu.total_s() / gigabytes
@@ -112,7 +126,7 @@ impl Books {
 
     /// Where most of the time went.
     fn bound(&self, seconds: f64, rate_max: Option<Rate>) -> Bound {
-        if self.bytes == 0 {
+        if self.bytes() == 0 {
             return Bound::Nothing;
         }
         // A limit counts every I/O: of a copy, both the read and the write.

@@ -88,6 +88,25 @@ impl Job {
         Self::with_region(Direction::In, files, moves, region, choice, settings)
     }
 
+    /// The plan of a read into a region that is not there yet: its place, which begins on a page, and
+    /// its length. What GPUDirect Storage could do is not asked.
+    pub fn foresee(
+        files: &[Arc<File>],
+        moves: Vec<Move>,
+        (place, region_bytes): (Place, u64),
+        choice: Choice,
+        settings: &Settings,
+    ) -> Result<Plan> {
+        let transfer = Transfer::new(Direction::In, objects(files), moves, region_bytes)?;
+        let surveys = survey(files, &transfer, choice);
+        Plan::new(
+            &transfer,
+            &surveys,
+            &[],
+            &policy(choice, place, 0, settings),
+        )
+    }
+
     /// Writes parts of `region` to extents of `files`, which are new: what no move names is zero.
     pub fn write(
         region: &Arc<Region>,
@@ -140,13 +159,7 @@ impl Job {
         let pass = settings
             .gds
             .survey(&files, &mut surveys, region, direction.leg(), choice)?;
-        let policy = Policy {
-            place: region.place(),
-            region_address: region.address(),
-            ring_first: settings.ring_first,
-            cached_chunk_bytes: settings.cached_chunk_bytes(region.place()),
-            ..Policy::new(choice, settings.chunk_bytes)
-        };
+        let policy = policy(choice, region.place(), region.address(), settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
         Ok(Self {
             region: Some(Arc::clone(region)),
@@ -320,6 +333,17 @@ impl Job {
             ));
         }
         Ok(())
+    }
+}
+
+/// How a transfer with a region is cut.
+fn policy(choice: Choice, place: Place, region_address: u64, settings: &Settings) -> Policy {
+    Policy {
+        place,
+        region_address,
+        ring_first: settings.ring_first,
+        cached_chunk_bytes: settings.cached_chunk_bytes(place),
+        ..Policy::new(choice, settings.chunk_bytes)
     }
 }
 

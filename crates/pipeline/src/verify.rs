@@ -1,12 +1,16 @@
-//! Whether a copy is what it is a copy of: both are read and compared, the copy around the page
-//! cache where that is possible, so that it is the drive that answers.
+//! Whether bytes arrived as they are: a copy and its original are both read and compared, the copy
+//! around the page cache where that is possible, so that it is the drive that answers; what was
+//! loaded into memory is compared with its file, read again by another route.
 
 use std::sync::Arc;
 
-use straightway_core::{Choice, Error, Extent, Kind, Move, Result, Route};
+use straightway_core::{Choice, Error, Extent, Kind, Leg, Move, Result, Route};
 use straightway_io::{Executor, File, Job, Progress, Region};
 
-use crate::errand::Errand;
+use crate::{
+    errand::Errand,
+    weights::{Layout, Loaded, Loader, Model},
+};
 
 /// How much of each file is compared at a time.
 const WINDOW_BYTES: u64 = 16 << 20;
@@ -32,29 +36,24 @@ pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) ->
         let mut at = 0;
         while at < source.bytes() {
             let extent = Extent::new(at, WINDOW_BYTES.min(source.bytes() - at));
-            read(
-                executor,
-                &source,
-                extent,
-                &regions[0],
-                Choice::Auto,
-                progress,
-            )?;
-            read(executor, &target, extent, &regions[1], around, progress)?;
+            let whole = || {
+                vec![Move {
+                    object: 0,
+                    extent,
+                    at: 0,
+                }]
+            };
+            let auto = Choice::Auto;
+            read(executor, &source, whole(), &regions[0], auto, progress)?;
+            read(executor, &target, whole(), &regions[1], around, progress)?;
             let bytes = usize::try_from(extent.bytes).expect("a window fits into memory");
             let [left, right] = regions.each_mut().map(|region| {
                 &Arc::get_mut(region)
                     .expect("no transfer is running")
                     .as_slice()[..bytes]
             });
-            // The whole is compared at memory speed; the place only where there is one.
-            if left != right {
-                let first = left
-                    .iter()
-                    .zip(right)
-                    .position(|(a, b)| a != b)
-                    .unwrap_or(0);
-                return Err(differs(at + first as u64));
+            if let Some(first) = first_difference(left, right) {
+                return Err(differs(at + first));
             }
             at = extent.end();
         }
@@ -62,19 +61,113 @@ pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) ->
     Ok(())
 }
 
+/// Compares weights in memory with their files, read again by another route where there is one; an
+/// error names the file and the first byte that differs. `layout` is the one they were loaded by.
+pub fn verify_loaded(
+    loader: &Loader,
+    model: &Model,
+    layout: &Layout,
+    loaded: &mut Loaded,
+) -> Result<()> {
+    let was_cached = loaded.receipt.bytes_by(Leg::Read, Route::Buffered) > 0;
+    let Some(memory) = Arc::get_mut(&mut loaded.region) else {
+        let message = "somebody else holds its region";
+        let path = model.path.display();
+        return Err(Error::new(Kind::Invalid, "verify", path, message));
+    };
+    let mut again = Arc::new(Region::host(WINDOW_BYTES)?);
+    let mut there = Vec::new();
+    for moves in layout.moves.chunk_by(|a, b| a.object == b.object) {
+        let file = Arc::new(model.shards[moves[0].object as usize].open()?);
+        let other_way = match file.alignment() {
+            Some(_) if was_cached => Choice::Only(Route::Staged),
+            Some(_) => Choice::Only(Route::Buffered),
+            None => Choice::Auto,
+        };
+        for window in windows(moves) {
+            let start = window[0].at;
+            let end = window.iter().map(|m| m.at + m.extent.bytes).max();
+            there.resize(index(end.unwrap_or(start) - start), 0);
+            memory.read_at(start, &mut there)?;
+            let moved = window.iter().map(|m| Move {
+                at: m.at - start,
+                ..*m
+            });
+            let (executor, progress) = (&loader.executor, &loader.progress);
+            read(
+                executor,
+                &file,
+                moved.collect(),
+                &again,
+                other_way,
+                progress,
+            )?;
+            let seen = Arc::get_mut(&mut again).expect("no transfer is running");
+            for m in &window {
+                let place = index(m.at - start)..index(m.at - start + m.extent.bytes);
+                let differs = first_difference(&seen.as_slice()[place.clone()], &there[place]);
+                if let Some(first) = differs {
+                    let byte = m.extent.offset + first;
+                    let message = format!("byte {byte} differs when it is read by another route");
+                    let path = file.path().display();
+                    return Err(
+                        Error::new(Kind::Corrupt, "verify", path, message).with_hint(
+                            "load it again; if it differs again, suspect the drive or the memory",
+                        ),
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Moves of one file as groups that fit into a window, those that are longer cut. They are in the
+/// order of the region.
+fn windows(moves: &[Move]) -> Vec<Vec<Move>> {
+    let mut groups: Vec<Vec<Move>> = Vec::new();
+    for m in moves {
+        let mut done = 0;
+        while done < m.extent.bytes {
+            let bytes = (m.extent.bytes - done).min(WINDOW_BYTES);
+            let part = Move {
+                object: 0,
+                extent: Extent::new(m.extent.offset + done, bytes),
+                at: m.at + done,
+            };
+            let fits = |group: &&mut Vec<Move>| part.at + bytes - group[0].at <= WINDOW_BYTES;
+            match groups.last_mut().filter(fits) {
+                Some(group) => group.push(part),
+                None => groups.push(vec![part]),
+            }
+            done += bytes;
+        }
+    }
+    groups
+}
+
+/// The first byte that differs, if one does.
+fn first_difference(left: &[u8], right: &[u8]) -> Option<u64> {
+    // The whole is compared at memory speed; the place is looked for only where there is one.
+    if left == right {
+        return None;
+    }
+    let place = left.iter().zip(right).position(|(a, b)| a != b);
+    Some(place.unwrap_or(left.len().min(right.len())) as u64)
+}
+
+fn index(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a window fits into memory")
+}
+
 fn read(
     executor: &Executor,
     file: &Arc<File>,
-    extent: Extent,
+    moves: Vec<Move>,
     region: &Arc<Region>,
     choice: Choice,
     progress: &Arc<Progress>,
 ) -> Result<()> {
-    let moves = vec![Move {
-        object: 0,
-        extent,
-        at: 0,
-    }];
     let job = Job::read(
         vec![Arc::clone(file)],
         moves,

@@ -7,6 +7,7 @@ use straightway_io::{Executor, File, Job, Progress, Region, wrapper::traced::Tra
 use straightway_pipeline::{Copier, Errand, verify::verify};
 
 use super::{
+    output::print_receipt,
     tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
@@ -77,13 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         written.map_err(|e| Error::os("write", path.display(), e))?;
     }
     let receipt = outcome?;
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &receipt)?;
-        writeln!(out)?;
-    } else {
-        writeln!(out, "{receipt}")?;
-    }
+    print_receipt(&receipt, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

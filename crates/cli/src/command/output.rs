@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Context;
 use serde_json::Value;
+use straightway_core::Receipt;
 use straightway_report::{Block, Page, Table, Terminal};
 
 /// The forms a result can take
@@ -52,6 +53,14 @@ impl Output {
 /// Writes text to stdout.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     written(io::stdout().lock().write_all(text.as_bytes()))
+}
+
+/// Writes a receipt to stdout, for people or as JSON.
+pub(crate) fn print_receipt(receipt: &Receipt, as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(receipt)?));
+    }
+    print(&format!("{receipt}\n"))
 }
 
 /// A reader that has seen enough is no failure.

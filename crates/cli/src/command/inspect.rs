@@ -1,0 +1,141 @@
+//! `straightway inspect`: what a model is, and what loading it would do.
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, sync::Arc};
+
+use straightway_core::{Bytes, Place};
+use straightway_io::Executor;
+use straightway_pipeline::weights::{Inspection, Loader, Model};
+use straightway_report::{Cell, Column, Page, Table, Unit};
+
+use super::{
+    chosen::{Chosen, device},
+    output::Output,
+    tuning::{RouteChoice, Tuning},
+};
+
+/// Show a model's tensors, shapes, dtypes, sizes and alignment, and how they would be loaded.
+///
+/// Only headers are read. Which route the bytes would take depends on what of the files is in the
+/// page cache now.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A safetensors file, a folder of them, or an index file.
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+
+    /// Whose memory it would be loaded into: `host` or `cuda:0`.
+    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
+    device: Place,
+
+    /// Which way the bytes would have to go.
+    #[arg(long, value_enum, default_value_t)]
+    route: RouteChoice,
+
+    #[command(flatten)]
+    output: Output,
+
+    #[command(flatten)]
+    chosen: Chosen,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let executor = Arc::new(Executor::new(args.tuning.settings(&args.path)?)?);
+    let loader = Loader {
+        choice: args.route.into(),
+        ..Loader::new(executor)
+    };
+    let model = Model::open(&args.path)?;
+    let selection = args.chosen.of(&model)?;
+    let inspection = loader.inspect(&model, &selection, args.device)?;
+    let json = serde_json::to_value(&inspection)?;
+    args.output.write(&page(&inspection, args.device), &json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(inspection: &Inspection, place: Place) -> Page {
+    let title = format!("{}, to {place}", inspection.path);
+    let mut dtypes: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    for tensor in &inspection.tensors {
+        let (count, bytes) = dtypes.entry(tensor.dtype).or_default();
+        *count += 1;
+        *bytes += tensor.selected_bytes;
+    }
+    let columns = [
+        Column::text("dtype"),
+        Column::new("tensors", Unit::Count),
+        Column::new("size", Unit::Bytes),
+    ];
+    let mut kinds = Table::new("", columns);
+    for (dtype, (count, bytes)) in dtypes {
+        kinds.push([Cell::from(dtype), count.into(), Bytes(bytes).into()]);
+    }
+    Page::new(title)
+        .section("Tensors", [tensor_table(inspection).into()])
+        .section("Dtypes", [kinds.into()])
+        .section("Files", [file_table(inspection).into()])
+        .section("What a load would read", [route_table(inspection).into()])
+}
+
+fn tensor_table(inspection: &Inspection) -> Table {
+    let columns = [
+        Column::text("tensor"),
+        Column::text("dtype"),
+        Column::text("shape"),
+        Column::new("size", Unit::Bytes),
+        Column::new("aligned to", Unit::Bytes),
+        Column::new("file", Unit::Count),
+    ];
+    let mut table = Table::new("", columns);
+    for tensor in &inspection.tensors {
+        table.push([
+            Cell::from(tensor.name.as_str()),
+            tensor.dtype.into(),
+            format!("{:?}", tensor.shape).into(),
+            Bytes(tensor.bytes).into(),
+            Bytes(tensor.align_bytes).into(),
+            tensor.file.into(),
+        ]);
+    }
+    table
+}
+
+fn file_table(inspection: &Inspection) -> Table {
+    let columns = [
+        Column::new("file", Unit::Count),
+        Column::text("path"),
+        Column::new("tensors", Unit::Count),
+        Column::new("size", Unit::Bytes),
+        Column::text("data on a page"),
+    ];
+    let mut table = Table::new("", columns);
+    for (number, file) in inspection.files.iter().enumerate() {
+        table.push([
+            Cell::from(number),
+            file.path.as_str().into(),
+            file.tensors.into(),
+            Bytes(file.bytes).into(),
+            if file.is_aligned { "yes" } else { "no" }.into(),
+        ]);
+    }
+    table
+}
+
+fn route_table(inspection: &Inspection) -> Table {
+    let columns = [
+        Column::text("route"),
+        Column::new("size", Unit::Bytes),
+        Column::text("why"),
+    ];
+    let mut table = Table::new("", columns);
+    for row in &inspection.routes {
+        table.push([
+            Cell::from(row.route.to_string()),
+            Bytes(row.bytes).into(),
+            row.reason.to_string().into(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,59 @@
+//! `straightway rewrite`: a model's files anew, so that they can be read straight from the drive.
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+use straightway_core::{Bytes, Choice};
+use straightway_io::Executor;
+use straightway_pipeline::weights::{Model, Saver};
+
+use super::{
+    output::print_receipt,
+    tuning::{RouteChoice, Tuning},
+    watch::Watch,
+};
+
+/// Write a model's files anew, with their data on page boundaries.
+///
+/// The tensors and what is written down beside them stay as they are; so do the names of the files,
+/// unless --shard-size divides the tensors among new ones. Nothing of the new model is to be seen
+/// until all of it is durable. Other files of the folder (configuration, tokenizer) are not copied.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A safetensors file, a folder of them, or an index file.
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+
+    /// Where to: a file for a single file, else a folder, which is made if it is not there.
+    #[arg(value_name = "DST")]
+    target: PathBuf,
+
+    /// Divide the tensors among files of at most this size, such as 5GB, with an index.
+    #[arg(long, value_name = "SIZE")]
+    shard_size: Option<Bytes>,
+
+    /// Which way the bytes are to go.
+    #[arg(long, value_enum, default_value_t)]
+    route: RouteChoice,
+
+    /// Write the receipt as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let executor = Arc::new(Executor::new(args.tuning.settings(&args.source)?)?);
+    let saver = Saver {
+        choice: Choice::from(args.route),
+        ..Saver::new(executor)
+    };
+    let model = Model::open(&args.source)?;
+    // Every byte is read and written.
+    let watch = Watch::begin(&saver.progress, model.bytes() * 2);
+    let receipt = saver.rewrite(&model, &args.target, args.shard_size.map(|size| size.0))?;
+    drop(watch);
+    print_receipt(&receipt, args.json)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,119 @@
+//! A safetensors file before it is written: its header, and where in it each tensor goes.
+
+use std::{collections::BTreeMap, path::Path};
+
+use hashbrown::HashSet;
+use straightway_core::{Error, Extent, Kind, Result};
+
+use super::{
+    Dtype, Shape,
+    header::{NAME_BYTES_MAX, TENSORS_MAX, compose},
+    shape::RANK_MAX,
+    tensor::{quoted, whole_bytes},
+};
+
+/// A tensor that is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: &'a Shape,
+    pub(crate) bytes: u64,
+}
+
+/// What a file will look like.
+#[derive(Debug)]
+pub(crate) struct Outline {
+    /// Its first bytes, to the start of the data, which is on a page.
+    pub(crate) header: Vec<u8>,
+    /// The tensors in the order in which they lie in it: which one, and where.
+    pub(crate) places: Vec<(usize, Extent)>,
+    /// How long it is.
+    pub(crate) bytes: u64,
+}
+
+impl Outline {
+    /// Puts tensors in the order that writers agree on, the widest elements first and then by name,
+    /// so that each is aligned without gaps.
+    pub(crate) fn new(
+        path: &Path,
+        entries: &[Entry<'_>],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        check(path, entries)?;
+        let mut order: Vec<_> = (0..entries.len()).collect();
+        order.sort_unstable_by_key(|number| {
+            let entry = &entries[*number];
+            (std::cmp::Reverse(entry.dtype), entry.name)
+        });
+        let described = order.iter().map(|number| entries[*number]);
+        let name = path.display().to_string();
+        let header = compose(
+            &name,
+            described.map(|e| (e.name, e.dtype, e.shape, e.bytes)),
+            metadata,
+        )?;
+        let mut bytes = header.len() as u64;
+        let place = |number: usize| {
+            let extent = Extent::new(bytes, entries[number].bytes);
+            bytes = extent.end();
+            (number, extent)
+        };
+        let places = order.into_iter().map(place).collect();
+        Ok(Self {
+            header,
+            places,
+            bytes,
+        })
+    }
+
+    /// Which bytes of the file are those of tensors.
+    pub(crate) fn data(&self) -> Extent {
+        Extent::between(self.header.len() as u64, self.bytes)
+    }
+
+    /// The tensors of which some bytes are in `window`: which one, and where in the file it is.
+    pub(crate) fn within(&self, window: Extent) -> impl Iterator<Item = (usize, Extent)> {
+        let first = self
+            .places
+            .partition_point(|(_, extent)| extent.end() <= window.offset);
+        let touches = move |(_, extent): &&(usize, Extent)| extent.offset < window.end();
+        let rest = self.places[first..].iter().take_while(touches).copied();
+        rest.filter(|(_, extent)| !extent.is_empty())
+    }
+}
+
+/// Refuses what no reader would take.
+fn check(path: &Path, entries: &[Entry<'_>]) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(Kind::Invalid, "write", path.display(), why));
+    if entries.len() > TENSORS_MAX {
+        return refuse(format!("it would have more than {TENSORS_MAX} tensors"));
+    }
+    let mut names = HashSet::with_capacity(entries.len());
+    for entry in entries {
+        let name = quoted(entry.name);
+        if entry.name == "__metadata__" {
+            return refuse(format!("no tensor may be called {name}"));
+        }
+        if entry.name.len() > NAME_BYTES_MAX {
+            return refuse(format!(
+                "the name {name} is longer than {NAME_BYTES_MAX} bytes"
+            ));
+        }
+        if !names.insert(entry.name) {
+            return refuse(format!("two tensors are called {name}"));
+        }
+        let (shape, dtype) = (entry.shape, entry.dtype);
+        if shape.len() > RANK_MAX {
+            return refuse(format!("tensor {name} has more than {RANK_MAX} dimensions"));
+        }
+        let taken = shape.elements().and_then(|n| whole_bytes(n, dtype));
+        if taken != Some(entry.bytes) {
+            return refuse(format!(
+                "tensor {name} has {} bytes, which is not what shape {shape} of dtype {dtype} takes",
+                entry.bytes
+            ));
+        }
+    }
+    Ok(())
+}

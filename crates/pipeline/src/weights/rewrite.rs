@@ -1,0 +1,295 @@
+//! A model's files written anew, so that their data begins on a page and can be read straight from
+//! the drive: the same tensors, in the same files or in files of a given size.
+//!
+//! All files are drafts until the last byte of the last one is durable. Only then do they get their
+//! names, the index last: whoever opens the model meanwhile finds what was there before.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::{Map, Value, json};
+use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
+use straightway_io::{Draft, File, Job, Region};
+
+use super::{
+    Model, Saver, Tensor,
+    outline::{Entry, Outline},
+    save::{WINDOW_BYTES, begin, whole, windows},
+};
+
+/// Files that a rewritten model may have: all stay open until the end, with two descriptors each.
+pub const REWRITTEN_FILES_MAX: usize = 1024;
+
+/// The usual name of an index.
+const INDEX_NAME: &str = "model.safetensors.index.json";
+
+/// A file that is to be written.
+#[derive(Debug)]
+struct Target<'a> {
+    path: PathBuf,
+    tensors: Vec<&'a Tensor>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl Saver {
+    /// Writes a model to `target`: a file where the model is one file, else a folder.
+    ///
+    /// With `shard_bytes` its tensors are divided anew among files of at most that size (or one
+    /// tensor that is larger), named as Hugging Face does; without, each file keeps its name.
+    pub fn rewrite(
+        &self,
+        model: &Model,
+        target: &Path,
+        shard_bytes: Option<u64>,
+    ) -> Result<Receipt> {
+        let is_file =
+            matches!(&model.shards[..], [one] if one.path == model.path) && shard_bytes.is_none();
+        let into = !is_file || target.is_dir();
+        if into {
+            fs::create_dir_all(target).map_err(|e| Error::os("create", target.display(), e))?;
+        }
+        let targets = match shard_bytes {
+            Some(bytes) => divided(model, target, bytes)?,
+            None => alike(model, if into { Some(target) } else { None }, target)?,
+        };
+        if targets.len() > REWRITTEN_FILES_MAX {
+            let message = format!(
+                "it would be {} files, and {REWRITTEN_FILES_MAX} is the most",
+                targets.len()
+            );
+            return Err(
+                Error::new(Kind::Invalid, "write", target.display(), message)
+                    .with_hint("give a larger --shard-size"),
+            );
+        }
+        let outlines = targets.iter().map(|t| t.outline());
+        let outlines: Vec<_> = outlines.collect::<Result<_>>()?;
+        let drafts = targets.iter().zip(&outlines);
+        let mut drafts: Vec<_> = drafts
+            .map(|(t, outline)| begin(&t.path, outline))
+            .collect::<Result<_>>()?;
+        let receipt = self.fill_drafts(model, &targets, &outlines, &drafts)?;
+        let has_index = model.index_metadata.is_some() || targets.len() > 1;
+        if into && has_index {
+            drafts.push(index(model, target, &targets)?);
+        }
+        Draft::commit_all(drafts)?;
+        Ok(receipt)
+    }
+
+    /// Moves all bytes, window by window: each is read and then written.
+    fn fill_drafts(
+        &self,
+        model: &Model,
+        targets: &[Target<'_>],
+        outlines: &[Outline],
+        drafts: &[Draft],
+    ) -> Result<Receipt> {
+        let longest = outlines.iter().map(|o| o.data().bytes).max();
+        let region = Arc::new(Region::host(WINDOW_BYTES.min(longest.unwrap_or(0)))?);
+        let mut sources = Sources::new(model);
+        let mut jobs = Vec::new();
+        for (number, outline) in outlines.iter().enumerate() {
+            jobs.extend(windows(outline.data()).map(|window| (number, window)));
+        }
+        // The read of a window comes before its write; each is made when its turn comes.
+        let halves = jobs.into_iter().flat_map(|job| [(job, true), (job, false)]);
+        let jobs = halves.map(|((number, window), is_read)| {
+            let job = if is_read {
+                let (files, moves) = sources.moves(&targets[number], &outlines[number], window)?;
+                let settings = self.executor.settings();
+                Job::read(files, moves, &region, self.choice, settings)?
+            } else {
+                self.write(&region, drafts[number].file(), vec![whole(window)])?
+            };
+            Ok((job.with_progress(&self.progress), || Ok(())))
+        });
+        self.executor.run_all(jobs)
+    }
+}
+
+impl Target<'_> {
+    fn outline(&self) -> Result<Outline> {
+        let entries: Vec<_> = self.tensors.iter().map(|t| Entry::from(*t)).collect();
+        Outline::new(&self.path, &entries, &self.metadata)
+    }
+}
+
+impl<'a> From<&'a Tensor> for Entry<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Self {
+            name: &tensor.name,
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            bytes: tensor.extent.bytes,
+        }
+    }
+}
+
+/// The files of a model, of which the last few stay open.
+#[derive(Debug)]
+struct Sources<'a> {
+    model: &'a Model,
+    open: BTreeMap<u32, Arc<File>>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(model: &'a Model) -> Self {
+        Self {
+            model,
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// What to read for a window of a file in the making: the files, and what goes where.
+    fn moves(
+        &mut self,
+        target: &Target<'_>,
+        outline: &Outline,
+        window: Extent,
+    ) -> Result<(Vec<Arc<File>>, Vec<Move>)> {
+        let mut numbers: Vec<u32> = Vec::new();
+        let mut moves = Vec::new();
+        for (number, place) in outline.within(window) {
+            let tensor = target.tensors[number];
+            let part = place.intersection(window);
+            let object = match numbers.iter().position(|n| *n == tensor.file) {
+                Some(object) => object,
+                None => {
+                    numbers.push(tensor.file);
+                    numbers.len() - 1
+                }
+            };
+            let offset = tensor.extent.offset + (part.offset - place.offset);
+            moves.push(Move {
+                object: u32::try_from(object).expect("a window has few files"),
+                extent: Extent::new(offset, part.bytes),
+                at: part.offset - window.offset,
+            });
+        }
+        // Files that this window does not need are closed: there may be more than may be open.
+        self.open.retain(|number, _| numbers.contains(number));
+        let mut files = Vec::new();
+        for number in numbers {
+            let file = match self.open.get(&number) {
+                Some(file) => Arc::clone(file),
+                None => Arc::new(self.model.shards[number as usize].open()?),
+            };
+            self.open.insert(number, Arc::clone(&file));
+            files.push(file);
+        }
+        Ok((files, moves))
+    }
+}
+
+/// The same files: in `folder` under their names, or the only one as `path`.
+fn alike<'a>(model: &'a Model, folder: Option<&Path>, path: &Path) -> Result<Vec<Target<'a>>> {
+    let mut targets = Vec::new();
+    for shard in &model.shards {
+        let path = match folder {
+            None => path.to_owned(),
+            Some(folder) => {
+                let name = shard.path.file_name().expect("it was opened as a file");
+                folder.join(name)
+            }
+        };
+        if targets.iter().any(|t: &Target<'_>| t.path == path) {
+            let message = "two files of the model have that name, in different folders";
+            return Err(Error::new(Kind::Invalid, "write", path.display(), message)
+                .with_hint("give a --shard-size, and the files get new names"));
+        }
+        targets.push(Target {
+            path,
+            tensors: Vec::new(),
+            metadata: shard.metadata.clone(),
+        });
+    }
+    for tensor in &model.tensors {
+        targets[tensor.file as usize].tensors.push(tensor);
+    }
+    Ok(targets)
+}
+
+/// New files of at most `shard_bytes`, in `folder`.
+fn divided<'a>(model: &'a Model, folder: &Path, shard_bytes: u64) -> Result<Vec<Target<'a>>> {
+    let home = |path: &Path| fs::canonicalize(path).ok();
+    let sources = model.shards.iter().filter_map(|s| home(s.path.parent()?));
+    if home(folder).is_some_and(|folder| sources.into_iter().any(|source| source == folder)) {
+        let message = "the files of the model are in it, and would stay beside the new ones";
+        return Err(
+            Error::new(Kind::Invalid, "write to", folder.display(), message)
+                .with_hint("write to another folder"),
+        );
+    }
+    let mut groups: Vec<(u64, Vec<&Tensor>)> = vec![(0, Vec::new())];
+    for tensor in &model.tensors {
+        let (bytes, group) = groups.last().expect("there is always one");
+        if !group.is_empty() && bytes.saturating_add(tensor.extent.bytes) > shard_bytes {
+            groups.push((0, Vec::new()));
+        }
+        let (bytes, group) = groups.last_mut().expect("there is always one");
+        *bytes += tensor.extent.bytes;
+        group.push(tensor);
+    }
+    let count = groups.len();
+    let metadata = shared_metadata(model);
+    let target = |(number, (_, tensors)): (usize, (u64, Vec<&'a Tensor>))| {
+        let name = match count {
+            1 => "model.safetensors".to_owned(),
+            _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+        };
+        Target {
+            path: folder.join(name),
+            tensors,
+            metadata: metadata.clone(),
+        }
+    };
+    Ok(groups.into_iter().enumerate().map(target).collect())
+}
+
+/// What all files of a model say alike.
+fn shared_metadata(model: &Model) -> BTreeMap<String, String> {
+    let mut shards = model.shards.iter();
+    let mut shared = shards
+        .next()
+        .map(|s| s.metadata.clone())
+        .unwrap_or_default();
+    for shard in shards {
+        shared.retain(|key, value| shard.metadata.get(key) == Some(value));
+    }
+    shared
+}
+
+/// The index of the new files. What the old one said beside is kept.
+fn index(model: &Model, folder: &Path, targets: &[Target<'_>]) -> Result<Draft> {
+    let path = folder.join(INDEX_NAME);
+    let kept = model
+        .index_metadata
+        .as_deref()
+        .map(serde_json::from_str::<Value>);
+    let mut metadata = match kept {
+        Some(Ok(Value::Object(map))) => map,
+        _ => Map::new(),
+    };
+    metadata.insert("total_size".to_owned(), json!(model.bytes()));
+    let mut places: BTreeMap<&str, String> = BTreeMap::new();
+    for target in targets {
+        let name = target.path.file_name().expect("it was made from a name");
+        for tensor in &target.tensors {
+            places.insert(&tensor.name, name.to_string_lossy().into_owned());
+        }
+    }
+    let value = json!({ "metadata": metadata, "weight_map": places });
+    let text = format!("{value:#}\n");
+    let draft = Draft::new(&path, text.len() as u64)?;
+    let file = draft.file();
+    file.write_all_at(0, text.as_bytes())?;
+    // A draft is made as long as whole pages.
+    file.truncate(text.len() as u64)?;
+    file.sync()?;
+    Ok(draft)
+}

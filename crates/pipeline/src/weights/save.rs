@@ -1,0 +1,191 @@
+//! Saving: tensors from a region, or from slices of the program's own memory, into a file that
+//! appears when it is whole.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
+use straightway_io::{Draft, Executor, File, Job, Progress, Region, draft};
+
+use super::{
+    Dtype, Placed, Shape,
+    outline::{Entry, Outline},
+    tensor::quoted,
+};
+
+/// What is gathered in memory before it is written: large enough for the sync after each to be
+/// nothing, small beside any model.
+pub(crate) const WINDOW_BYTES: u64 = 64 << 20;
+
+/// Saves weights.
+#[derive(Clone, Debug)]
+pub struct Saver {
+    /// What runs the jobs.
+    pub executor: Arc<Executor>,
+    /// Which route the bytes are to take.
+    pub choice: Choice,
+    /// How far it has come.
+    pub progress: Arc<Progress>,
+}
+
+/// A tensor in the program's own memory.
+#[derive(Clone, Debug)]
+pub struct Held<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// What its elements are.
+    pub dtype: Dtype,
+    /// How long it is along each dimension; rows follow each other.
+    pub shape: Shape,
+    /// Its bytes, little-endian.
+    pub bytes: &'a [u8],
+}
+
+impl Saver {
+    /// A saver that takes the straightest route.
+    pub fn new(executor: Arc<Executor>) -> Self {
+        Self {
+            executor,
+            choice: Choice::Auto,
+            progress: Arc::default(),
+        }
+    }
+
+    /// Writes tensors of a region to a file.
+    pub fn save(
+        &self,
+        path: &Path,
+        region: &Arc<Region>,
+        tensors: &[Placed],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Receipt> {
+        let is_outside = |t: &&Placed| {
+            t.at.checked_add(t.bytes)
+                .is_none_or(|end| end > region.bytes())
+        };
+        if let Some(outside) = tensors.iter().find(is_outside) {
+            let message = format!("tensor {} is not inside the region", quoted(&outside.name));
+            return Err(Error::new(Kind::Invalid, "write", path.display(), message));
+        }
+        let entries: Vec<_> = tensors.iter().map(Entry::from).collect();
+        let outline = Outline::new(path, &entries, metadata)?;
+        let draft = begin(path, &outline)?;
+        let at = |number: usize| tensors[number].at;
+        let job = self.write(region, draft.file(), moves(&outline, at))?;
+        let receipt = self.executor.run(job)?;
+        draft.commit()?;
+        Ok(receipt)
+    }
+
+    /// Writes tensors in the program's own memory to a file, through a window of some megabytes.
+    pub fn save_held(
+        &self,
+        path: &Path,
+        tensors: &[Held<'_>],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Receipt> {
+        let entries: Vec<_> = tensors.iter().map(Entry::from).collect();
+        let outline = Outline::new(path, &entries, metadata)?;
+        let draft = begin(path, &outline)?;
+        let mut region = Arc::new(Region::host(WINDOW_BYTES.min(outline.data().bytes))?);
+        let jobs = windows(outline.data()).map(|window| {
+            let memory = Arc::get_mut(&mut region).expect("the transfer before it is over");
+            fill(memory.as_mut_slice(), &outline, window, tensors);
+            let job = self.write(&region, draft.file(), vec![whole(window)])?;
+            Ok((job, || Ok(())))
+        });
+        let receipt = self.executor.run_all(jobs)?;
+        draft.commit()?;
+        Ok(receipt)
+    }
+
+    /// A job that writes parts of `region` to a file in the making.
+    pub(crate) fn write(
+        &self,
+        region: &Arc<Region>,
+        file: &Arc<File>,
+        moves: Vec<Move>,
+    ) -> Result<Job> {
+        let files = vec![Arc::clone(file)];
+        let job = Job::write(region, files, moves, self.choice, self.executor.settings())?;
+        Ok(job.with_progress(&self.progress))
+    }
+}
+
+impl<'a> From<&'a Placed> for Entry<'a> {
+    fn from(tensor: &'a Placed) -> Self {
+        Self {
+            name: &tensor.name,
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            bytes: tensor.bytes,
+        }
+    }
+}
+
+impl<'a> From<&'a Held<'_>> for Entry<'a> {
+    fn from(tensor: &'a Held<'_>) -> Self {
+        Self {
+            name: tensor.name,
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            bytes: tensor.bytes.len() as u64,
+        }
+    }
+}
+
+/// Begins a file: room for all of it, and its header.
+pub(crate) fn begin(path: &Path, outline: &Outline) -> Result<Draft> {
+    draft::sweep(draft::folder_of(path));
+    let draft = Draft::new(path, outline.bytes)?;
+    // The job that writes the data makes the header durable too: it syncs the file.
+    draft.file().write_all_at(0, &outline.header)?;
+    Ok(draft)
+}
+
+/// Parts of a file that are written one after the other. There is always one, if only to give a file
+/// without data its length.
+pub(crate) fn windows(data: Extent) -> impl Iterator<Item = Extent> {
+    let count = data.bytes.div_ceil(WINDOW_BYTES).max(1);
+    (0..count).map(move |number| {
+        let start = data.offset + number * WINDOW_BYTES;
+        Extent::between(start, data.end().min(start + WINDOW_BYTES))
+    })
+}
+
+/// The move of a whole window from the start of a region.
+pub(crate) fn whole(window: Extent) -> Move {
+    Move {
+        object: 0,
+        extent: window,
+        at: 0,
+    }
+}
+
+/// Moves of tensors that are at `at` in a region; neighbours on both sides are one.
+fn moves(outline: &Outline, at: impl Fn(usize) -> u64) -> Vec<Move> {
+    let mut moves: Vec<Move> = Vec::new();
+    for &(number, extent) in &outline.places {
+        let at = at(number);
+        match moves.last_mut() {
+            Some(last) if last.at + last.extent.bytes == at => last.extent.bytes += extent.bytes,
+            _ => moves.push(Move {
+                object: 0,
+                extent,
+                at,
+            }),
+        }
+    }
+    moves
+}
+
+/// Copies the bytes of a window of the file to the start of `memory`.
+fn fill(memory: &mut [u8], outline: &Outline, window: Extent, tensors: &[Held<'_>]) {
+    let index = |bytes: u64| usize::try_from(bytes).expect("a window fits into memory");
+    for (number, extent) in outline.within(window) {
+        let part = extent.intersection(window);
+        let from = index(part.offset - extent.offset);
+        let to = index(part.offset - window.offset);
+        let bytes = index(part.bytes);
+        memory[to..to + bytes].copy_from_slice(&tensors[number].bytes[from..from + bytes]);
+    }
+}

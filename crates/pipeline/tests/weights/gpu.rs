@@ -1,0 +1,116 @@
+//! Loads into the memory of a GPU, over the stand-in, and back out of it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use straightway_core::{Choice, Place, Route};
+use straightway_io::Executor;
+use straightway_pipeline::weights::{
+    Filters, LARGE_ALIGN_BYTES, Loader, Model, Saver, Selection, Slice,
+};
+use straightway_standin::Standin;
+
+use crate::fixture::{
+    assert_loads, assert_same, evict, folder, loader, seen, small, weights, write,
+};
+
+const GPU: Place = Place::Gpu(0);
+
+#[test]
+fn every_tensor_arrives_on_a_gpu_aligned_however_late_copies_are() {
+    for seed in 0..4 {
+        Standin::run(&format!("seed={seed} delay_us_max=300"), |standin| {
+            let folder = folder();
+            let path = folder.path().join("model.safetensors");
+            let all = weights(&[
+                ("a", &[700, 1001]),
+                ("b", &[5]),
+                ("c", &[1024, 600]),
+                ("d", &[900, 999]),
+            ]);
+            write(&path, &all);
+            let model = Model::open(&path).unwrap();
+            for choice in [Choice::Auto, Choice::Only(Route::Buffered)] {
+                evict(&model);
+                let loader = Loader { choice, ..loader() };
+                let mut loaded = loader.load(&model, &Selection::all(&model), GPU).unwrap();
+                assert_same(&seen(&mut loaded), &all);
+                for tensor in loaded.tensors.iter().filter(|t| t.bytes >= 1 << 20) {
+                    assert_eq!(tensor.at % LARGE_ALIGN_BYTES, 0);
+                }
+                assert!(loaded.region.bytes() < model.bytes() + 1024);
+            }
+            standin.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn slices_of_inner_dimensions_arrive_on_a_gpu() {
+    Standin::run("seed=1 delay_us_max=200", |standin| {
+        let folder = folder();
+        let path = folder.path().join("model.safetensors");
+        let all = weights(&[("a", &[64, 96]), ("b", &[32, 4, 10])]);
+        write(&path, &all);
+        let model = Model::open(&path).unwrap();
+        let slices: [Slice; 1] = ["1:1/2".parse().unwrap()];
+        let selection = Selection::new(&model, &Filters::default(), &slices).unwrap();
+        for is_cold in [true, false] {
+            if is_cold {
+                evict(&model);
+            }
+            let mut on_gpu = loader().load(&model, &selection, GPU).unwrap();
+            let mut on_host = loader().load(&model, &selection, Place::Host).unwrap();
+            assert_eq!(seen(&mut on_gpu), seen(&mut on_host));
+        }
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn what_is_on_a_gpu_is_saved_as_it_is() {
+    Standin::run("seed=2 delay_us_max=200", |standin| {
+        let folder = folder();
+        let path = folder.path().join("model.safetensors");
+        let all = weights(&[("a", &[700, 301]), ("b", &[5]), ("c", &[300, 600])]);
+        write(&path, &all);
+        let model = Model::open(&path).unwrap();
+        let executor = Arc::new(Executor::new(small()).unwrap());
+        let loader = Loader::new(Arc::clone(&executor));
+        let loaded = loader.load(&model, &Selection::all(&model), GPU).unwrap();
+        let copy = folder.path().join("copy.safetensors");
+        let saver = Saver::new(executor);
+        saver
+            .save(&copy, &loaded.region, &loaded.tensors, &BTreeMap::new())
+            .unwrap();
+        assert_loads(&copy, &all);
+        drop((loaded, loader, saver));
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn a_copy_that_fails_gives_an_error_and_no_weights() {
+    Standin::run("seed=3 fail=cuMemcpyHtoDAsync_v2:3:700", |_| {
+        let folder = folder();
+        let path = folder.path().join("model.safetensors");
+        write(&path, &weights(&[("a", &[700, 301])]));
+        let model = Model::open(&path).unwrap();
+        loader()
+            .load(&model, &Selection::all(&model), GPU)
+            .unwrap_err();
+    });
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_an_error_before_anything_is_read() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &weights(&[("a", &[7])]));
+    let model = Model::open(&path).unwrap();
+    let loader = loader();
+    let far = Place::Gpu(4_000_000);
+    loader
+        .load(&model, &Selection::all(&model), far)
+        .unwrap_err();
+    assert_eq!(loader.progress.moved_bytes(), 0);
+}

@@ -1,0 +1,415 @@
+//! Loads into host memory: every route, filters and slices, files that change meanwhile.
+
+use std::{fs, path::Path, sync::Arc};
+
+use proptest::prelude::*;
+use straightway_core::{Choice, Kind, Leg, Place, Rate, Route};
+use straightway_io::{Executor, Settings};
+use straightway_pipeline::{
+    verify::verify_loaded,
+    weights::{Filters, Loader, Model, Part, Pick, Rectangle, Selection, Shape, Slice},
+};
+
+use crate::fixture::{
+    Weights, assert_loads, assert_same, evict, folder, loader, seen, small, weights, write,
+};
+
+/// Some tensors, large and small, and one without elements.
+fn some() -> Weights {
+    weights(&[
+        ("lm_head.weight", &[300, 512]),
+        ("layers.0.q.weight", &[64, 96]),
+        ("layers.0.q.bias", &[64]),
+        ("layers.1.q.weight", &[1024, 1024]),
+        ("layers.1.q.bias", &[7]),
+        ("nothing", &[0, 5]),
+        ("scalar", &[]),
+    ])
+}
+
+fn filtered(
+    model: &Model,
+    filters: &[&str],
+    slices: &[&str],
+) -> straightway_core::Result<Selection> {
+    let filters: Filters = filters.iter().map(|f| f.parse().unwrap()).collect();
+    let slices: Vec<Slice> = slices.iter().map(|s| s.parse().unwrap()).collect();
+    Selection::new(model, &filters, &slices)
+}
+
+fn choices(model: &Model) -> Vec<Choice> {
+    let mut choices = vec![Choice::Auto, Choice::Only(Route::Buffered)];
+    if model.shards[0].open().unwrap().alignment().is_some() {
+        choices.extend([Route::Direct, Route::Staged].map(Choice::Only));
+    } else {
+        eprintln!("skipped: no O_DIRECT here");
+    }
+    choices
+}
+
+#[test]
+fn every_tensor_arrives_by_every_route_from_the_drive_and_from_the_page_cache() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    let all = Selection::all(&model);
+    for choice in choices(&model) {
+        for is_cold in [true, false] {
+            if is_cold {
+                evict(&model);
+            } else {
+                fs::read(&path).unwrap();
+            }
+            let loader = Loader { choice, ..loader() };
+            let mut loaded = loader.load(&model, &all, Place::Host).unwrap();
+            assert_same(&seen(&mut loaded), &some());
+            assert_eq!(loaded.receipt.bytes, model.bytes());
+            if let Choice::Only(Route::Buffered) = choice {
+                let bytes = loaded.receipt.bytes_by(Leg::Read, Route::Buffered);
+                assert_eq!(bytes, model.bytes());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_in_memory_without_o_direct_arrives() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("skipped: no /dev/shm");
+        return;
+    };
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    assert_loads(&path, &some());
+}
+
+#[test]
+fn what_is_large_goes_straight_to_its_place_where_the_file_is_aligned_or_not() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    if model.shards[0].open().unwrap().alignment().is_none() {
+        eprintln!("skipped: no O_DIRECT here");
+        return;
+    }
+    assert_ne!(
+        model.shards[0].data_offset % 4096,
+        0,
+        "as other writers have it"
+    );
+    evict(&model);
+    let loaded = loader()
+        .load(&model, &Selection::all(&model), Place::Host)
+        .unwrap();
+    let direct = loaded.receipt.bytes_by(Leg::Read, Route::Direct);
+    assert!(direct > model.bytes() * 9 / 10, "{}", loaded.receipt);
+}
+
+#[test]
+fn filters_skip_the_io_and_not_only_the_result() {
+    let folder = folder();
+    let path = folder.path();
+    let mut all = some();
+    let second = all.split_off("lm_head.weight");
+    write(&path.join("1.safetensors"), &all);
+    write(&path.join("2.safetensors"), &second);
+    let model = Model::open(path).unwrap();
+    evict(&model);
+    // A file from which nothing is wanted is not even opened.
+    fs::remove_file(path.join("2.safetensors")).unwrap();
+    let selection = filtered(&model, &["regex:^layers\\.0", "layers.1.q.bias"], &[]).unwrap();
+    let mut loaded = loader().load(&model, &selection, Place::Host).unwrap();
+    all.remove("layers.1.q.weight");
+    assert_same(&seen(&mut loaded), &all);
+    assert!(
+        loaded.receipt.storage_bytes < 64 << 10,
+        "{}",
+        loaded.receipt
+    );
+    let error = filtered(&model, &["layers.2.q.bias"], &[]).unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    assert!(filtered(&model, &["nothing.*"], &[]).is_err());
+}
+
+#[test]
+fn a_rank_reads_little_more_than_its_share_from_the_drive() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    let all = weights(&[
+        ("a", &[4096, 512]),
+        ("b", &[1024, 1000]),
+        ("c", &[8192, 128]),
+    ]);
+    write(&path, &all);
+    let model = Model::open(&path).unwrap();
+    let selection = filtered(&model, &[], &["0:3/8"]).unwrap();
+    assert_eq!(selection.bytes(), model.bytes() / 8);
+    evict(&model);
+    let mut loaded = loader().load(&model, &selection, Place::Host).unwrap();
+    let read = loaded.receipt.storage_bytes as f64;
+    assert!(
+        read <= 1.05 * selection.bytes() as f64,
+        "{}",
+        loaded.receipt
+    );
+    let seen = seen(&mut loaded);
+    for (name, (_, _, bytes)) in &all {
+        let share = bytes.len() / 8;
+        assert!(seen[name] == bytes[3 * share..4 * share], "{name}");
+    }
+}
+
+#[test]
+fn ranks_divide_what_they_can_and_keep_what_has_no_such_dimension() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    let error = filtered(&model, &[], &["0:0/8"]).unwrap_err().to_string();
+    assert!(
+        error.contains("which does not divide by 8 ranks"),
+        "{error}"
+    );
+    let uneven = |rank| Slice {
+        filter: None,
+        dim: 0,
+        part: Part::RankUneven { rank, of: 8 },
+    };
+    let mut bytes = 0;
+    for rank in 0..8 {
+        let slices = [uneven(rank)];
+        let selection = Selection::new(&model, &Filters::default(), &slices).unwrap();
+        // The scalar is everybody's.
+        bytes += selection.bytes() - 2;
+    }
+    assert_eq!(bytes, model.bytes() - 2);
+    // A range asks for what is not there.
+    let error = filtered(&model, &["scalar"], &["0:0..1"])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("it has 0 dimensions, and none is 0"),
+        "{error}"
+    );
+    let error = filtered(&model, &[], &["*.bias@1:0/2"])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("it has 1 dimensions, and none is 1"),
+        "{error}"
+    );
+}
+
+/// The bytes of a part of a tensor, element by element.
+fn naive(shape: &Shape, part: &Rectangle, width: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut taken = Vec::new();
+    for (element, bytes) in bytes.chunks(width).enumerate() {
+        let mut rest = element as u64;
+        let is_inside = (0..shape.len()).rev().all(|dim| {
+            let index = rest % shape[dim];
+            rest /= shape[dim];
+            let start = part.offsets()[dim];
+            (start..start + part.lengths()[dim]).contains(&index)
+        });
+        if is_inside {
+            taken.extend_from_slice(bytes);
+        }
+    }
+    taken
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_slice_along_any_dimensions_is_what_a_naive_walk_takes(
+        dims in prop::collection::vec((1_u64..24, any::<[prop::sample::Index; 2]>()), 1..5),
+        route in prop::sample::select(&[Choice::Auto, Choice::Only(Route::Buffered)][..]),
+    ) {
+        let folder = folder();
+        let path = folder.path().join("model.safetensors");
+        let shape: Vec<_> = dims.iter().map(|(len, _)| *len as usize).collect();
+        let all = weights(&[("before", &[3, 3]), ("t", &shape), ("zzz", &[5])]);
+        write(&path, &all);
+        let model = Model::open(&path).unwrap();
+        let tensor = model.tensor("t").unwrap();
+        let bounds = |(len, ends): &(u64, [prop::sample::Index; 2])| {
+            let mut ends = ends.map(|end| end.index(*len as usize + 1) as u64);
+            ends.sort_unstable();
+            ends
+        };
+        let ends: Vec<_> = dims.iter().map(bounds).collect();
+        let offsets = ends.iter().map(|e| e[0]).collect();
+        let lengths = ends.iter().map(|e| e[1] - e[0]).collect();
+        let part = Rectangle::new("t", &tensor.shape, offsets, lengths).unwrap();
+        let pick = Pick {
+            tensor: model.number("t").unwrap() as u32,
+            part: Some(Box::new(part.clone())),
+        };
+        let selection = Selection::of(&model, vec![pick]).unwrap();
+        if route == Choice::Auto {
+            evict(&model);
+        }
+        let loader = Loader { choice: route, ..loader() };
+        let mut loaded = loader.load(&model, &selection, Place::Host).unwrap();
+        prop_assert_eq!(&loaded.tensors[0].shape, part.lengths());
+        prop_assert!(seen(&mut loaded)["t"] == naive(&tensor.shape, &part, 2, &all["t"].2));
+    }
+}
+
+#[test]
+fn elements_of_less_than_a_byte_are_cut_on_whole_bytes_only() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    let mut all = Weights::new();
+    let bytes: Vec<u8> = (0..16).collect();
+    all.insert("t".to_owned(), (safetensors::Dtype::F4, vec![4, 8], bytes));
+    write(&path, &all);
+    let model = Model::open(&path).unwrap();
+    let selection = filtered(&model, &[], &["1:2..6"]).unwrap();
+    let mut loaded = loader().load(&model, &selection, Place::Host).unwrap();
+    assert_eq!(seen(&mut loaded)["t"], [1, 2, 5, 6, 9, 10, 13, 14]);
+    let error = filtered(&model, &[], &["1:1..6"]).unwrap_err().to_string();
+    assert!(
+        error.contains("a part of F4 begins or ends inside a byte"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_model_of_more_files_than_may_be_open_at_once_is_one_transfer() {
+    let folder = folder();
+    let mut all = Weights::new();
+    for file in 0..300 {
+        let name = format!("t{file:03}");
+        let one = weights(&[(&name, &[17, 10])]);
+        write(&folder.path().join(format!("{file:03}.safetensors")), &one);
+        all.extend(one);
+    }
+    let model = Model::open(folder.path()).unwrap();
+    let mut loaded = loader()
+        .load(&model, &Selection::all(&model), Place::Host)
+        .unwrap();
+    assert_eq!(loaded.receipt.bytes, 300 * 340);
+    assert_same(&seen(&mut loaded), &all);
+}
+
+#[test]
+fn a_file_that_is_replaced_after_its_header_was_read_is_refused() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    write(&path, &some());
+    let error = loader()
+        .load(&model, &Selection::all(&model), Place::Host)
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(
+        error
+            .to_string()
+            .contains("model.safetensors: it was replaced"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_that_is_truncated_while_it_is_loaded_gives_no_receipt() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &weights(&[("a", &[4 << 20])]));
+    let model = Model::open(&path).unwrap();
+    for choice in [Choice::Auto, Choice::Only(Route::Buffered)] {
+        write(&path, &weights(&[("a", &[4 << 20])]));
+        let slow = Settings {
+            rate_max: Some(Rate(16e6)),
+            ..small()
+        };
+        let loader = Loader {
+            choice,
+            ..Loader::new(Arc::new(Executor::new(slow).unwrap()))
+        };
+        let model = Model::open(&model.path).unwrap();
+        evict(&model);
+        let prepared = loader
+            .prepare(&model, &Selection::all(&model), Place::Host)
+            .unwrap();
+        let running = std::thread::spawn(move || prepared.run());
+        while loader.progress.moved_bytes() < 64 << 10 {
+            std::thread::yield_now();
+        }
+        truncate(&path, 4 << 20);
+        let error = running.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+        assert!(error.to_string().contains("model.safetensors"), "{error}");
+    }
+}
+
+fn truncate(path: &Path, bytes: u64) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(bytes).unwrap();
+}
+
+#[test]
+fn a_load_that_is_cancelled_says_so() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    let loader = loader();
+    loader.progress.cancel();
+    let error = loader
+        .load(&model, &Selection::all(&model), Place::Host)
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Cancelled);
+}
+
+#[test]
+fn a_byte_that_changed_in_memory_is_found_by_reading_again() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    for slices in [&[][..], &["1:0..5"][..]] {
+        let selection = filtered(&model, &["*.weight"], slices).unwrap();
+        let loader = loader();
+        let layout = loader.layout(&model, &selection, Place::Host);
+        let mut loaded = loader.load(&model, &selection, Place::Host).unwrap();
+        verify_loaded(&loader, &model, &layout, &mut loaded).unwrap();
+        let last = loaded.tensors.last().unwrap().clone();
+        let region = Arc::get_mut(&mut loaded.region).unwrap();
+        region.as_mut_slice()[(last.at + last.bytes) as usize - 1] ^= 1;
+        let error = verify_loaded(&loader, &model, &layout, &mut loaded).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert!(
+            error
+                .to_string()
+                .contains("differs when it is read by another"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn what_a_load_would_do_is_what_it_does() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    let all = Selection::all(&model);
+    for is_cold in [true, false] {
+        if is_cold {
+            evict(&model);
+        } else {
+            fs::read(&path).unwrap();
+        }
+        let loader = loader();
+        let foreseen = loader.inspect(&model, &all, Place::Host).unwrap();
+        let loaded = loader.load(&model, &all, Place::Host).unwrap();
+        assert_eq!(foreseen.routes, loaded.receipt.routes);
+        assert_eq!(foreseen.region_bytes, loaded.region.bytes());
+        assert_eq!(foreseen.tensors.len(), model.tensors.len());
+    }
+}

@@ -1,0 +1,214 @@
+//! Saves and rewrites: files that others read, that begin on a page, and that are there whole or not
+//! at all.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use straightway_core::{Kind, Leg, Place};
+use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
+use straightway_pipeline::weights::{Dtype, Held, Model, Saver, Selection, Shape};
+
+use crate::fixture::{Weights, assert_loads, folder, loader, small, weights, write};
+
+fn saver() -> Saver {
+    Saver::new(loader().executor)
+}
+
+fn some() -> Weights {
+    weights(&[
+        ("a", &[500, 512]),
+        ("b", &[3]),
+        ("c", &[1000, 300]),
+        ("d", &[0]),
+    ])
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_was_loaded_is_saved_as_it_was() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    let loaded = loader()
+        .load(&model, &Selection::all(&model), Place::Host)
+        .unwrap();
+    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    let copy = folder.path().join("copy.safetensors");
+    let receipt = saver()
+        .save(&copy, &loaded.region, &loaded.tensors, &metadata)
+        .unwrap();
+    assert_eq!(receipt.bytes, model.bytes());
+    assert_loads(&copy, &some());
+    let copy = Model::open(&copy).unwrap();
+    assert_eq!(copy.shards[0].metadata, metadata);
+    assert_eq!(copy.shards[0].data_offset % 4096, 0);
+}
+
+#[test]
+fn more_than_a_window_is_saved_whole() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    let all = weights(&[("a", &[40 << 20]), ("b", &[999]), ("c", &[1 << 20])]);
+    let held: Vec<_> = all
+        .iter()
+        .map(|(name, (_, shape, bytes))| Held {
+            name,
+            dtype: Dtype::Bf16,
+            shape: shape.iter().map(|n| *n as u64).collect(),
+            bytes,
+        })
+        .collect();
+    saver().save_held(&path, &held, &BTreeMap::new()).unwrap();
+    assert_loads(&path, &all);
+}
+
+#[test]
+fn what_no_reader_would_take_is_not_written() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    let held = |name, len: u64| Held {
+        name,
+        dtype: Dtype::F32,
+        shape: Shape::from(&[len][..]),
+        bytes: &[0; 8],
+    };
+    for (tensors, words) in [
+        (vec![held("a", 3)], "tensor \"a\" has 8 bytes"),
+        (
+            vec![held("a", 2), held("a", 2)],
+            "two tensors are called \"a\"",
+        ),
+        (vec![held("__metadata__", 2)], "no tensor may be called"),
+    ] {
+        let error = saver()
+            .save_held(&path, &tensors, &BTreeMap::new())
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn a_model_is_rewritten_on_pages_with_its_index_and_what_stands_beside() {
+    let folder = folder();
+    let (source, target) = (folder.path().join("from"), folder.path().join("to"));
+    fs::create_dir(&source).unwrap();
+    let mut all = some();
+    let second = all.split_off("b");
+    write(&source.join("x-1.safetensors"), &all);
+    write(&source.join("x-2.safetensors"), &second);
+    let index = "{\"metadata\":{\"total_size\":1,\"author\":\"me\"},\"weight_map\":{\"a\":\"x-1.safetensors\",\"b\":\"x-2.safetensors\"}}";
+    fs::write(source.join("model.safetensors.index.json"), index).unwrap();
+    let model = Model::open(&source).unwrap();
+    let receipt = saver().rewrite(&model, &target, None).unwrap();
+    assert_eq!(receipt.bytes, model.bytes());
+    for leg in [Leg::Read, Leg::Write] {
+        let moved = receipt.routes.iter().filter(|r| r.leg == leg);
+        assert_eq!(moved.map(|r| r.bytes).sum::<u64>(), model.bytes());
+    }
+    assert_eq!(
+        names(&target),
+        [
+            "model.safetensors.index.json",
+            "x-1.safetensors",
+            "x-2.safetensors"
+        ]
+    );
+    assert_loads(&target, &some());
+    let rewritten = Model::open(&target).unwrap();
+    assert!(rewritten.shards.iter().all(|s| s.data_offset % 4096 == 0));
+    let said: serde_json::Value =
+        serde_json::from_str(rewritten.index_metadata.as_deref().unwrap()).unwrap();
+    assert_eq!(
+        said,
+        serde_json::json!({"total_size": model.bytes(), "author": "me"})
+    );
+}
+
+#[test]
+fn a_model_is_divided_among_files_of_a_size_and_put_together_again() {
+    let folder = folder();
+    let (one, parts, whole) = (
+        folder.path().join("one.safetensors"),
+        folder.path().join("parts"),
+        folder.path().join("whole"),
+    );
+    write(&one, &some());
+    let model = Model::open(&one).unwrap();
+    saver().rewrite(&model, &parts, Some(600_000)).unwrap();
+    assert_eq!(
+        names(&parts),
+        [
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+        ]
+    );
+    assert_loads(&parts, &some());
+    let model = Model::open(&parts).unwrap();
+    saver().rewrite(&model, &whole, Some(u64::MAX)).unwrap();
+    assert_loads(&whole.join("model.safetensors"), &some());
+    let error = saver().rewrite(&model, &parts, Some(1000)).unwrap_err();
+    assert!(
+        error.to_string().contains("would stay beside the new ones"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_is_rewritten_in_its_own_place() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &some());
+    let model = Model::open(&path).unwrap();
+    saver().rewrite(&model, &path, None).unwrap();
+    assert_loads(&path, &some());
+    assert_eq!(Model::open(&path).unwrap().shards[0].data_offset % 4096, 0);
+    assert_eq!(names(folder.path()), ["model.safetensors"]);
+}
+
+#[test]
+fn a_rewrite_that_fails_leaves_nothing_and_what_was_there_before() {
+    let folder = folder();
+    let (source, target) = (folder.path().join("from"), folder.path().join("to"));
+    fs::create_dir(&source).unwrap();
+    write(
+        &source.join("1.safetensors"),
+        &weights(&[("a", &[500, 512])]),
+    );
+    write(
+        &source.join("2.safetensors"),
+        &weights(&[("b", &[500, 512])]),
+    );
+    let model = Model::open(&source).unwrap();
+    saver().rewrite(&model, &target, None).unwrap();
+    let before: Vec<_> = names(&target)
+        .iter()
+        .map(|n| fs::read(target.join(n)).unwrap())
+        .collect();
+    let broken = Settings {
+        faults: Some(Faults {
+            seed: 3,
+            error_per_mille: 200,
+            error_code: 5,
+            ..Faults::default()
+        }),
+        ..small()
+    };
+    let saver = Saver::new(Arc::new(Executor::new(broken).unwrap()));
+    saver.rewrite(&model, &target, None).unwrap_err();
+    let after: Vec<_> = names(&target)
+        .iter()
+        .map(|n| fs::read(target.join(n)).unwrap())
+        .collect();
+    assert!(before == after);
+}
