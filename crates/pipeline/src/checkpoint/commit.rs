@@ -12,14 +12,14 @@ use std::{
 };
 
 use straightway_core::{Error, Kind, Result};
-use straightway_io::{Draft, Progress};
+use straightway_io::{Draft, Progress, draft::sync_folder};
 
 use super::{
     manifest::{Manifest, read_bounded},
     name::{Attempt, MANIFEST, part_file},
     parity,
     part::{Part, merge},
-    store::{Store, remove_folder, rename_new, sync_folder},
+    store::{Store, remove_folder, rename_new},
 };
 
 /// How often the folder is looked at: soon at first, as ranks mostly end together.
@@ -121,12 +121,7 @@ impl Store {
     /// Checks that the files of all shards are there and as long as they must be.
     fn check_files(&self, path: &Path, manifest: &Manifest) -> Result<()> {
         for shard in &manifest.shards {
-            let own = |number: usize| {
-                let place = shard.place(manifest.step, number, manifest.chunk_bytes);
-                let is_own = place.step == manifest.step && place.file == shard.file;
-                is_own.then_some(place.offset + place.bytes)
-            };
-            let wanted = (0..shard.chunks.len()).filter_map(own).max().unwrap_or(0);
+            let wanted = manifest.file_bytes(shard);
             let file = path.join(&shard.file);
             let found = fs::metadata(&file).map_err(|e| Error::os("open", file.display(), e))?;
             if found.len() != wanted {

@@ -203,6 +203,15 @@ impl Manifest {
         steps
     }
 
+    /// How long the file of one of its shards is.
+    pub(crate) fn file_bytes(&self, shard: &ShardRecord) -> u64 {
+        let Some(stored) = &shard.stored else {
+            return shard.bytes;
+        };
+        let own = stored.iter().filter(|s| s.step == self.step && s.file == shard.file);
+        own.map(|s| s.offset + s.bytes).max().unwrap_or(0)
+    }
+
     /// How many bytes of shards were written for this step: less than its image where it refers to
     /// others or is compressed.
     pub fn written_bytes(&self) -> u64 {

@@ -62,7 +62,7 @@ pub(crate) fn is_file_name(name: &str) -> bool {
 pub struct Attempt {
     /// The step that is saved.
     pub step: u64,
-    /// The run of the job: [`check_run`] says what it may be.
+    /// The run of the job: letters, digits, `_` and `-`.
     pub run: String,
     /// Counts the saves of the run.
     pub sequence: u64,
@@ -93,7 +93,7 @@ impl Attempt {
 }
 
 /// Refuses what cannot be the name of a run.
-pub fn check_run(run: &str) -> Result<()> {
+pub(crate) fn check_run(run: &str) -> Result<()> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if !run.is_empty() && run.len() <= RUN_CHARS_MAX && run.chars().all(fits) {
         return Ok(());
@@ -104,7 +104,7 @@ pub fn check_run(run: &str) -> Result<()> {
 }
 
 /// Refuses what cannot be a step.
-pub fn check_step(step: u64) -> Result<()> {
+pub(crate) fn check_step(step: u64) -> Result<()> {
     if step < STEP_MAX {
         return Ok(());
     }

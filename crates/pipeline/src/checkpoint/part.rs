@@ -127,7 +127,7 @@ pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
         let message = format!("tensor {name} is not whole: some of it is in no rank's state");
         return Err(refuse(&target, message));
     }
-    let manifest = Manifest::unchecked(
+    let mut manifest = Manifest::unchecked(
         &first.attempt,
         first.world,
         first.chunk_bytes,
@@ -135,8 +135,8 @@ pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
         tensors,
         parts.iter().map(|p| p.shard.clone()).collect(),
     );
-    let parent = parts.iter().find_map(|p| p.parent);
-    Manifest { parent, ..manifest }
+    manifest.parent = parts.iter().find_map(|p| p.parent);
+    manifest
         .checked(&target)
         .map_err(|e| refuse(&target, e.to_string()))
 }

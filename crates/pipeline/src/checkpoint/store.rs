@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{Mode, OFlags, RenameFlags, fsync, open, renameat_with},
+    fs::{RenameFlags, renameat, renameat_with},
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
@@ -137,35 +137,16 @@ pub(crate) fn remove_folder(path: &Path) -> Result<()> {
 /// Gives a folder another name, which nothing may have yet.
 pub(crate) fn rename_new(from: &Path, to: &Path) -> Result<()> {
     let root = rustix::fs::CWD;
-    let renamed = renameat_with(root, from, root, to, RenameFlags::NOREPLACE);
-    let renamed = match renamed {
+    let renamed = match renameat_with(root, from, root, to, RenameFlags::NOREPLACE) {
         // Some network file systems lack the flag. A folder that is not empty is safe from a rename
         // without it, and a step's never is.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if !to.exists() => {
-            fs::rename(from, to).map_err(|e| Error::os("rename", to.display(), e))
-        }
-        renamed => renamed.map_err(|e| Error::os("rename", to.display(), e.into())),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => renameat(root, from, root, to),
+        renamed => renamed,
     };
-    renamed.map_err(|error| match error.os_code() {
-        Some(code) if is_taken(code) => {
+    renamed.map_err(|errno| match errno {
+        Errno::EXIST | Errno::NOTEMPTY => {
             Error::new(Kind::Invalid, "create", to.display(), "it exists already")
         }
-        _ => error,
+        _ => Error::os("rename", to.display(), errno.into()),
     })
-}
-
-fn is_taken(code: i32) -> bool {
-    [Errno::EXIST, Errno::NOTEMPTY, Errno::INVAL]
-        .iter()
-        .any(|errno| errno.raw_os_error() == code)
-}
-
-/// Makes the names in a folder durable.
-pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match open(folder, flags, Mode::empty()).and_then(fsync) {
-        // Some network file systems do not sync folders; names are durable there by themselves.
-        Ok(()) | Err(Errno::INVAL) => Ok(()),
-        Err(errno) => Err(Error::os("sync", folder.display(), errno.into())),
-    }
 }

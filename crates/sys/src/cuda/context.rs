@@ -88,6 +88,7 @@ impl Context {
         code.error(self.api(), operation, self.device())
     }
 
+    /// Whether both are one.
     pub fn is_same(&self, other: &Self) -> bool {
         self.0.raw == other.0.raw
     }
