@@ -20,16 +20,27 @@ pub enum Codec {
 /// and higher levels find no more of that.
 const ZSTD_LEVEL: i32 = 1;
 
+/// What compression has to gain: less is not worth unpacking it.
+const GAIN_BYTES_MIN: usize = 4096;
+
 impl Codec {
     /// The chunk compressed; `None` where that gains less than a page, so that it is stored raw.
     pub(crate) fn shrink(self, chunk: &[u8]) -> Option<Vec<u8>> {
-        let room = chunk.len().checked_sub(4096).filter(|room| *room > 0)?;
-        let mut small = vec![0; room];
+        let room = chunk.len().checked_sub(GAIN_BYTES_MIN).filter(|room| *room > 0)?;
+        let mut small = match self {
+            Self::Raw => return None,
+            Self::Zstd => vec![0; room],
+            // It wants room for the worst case, even where that does not come.
+            Self::Lz4 => vec![0; lz4_flex::block::get_maximum_output_size(chunk.len())],
+        };
         let bytes = match self {
             Self::Raw => return None,
             Self::Zstd => zstd::bulk::compress_to_buffer(chunk, &mut small, ZSTD_LEVEL).ok()?,
             Self::Lz4 => lz4_flex::block::compress_into(chunk, &mut small).ok()?,
         };
+        if bytes > room {
+            return None;
+        }
         small.truncate(bytes);
         Some(small)
     }

@@ -4,7 +4,7 @@ use hashbrown::{HashMap, hash_map::Entry};
 use straightway_core::{Error, Kind, Result};
 
 use super::{
-    manifest::{Manifest, PART_SCHEMA, PartWire, RANKS_MAX, Saved, SavedPart, ShardRecord, covers, open},
+    manifest::{Manifest, PART_SCHEMA, PartWire, RANKS_MAX, Saved, SavedPart, ShardRecord, check_tensor, covers, open},
     name::Attempt,
     seal,
 };
@@ -119,13 +119,13 @@ pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
             }
         }
     }
-    if let Some(tensor) = tensors
-        .iter()
-        .find(|t| !covers(&t.parts, t.shape.elements().unwrap_or(0)))
-    {
-        let name = quoted(&tensor.name);
-        let message = format!("tensor {name} is not whole: some of it is in no rank's state");
-        return Err(refuse(&target, message));
+    for tensor in &tensors {
+        check_tensor(tensor).map_err(|why| refuse(&target, why))?;
+        if !covers(&tensor.parts, tensor.shape.elements().unwrap_or(0)) {
+            let name = quoted(&tensor.name);
+            let message = format!("tensor {name} is not whole: some of it is in no rank's state");
+            return Err(refuse(&target, message));
+        }
     }
     let mut manifest = Manifest::unchecked(
         &first.attempt,
