@@ -13,6 +13,7 @@ mod full;
 mod gpu;
 mod housekeeping;
 mod kill;
+mod power;
 mod ranks;
 mod reshard;
 mod save;
