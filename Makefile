@@ -7,7 +7,7 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
-.PHONY: demo test check build setup bench clean
+.PHONY: demo test check build wheel setup bench bench-weights clean
 
 ## Builds, then moves real bytes and shows the receipts: about a minute after the build.
 demo: build
@@ -18,6 +18,7 @@ test: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	tools/test
+	tools/test-python "$(CACHE)"
 
 ## The inner loop: formatted, linted, and the quick tests.
 check:
@@ -28,6 +29,10 @@ check:
 build:
 	cargo build --release -p straightway-cli
 
+## The Python package, for Python 3.10 and later, into dist/.
+wheel:
+	tools/wheel "$$(tools/venv "$(CACHE)/venv")" dist --release
+
 setup:
 	tools/setup
 
@@ -35,6 +40,11 @@ setup:
 bench: build
 	tools/setup fio
 	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/fio.py
+
+## The loaders side by side in host memory, which needs no GPU. With one: see bench/README.md.
+bench-weights: wheel
+	"$(CACHE)/venv/bin/pip" install -q --force-reinstall --no-deps dist/straightway-*.whl
+	"$(CACHE)/venv/bin/python" bench/peers.py --device cpu --bytes 4000000000
 
 clean:
 	rm -rf "$(CACHE)"

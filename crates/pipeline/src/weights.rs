@@ -8,6 +8,7 @@
 //! Nothing here trusts a file. Every figure of a header is checked against the others and against
 //! the file's length before memory is taken for it, and every count has a bound.
 
+mod directory;
 mod dtype;
 mod filter;
 mod header;
@@ -16,6 +17,7 @@ mod inspect;
 mod layout;
 mod load;
 mod model;
+mod name;
 mod outline;
 mod rectangle;
 mod rewrite;
@@ -33,9 +35,10 @@ pub use inspect::{FileFacts, Inspection, TensorFacts};
 pub use layout::{LARGE_ALIGN_BYTES, LARGE_BYTES, Layout, Phase, Placed};
 pub use load::{Loaded, Loader, Prepared};
 pub use model::{FILES_MAX, Model, Shard};
+pub use name::Name;
 pub use rectangle::Rectangle;
 pub use rewrite::REWRITTEN_FILES_MAX;
-pub use save::{Held, Saver};
+pub use save::{Held, Holding, Saver};
 pub use selection::{Pick, RUNS_MAX, Selection};
 pub use shape::{RANK_MAX, Shape};
 pub use slice::{Part, Slice};

@@ -54,11 +54,42 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # The weights of a model
+//!
+//! A safetensors file, a folder or an index becomes a `Model`; what is selected of it goes into one
+//! region by one transfer. See `docs/weights.md`.
+//!
+//! ```
+//! use std::{collections::BTreeMap, sync::Arc};
+//! use straightway::weights::{Dtype, Filters, Held, Loader, Model, Saver, Selection, Shape};
+//! use straightway::{Executor, Place, Settings};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.safetensors");
+//! let executor = Arc::new(Executor::new(Settings::default())?);
+//! let held = |name, bytes| Held { name, dtype: Dtype::U8, shape: Shape::from(&[2, 3][..]), bytes };
+//! let tensors = [held("layers.0.weight", &[1; 6]), held("layers.1.weight", &[2; 6])];
+//! Saver::new(Arc::clone(&executor)).save_held(&path, &tensors, &BTreeMap::new())?;
+//!
+//! // The second row of one of the two: only its three bytes are wanted.
+//! let model = Model::open(&path)?;
+//! let filters: Filters = ["layers.1.*".parse()?].into_iter().collect();
+//! let selection = Selection::new(&model, &filters, &["0:1..2".parse()?])?;
+//! let mut loaded = Loader::new(executor).load(&model, &selection, Place::Host)?;
+//! assert_eq!(loaded.receipt.bytes, 3);
+//!
+//! let tensor = &loaded.tensors[0];
+//! assert_eq!((&*tensor.name, tensor.shape.to_string()), ("layers.1.weight", "[1, 3]".into()));
+//! let region = Arc::get_mut(&mut loaded.region).expect("no transfer is running");
+//! assert_eq!(region.as_slice()[usize::try_from(tensor.at)?..][..3], [2, 2, 2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # The rooms
 //!
 //! - [`core`]: the vocabulary and the planner; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
-//! - [`pipeline`]: copying files and folders.
+//! - [`pipeline`]: copying files and folders, the weights of models.
 //! - [`model`]: what a cluster would do, by formula and by simulation; pure and seeded.
 //! - [`probe`]: what this machine can do, and why not more.
 
@@ -66,10 +97,11 @@ pub use straightway_core as core;
 pub use straightway_io as io;
 pub use straightway_model as model;
 pub use straightway_pipeline as pipeline;
+pub use straightway_pipeline::weights;
 pub use straightway_probe as probe;
 
 pub use straightway_core::{
-    Choice, Error, Extent, Kind, Leg, Move, Object, Plan, Policy, Reason, Receipt, Result, Route,
-    Transfer,
+    Choice, Error, Extent, Kind, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result,
+    Route, Transfer,
 };
 pub use straightway_io::{Draft, Executor, File, Job, Progress, Region, Settings};

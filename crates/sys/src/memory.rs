@@ -20,6 +20,12 @@ use crate::cuda::{Context, Pin};
 /// A huge page on x86-64 and on most arm64 kernels.
 const HUGE_BYTES: usize = 2 << 20;
 
+/// Faulting in less than this is over before a thread has started.
+const POPULATE_BYTES_MIN: usize = 32 << 20;
+
+/// Beyond this many cores the memory itself is the limit.
+const POPULATE_THREADS_MAX: usize = 8;
+
 /// The next memory's number.
 static IDS: AtomicU64 = AtomicU64::new(1);
 
@@ -98,13 +104,38 @@ impl HostMemory {
         })
     }
 
-    /// Faults every page in now, so that the first transfer does not pay for it.
+    /// Faults every page in now, so that the first transfer does not pay for it. The kernel zeroes
+    /// what it hands out, at the speed of one core: where there is much, several cores ask for it.
     pub fn populate(&self) {
-        // SAFETY: the range is this value's own mapping; populating changes no byte's value.
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = (self.bytes / POPULATE_BYTES_MIN).clamp(1, cores.min(POPULATE_THREADS_MAX));
+        let share = self.bytes.div_ceil(threads).next_multiple_of(HUGE_BYTES);
+        std::thread::scope(|scope| {
+            for number in 1..threads {
+                let start = number * share;
+                let work = move || self.populate_part(start, share);
+                let name = format!("straightway-populate-{number}");
+                // Without the thread the pages come with the first transfer.
+                let _ = std::thread::Builder::new()
+                    .name(name)
+                    .spawn_scoped(scope, work);
+            }
+            self.populate_part(0, share);
+        });
+    }
+
+    /// Faults in what lies inside the memory of `bytes` bytes from `offset` on.
+    fn populate_part(&self, offset: usize, bytes: usize) {
+        let bytes = bytes.min(self.bytes.max(1).saturating_sub(offset));
+        if bytes == 0 {
+            return;
+        }
+        // SAFETY: the range lies inside this value's own mapping, which has at least one byte;
+        // populating changes no byte's value.
         let populated = unsafe {
             madvise(
-                self.start.as_ptr().cast(),
-                self.bytes.max(1),
+                self.start.as_ptr().add(offset).cast(),
+                bytes,
                 Advice::LinuxPopulateWrite,
             )
         };

@@ -79,11 +79,19 @@ impl Region {
         Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
     }
 
-    /// Memory of that place.
+    /// Memory of that place. Of the host's, pages come with the first bytes that go there: each lane
+    /// then clears its own while the others move theirs.
     pub fn at(place: Place, bytes: u64) -> Result<Self> {
         match place {
-            Place::Host => Self::host(bytes),
+            Place::Host => Ok(Self::new(Memory::Host(HostMemory::new(bytes)?), bytes)),
             Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
+        }
+    }
+
+    /// Brings in all pages of host memory now, so that a measurement does not pay for them.
+    pub fn populate(&self) {
+        if let Memory::Host(memory) = &self.memory {
+            memory.populate();
         }
     }
 

@@ -136,6 +136,7 @@ fn read(
     };
     let moves: Vec<_> = (0..).zip(&files).map(whole).collect();
     let region = Arc::new(Region::at(place, at)?);
+    region.populate();
     let _watch = Watch::begin(progress, files.iter().map(|f| f.bytes()).sum());
     let job = Job::read(files, moves, &region, choice, executor.settings())?;
     let receipt = executor.run(job.with_progress(progress))?;

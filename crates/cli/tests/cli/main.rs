@@ -14,5 +14,6 @@ mod copy;
 mod luck;
 mod machine;
 mod refusal;
+mod weights;
 mod words;
 mod yard;

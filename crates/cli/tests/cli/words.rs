@@ -40,6 +40,21 @@ fn the_help_of_bench() {
 }
 
 #[test]
+fn the_help_of_load() {
+    insta::assert_snapshot!(said(&["load", "--help"]));
+}
+
+#[test]
+fn the_help_of_inspect() {
+    insta::assert_snapshot!(said(&["inspect", "--help"]));
+}
+
+#[test]
+fn the_help_of_rewrite() {
+    insta::assert_snapshot!(said(&["rewrite", "--help"]));
+}
+
+#[test]
 fn every_command_has_a_line_and_a_page_of_help() {
     let names = commands();
     for name in ["copy", "bench", "doctor", "completions", "man"] {

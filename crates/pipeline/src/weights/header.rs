@@ -6,17 +6,24 @@
 //! anything is allocated by them, and names are read straight from the text into their final place.
 
 mod json;
+mod scan;
 mod text;
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use straightway_core::{Bytes, Error, Kind, Result};
 use straightway_io::File;
 
-use super::tensor::{Tensor, quoted, whole_bytes};
+use super::{
+    directory::Directory,
+    tensor::{Tensor, quoted, whole_bytes},
+};
 
 pub(crate) use text::compose;
 
@@ -48,20 +55,20 @@ pub struct Header {
 pub(crate) struct Count(AtomicUsize);
 
 impl Count {
-    /// Counts one more; whether there is room for it.
-    fn admit(&self) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed) < TENSORS_MAX
+    /// Counts some more; whether there is room for them.
+    fn admit(&self, tensors: usize) -> bool {
+        self.0.fetch_add(tensors, Ordering::Relaxed) + tensors <= TENSORS_MAX
     }
 }
 
 impl Header {
     /// Reads the header of an open file.
     pub fn read(file: &File) -> Result<Self> {
-        Self::read_counted(file, &Count::default())
+        Self::read_counted(file, &Count::default()).map(|(header, _)| header)
     }
 
-    /// As `read`, counted together with the other files of a model.
-    pub(crate) fn read_counted(file: &File, count: &Count) -> Result<Self> {
+    /// As `read`, counted together with the other files of a model, and with its names in a table.
+    pub(crate) fn read_counted(file: &File, count: &Count) -> Result<(Self, Directory)> {
         let name = file.path().display().to_string();
         let mut prefix = [0; 8];
         if file.bytes() >= PREFIX_BYTES {
@@ -70,39 +77,59 @@ impl Header {
         let json_bytes = json_bytes(&name, prefix, file.bytes())?;
         let mut json = vec![0; json_bytes];
         file.read_exact_at(PREFIX_BYTES, &mut json)?;
-        Self::from_json(&name, &json, file.bytes(), count)
+        Self::from_json(&name, json, file.bytes(), count)
     }
 
     /// The header of a file that begins with `start` and is `file_bytes` long. Errors call it `name`.
     pub fn parse(name: &str, start: &[u8], file_bytes: u64) -> Result<Self> {
         let prefix = start.first_chunk().copied().unwrap_or_default();
         let json_bytes = json_bytes(name, prefix, file_bytes.min(start.len() as u64))?;
-        let json = &start[8..8 + json_bytes];
-        Self::from_json(name, json, file_bytes, &Count::default())
+        let json = start[8..8 + json_bytes].to_vec();
+        Self::from_json(name, json, file_bytes, &Count::default()).map(|(header, _)| header)
     }
 
-    fn from_json(name: &str, text: &[u8], file_bytes: u64, count: &Count) -> Result<Self> {
+    fn from_json(
+        name: &str,
+        text: Vec<u8>,
+        file_bytes: u64,
+        count: &Count,
+    ) -> Result<(Self, Directory)> {
         let corrupt = |message: String| Error::new(Kind::Corrupt, "read", name, message);
         if text.first() != Some(&b'{') {
             return Err(corrupt("its header does not begin with `{`".to_owned())
                 .with_hint("is it a safetensors file?"));
         }
-        let text = std::str::from_utf8(text)
-            .map_err(|e| corrupt(format!("its header is not UTF-8: {e}")))?;
-        let mut header =
-            json::parse(text, count).map_err(|e| corrupt(format!("its header: {e}")))?;
+        let text = String::from_utf8(text)
+            .map_err(|e| corrupt(format!("its header is not UTF-8: {}", e.utf8_error())))?;
+        let text = Arc::new(text);
+        let mut header = match scan::parse(&text, count) {
+            Some(header) => header,
+            None => json::parse(&text, count).map_err(|e| corrupt(format!("its header: {e}")))?,
+        };
         let data_offset = PREFIX_BYTES + text.len() as u64;
         header.data_offset = data_offset;
         let key = |t: &Tensor| (t.extent.offset, t.extent.bytes);
         if !header.tensors.is_sorted_by_key(key) {
             header.tensors.sort_unstable_by_key(key);
         }
+        let directory = directory(&header.tensors).map_err(corrupt)?;
         check_extents(&header.tensors, file_bytes - data_offset).map_err(corrupt)?;
         for tensor in &mut header.tensors {
             tensor.extent.offset += data_offset;
         }
-        Ok(header)
+        Ok((header, directory))
     }
+}
+
+/// The names of tensors. No two may be the same.
+fn directory(tensors: &[Tensor]) -> Result<Directory, String> {
+    let mut directory = Directory::with_capacity(tensors.len());
+    for (number, tensor) in tensors.iter().enumerate() {
+        if directory.enter(tensors, number).is_err() {
+            return Err(format!("tensor {} is there twice", quoted(&tensor.name)));
+        }
+    }
+    Ok(directory)
 }
 
 /// How long the JSON is, by the first bytes of a file that has `file_bytes`.
@@ -134,7 +161,6 @@ fn json_bytes(name: &str, prefix: [u8; 8], file_bytes: u64) -> Result<usize> {
 fn check_extents(tensors: &[Tensor], data_bytes: u64) -> Result<(), String> {
     let mut end = 0;
     for (number, tensor) in tensors.iter().enumerate() {
-        let name = quoted(&tensor.name);
         let start = tensor.extent.offset;
         if start != end {
             let word = if start > end {
@@ -146,6 +172,7 @@ fn check_extents(tensors: &[Tensor], data_bytes: u64) -> Result<(), String> {
                 0 => "the data begins at 0".to_owned(),
                 n => format!("{} before it ends at {end}", quoted(&tensors[n - 1].name)),
             };
+            let name = quoted(&tensor.name);
             return Err(format!(
                 "tensor {name} begins at byte {start} of the data, and {before}: {word}"
             ));
@@ -153,6 +180,7 @@ fn check_extents(tensors: &[Tensor], data_bytes: u64) -> Result<(), String> {
         check_bytes(tensor)?;
         end = start + tensor.extent.bytes;
         if end > data_bytes {
+            let name = quoted(&tensor.name);
             return Err(format!(
                 "tensor {name} ends at byte {end} of the data, and the file has {data_bytes}: it \
                  is truncated"
@@ -168,29 +196,23 @@ fn check_extents(tensors: &[Tensor], data_bytes: u64) -> Result<(), String> {
 
 /// Checks that a tensor has as many bytes as its shape and dtype take.
 fn check_bytes(tensor: &Tensor) -> Result<(), String> {
-    let Tensor {
-        shape,
-        dtype,
-        extent,
-        ..
-    } = tensor;
-    let name = quoted(&tensor.name);
-    let Some(elements) = shape
-        .elements()
-        .filter(|n| n.checked_mul(dtype.bits()).is_some())
-    else {
-        return Err(format!(
-            "tensor {name} of shape {shape} and dtype {dtype} has more than 2^64 bits"
-        ));
-    };
-    match whole_bytes(elements, *dtype) {
-        Some(bytes) if bytes == extent.bytes => Ok(()),
-        Some(bytes) => Err(format!(
-            "tensor {name} has {} bytes, and shape {shape} of dtype {dtype} takes {bytes}",
-            extent.bytes
-        )),
-        None => Err(format!(
-            "tensor {name} of shape {shape} and dtype {dtype} does not end on a whole byte"
-        )),
+    let (shape, dtype, bytes) = (&tensor.shape, tensor.dtype, tensor.extent.bytes);
+    let elements = shape.elements();
+    let taken = elements.and_then(|n| whole_bytes(n, dtype));
+    if taken == Some(bytes) {
+        return Ok(());
     }
+    let name = quoted(&tensor.name);
+    let is_counted = elements.is_some_and(|n| n.checked_mul(dtype.bits()).is_some());
+    Err(match taken {
+        Some(taken) => format!(
+            "tensor {name} has {bytes} bytes, and shape {shape} of dtype {dtype} takes {taken}"
+        ),
+        None if is_counted => {
+            format!("tensor {name} of shape {shape} and dtype {dtype} does not end on a whole byte")
+        }
+        None => {
+            format!("tensor {name} of shape {shape} and dtype {dtype} has more than 2^64 bits")
+        }
+    })
 }

@@ -6,11 +6,9 @@
 //! own allocator has it; or, where DMA may go straight into the region, as far into a page as it is
 //! in the file, since only then can it.
 
-use std::sync::Arc;
-
 use straightway_core::{Alignment, Extent, Move};
 
-use super::{Dtype, Model, Selection, Shape};
+use super::{Dtype, Model, Name, Selection, Shape};
 
 /// From this size on, a chain of tensors begins on [`LARGE_ALIGN_BYTES`] or in step with the file:
 /// the gap that this leaves, at most a page, is 4 in 1000 of it.
@@ -32,7 +30,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// What it is called.
-    pub name: Arc<str>,
+    pub name: Name,
     /// What its elements are.
     pub dtype: Dtype,
     /// How long it is along each dimension; rows follow each other.
@@ -71,7 +69,7 @@ impl Layout {
             let second = extents.next();
             let align_bytes = tensor.dtype.align_bytes();
             let mut placed = Placed {
-                name: Arc::clone(&tensor.name),
+                name: tensor.name.clone(),
                 dtype: tensor.dtype,
                 shape: pick.shape(tensor).clone(),
                 at: 0,

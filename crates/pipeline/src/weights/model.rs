@@ -11,12 +11,12 @@ use std::{
     },
 };
 
-use hashbrown::{HashMap, hash_map::Entry};
 use straightway_core::{Error, Kind, Result};
 use straightway_io::File;
 use straightway_sys::file::Identity;
 
 use super::{
+    directory::Directory,
     header::{Count, Header},
     index::Index,
     tensor::{Tensor, quoted},
@@ -71,7 +71,7 @@ pub struct Model {
     pub tensors: Vec<Tensor>,
     /// What the index says beside where tensors are, as text of JSON.
     pub index_metadata: Option<String>,
-    numbers: HashMap<Arc<str>, u32>,
+    directory: Directory,
 }
 
 impl Model {
@@ -111,7 +111,7 @@ impl Model {
 
     /// Which of `tensors` has this name.
     pub fn number(&self, name: &str) -> Option<usize> {
-        self.numbers.get(name).map(|number| *number as usize)
+        self.directory.find(&self.tensors, name)
     }
 
     /// How many bytes its tensors have.
@@ -147,59 +147,79 @@ impl Model {
     }
 
     fn of_files(path: &Path, paths: Vec<PathBuf>) -> Result<Self> {
-        let headers = read_headers(&paths)?;
+        let mut headers = read_headers(&paths)?;
+        let count = headers.iter().map(|h| h.header.tensors.len()).sum();
         let mut model = Self {
             path: path.to_owned(),
             shards: Vec::with_capacity(paths.len()),
             tensors: Vec::new(),
             index_metadata: None,
-            numbers: HashMap::with_capacity(headers.iter().map(|(_, h)| h.tensors.len()).sum()),
+            directory: Directory::default(),
         };
-        for (file, (path, (identity, header))) in (0..).zip(paths.into_iter().zip(headers)) {
+        let is_alone = headers.len() == 1;
+        if let [one] = &mut headers[..] {
+            model.directory = std::mem::take(&mut one.directory);
+        } else {
+            model.directory = Directory::with_capacity(count);
+        }
+        for (file, (path, read)) in (0..).zip(paths.into_iter().zip(headers)) {
+            let header = read.header;
             let data_bytes: u64 = header.tensors.iter().map(|t| t.extent.bytes).sum();
             model.shards.push(Arc::new(Shard {
                 path,
                 bytes: header.data_offset + data_bytes,
                 data_offset: header.data_offset,
                 metadata: header.metadata,
-                identity,
+                identity: read.identity,
             }));
-            model.add(file, header.tensors)?;
+            if is_alone {
+                model.tensors = header.tensors;
+            } else {
+                model.add(file, header.tensors)?;
+            }
         }
         Ok(model)
     }
 
     /// Adds the tensors of a file. No file before it may have one of the same name.
     fn add(&mut self, file: u32, tensors: Vec<Tensor>) -> Result<()> {
-        self.tensors.reserve(tensors.len());
-        for mut tensor in tensors {
-            tensor.file = file;
-            let number = u32::try_from(self.tensors.len()).expect("there are few enough");
-            match self.numbers.entry(Arc::clone(&tensor.name)) {
-                Entry::Vacant(place) => drop(place.insert(number)),
-                Entry::Occupied(there) => {
-                    let first = self.tensors[*there.get() as usize].file;
-                    let first = self.shards[first as usize].path.display();
-                    let name = quoted(&tensor.name);
-                    let message = format!("tensor {name} is in {first} as well");
-                    let path = self.shards[file as usize].path.display();
-                    return Err(Error::new(Kind::Corrupt, "read", path, message).with_hint(
-                        "name one file of the folder, or the index, to say which counts",
-                    ));
-                }
+        let first = self.tensors.len();
+        self.tensors.extend(tensors);
+        for number in first..self.tensors.len() {
+            self.tensors[number].file = file;
+            if let Err(there) = self.directory.enter(&self.tensors, number) {
+                let first = self.tensors[there].file;
+                let first = self.shards[first as usize].path.display();
+                let name = quoted(&self.tensors[number].name);
+                let message = format!("tensor {name} is in {first} as well");
+                let path = self.shards[file as usize].path.display();
+                return Err(Error::new(Kind::Corrupt, "read", path, message)
+                    .with_hint("name one file of the folder, or the index, to say which counts"));
             }
-            self.tensors.push(tensor);
         }
         Ok(())
     }
 }
 
+/// What was read of a file.
+struct Read {
+    identity: Identity,
+    header: Header,
+    directory: Directory,
+}
+
 /// Reads the headers of all files, several at a time. Of several errors the first file's counts.
-fn read_headers(paths: &[PathBuf]) -> Result<Vec<(Identity, Header)>> {
+fn read_headers(paths: &[PathBuf]) -> Result<Vec<Read>> {
     let count = Count::default();
     let one = |path: &PathBuf| {
         let file = File::open(path)?;
-        Ok((file.identity()?, Header::read_counted(&file, &count)?))
+        let identity = file.identity()?;
+        let (header, directory) = Header::read_counted(&file, &count)?;
+        Ok(Read {
+            identity,
+            header,
+            directory,
+        })
     };
     if let [path] = paths {
         return Ok(vec![one(path)?]);

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
 use straightway_io::{Draft, Executor, File, Job, Progress, Region, draft};
+use straightway_sys::cuda::DeviceMemory;
 
 use super::{
     Dtype, Placed, Shape,
@@ -37,7 +38,35 @@ pub struct Held<'a> {
     /// How long it is along each dimension; rows follow each other.
     pub shape: Shape,
     /// Its bytes, little-endian.
-    pub bytes: &'a [u8],
+    pub bytes: Holding<'a>,
+}
+
+/// Where a program holds the bytes of a tensor.
+#[derive(Clone, Debug)]
+pub enum Holding<'a> {
+    /// In host memory.
+    Host(&'a [u8]),
+    /// In a GPU's.
+    Device(Arc<DeviceMemory>),
+}
+
+impl Holding<'_> {
+    /// How many there are.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Host(bytes) => bytes.len(),
+            Self::Device(memory) => memory.len(),
+        }
+    }
+
+    /// Copies those from `from` on into `target`.
+    fn copy(&self, from: usize, target: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Host(bytes) => target.copy_from_slice(&bytes[from..from + target.len()]),
+            Self::Device(memory) => memory.read(from, target)?,
+        }
+        Ok(())
+    }
 }
 
 impl Saver {
@@ -89,7 +118,7 @@ impl Saver {
         let mut region = Arc::new(Region::host(WINDOW_BYTES.min(outline.data().bytes))?);
         let jobs = windows(outline.data()).map(|window| {
             let memory = Arc::get_mut(&mut region).expect("the transfer before it is over");
-            fill(memory.as_mut_slice(), &outline, window, tensors);
+            fill(memory.as_mut_slice(), &outline, window, tensors)?;
             let job = self.write(&region, draft.file(), vec![whole(window)])?;
             Ok((job, || Ok(())))
         });
@@ -128,7 +157,7 @@ impl<'a> From<&'a Held<'_>> for Entry<'a> {
             name: tensor.name,
             dtype: tensor.dtype,
             shape: &tensor.shape,
-            bytes: tensor.bytes.len() as u64,
+            bytes: tensor.bytes.bytes() as u64,
         }
     }
 }
@@ -179,13 +208,15 @@ fn moves(outline: &Outline, at: impl Fn(usize) -> u64) -> Vec<Move> {
 }
 
 /// Copies the bytes of a window of the file to the start of `memory`.
-fn fill(memory: &mut [u8], outline: &Outline, window: Extent, tensors: &[Held<'_>]) {
+fn fill(memory: &mut [u8], outline: &Outline, window: Extent, tensors: &[Held<'_>]) -> Result<()> {
     let index = |bytes: u64| usize::try_from(bytes).expect("a window fits into memory");
     for (number, extent) in outline.within(window) {
         let part = extent.intersection(window);
         let from = index(part.offset - extent.offset);
         let to = index(part.offset - window.offset);
         let bytes = index(part.bytes);
-        memory[to..to + bytes].copy_from_slice(&tensors[number].bytes[from..from + bytes]);
+        let target = &mut memory[to..to + bytes];
+        tensors[number].bytes.copy(from, target)?;
     }
+    Ok(())
 }

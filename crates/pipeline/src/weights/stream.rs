@@ -6,9 +6,10 @@
 use std::{
     sync::{
         Arc,
-        mpsc::{Receiver, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     thread::{Builder, JoinHandle},
+    time::Duration,
 };
 
 use straightway_core::{Error, Place, Result};
@@ -62,6 +63,21 @@ impl Loader {
             progress: Arc::clone(&self.progress),
             thread: Some(thread),
         })
+    }
+}
+
+impl Stream {
+    /// The next batch, if it comes within this time; `None` where it does not. For who has to look
+    /// after something else while it waits.
+    pub fn next_within(&mut self, patience: Duration) -> Option<Option<Result<Loaded>>> {
+        let Some(batches) = &self.batches else {
+            return Some(None);
+        };
+        match batches.recv_timeout(patience) {
+            Ok(loaded) => Some(Some(loaded)),
+            Err(RecvTimeoutError::Disconnected) => Some(None),
+            Err(RecvTimeoutError::Timeout) => None,
+        }
     }
 }
 

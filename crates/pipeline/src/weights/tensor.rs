@@ -1,16 +1,14 @@
 //! A tensor of a model, as its header describes it.
 
-use std::sync::Arc;
-
 use straightway_core::Extent;
 
-use super::{Dtype, Shape};
+use super::{Dtype, Name, Shape};
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// What it is called. No other tensor of the model is.
-    pub name: Arc<str>,
+    pub name: Name,
     /// What its elements are.
     pub dtype: Dtype,
     /// How long it is along each dimension; rows follow each other.

@@ -59,6 +59,7 @@ impl<'a> Bench<'a> {
         let gathered = spec.blocks.iter().map(gathered).max().unwrap_or(0);
         let bytes = file.bytes().max(if gathers { gathered } else { 0 });
         let region = Arc::new(Region::at(spec.memory, bytes)?);
+        region.populate();
         Ok(Self {
             spec,
             progress,

@@ -1,9 +1,8 @@
 //! The JSON of a header, read as it streams by: no value of it exists as a tree, and what breaks a
 //! bound is refused before the next byte is looked at.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt};
 
-use hashbrown::HashSet;
 use serde::{
     Deserializer as _,
     de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
@@ -11,7 +10,7 @@ use serde::{
 use straightway_core::Extent;
 
 use super::{Count, Header, NAME_BYTES_MAX, TENSORS_MAX};
-use crate::weights::{Dtype, RANK_MAX, Shape, Tensor, tensor::quoted};
+use crate::weights::{Dtype, Name, RANK_MAX, Shape, Tensor, tensor::quoted};
 
 /// The key under which a writer keeps what is not a tensor.
 pub(super) const METADATA: &str = "__metadata__";
@@ -37,9 +36,8 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
         let mut header = Header::default();
-        let mut names = HashSet::new();
         let mut has_metadata = false;
-        while let Some(name) = map.next_key_seed(Name)? {
+        while let Some(name) = map.next_key_seed(NameSeed)? {
             if &*name == METADATA {
                 if std::mem::replace(&mut has_metadata, true) {
                     return Err(A::Error::custom("`__metadata__` is there twice"));
@@ -47,12 +45,8 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
                 header.metadata = map.next_value_seed(Metadata)?;
                 continue;
             }
-            if !self.count.admit() {
+            if !self.count.admit(1) {
                 let message = format!("the model has more than {TENSORS_MAX} tensors");
-                return Err(A::Error::custom(message));
-            }
-            if !names.insert(Arc::clone(&name)) {
-                let message = format!("tensor {} is there twice", quoted(&name));
                 return Err(A::Error::custom(message));
             }
             let entry = map.next_value_seed(Entry).map_err(|e| {
@@ -72,24 +66,24 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
 }
 
 /// A tensor's name.
-struct Name;
+struct NameSeed;
 
-impl<'de> DeserializeSeed<'de> for Name {
-    type Value = Arc<str>;
+impl<'de> DeserializeSeed<'de> for NameSeed {
+    type Value = Name;
 
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Arc<str>, D::Error> {
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Name, D::Error> {
         reader.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for Name {
-    type Value = Arc<str>;
+impl Visitor<'_> for NameSeed {
+    type Value = Name;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a tensor")
     }
 
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Arc<str>, E> {
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Name, E> {
         if name.len() > NAME_BYTES_MAX {
             let name = quoted(name);
             return Err(E::custom(format!(

@@ -1,0 +1,46 @@
+//! Which tensor has a name: a table of numbers, the names themselves being with the tensors.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable, hash_table::Entry};
+
+use super::Tensor;
+
+/// The numbers of tensors by their names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Directory {
+    numbers: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Directory {
+    /// An empty one, with room for so many.
+    pub(crate) fn with_capacity(tensors: usize) -> Self {
+        Self {
+            numbers: HashTable::with_capacity(tensors),
+            hasher: DefaultHashBuilder::default(),
+        }
+    }
+
+    /// Enters one of `tensors`. An error is the number of the one that has its name already.
+    pub(crate) fn enter(&mut self, tensors: &[Tensor], number: usize) -> Result<(), usize> {
+        let hash_of = |number: &u32| self.hasher.hash_one(&*tensors[*number as usize].name);
+        let name = &*tensors[number].name;
+        let is_same = |other: &u32| *tensors[*other as usize].name == *name;
+        let number = u32::try_from(number).expect("there are few enough");
+        match self.numbers.entry(hash_of(&number), is_same, hash_of) {
+            Entry::Occupied(there) => Err(*there.get() as usize),
+            Entry::Vacant(place) => {
+                place.insert(number);
+                Ok(())
+            }
+        }
+    }
+
+    /// The number of the one of `tensors` with this name.
+    pub(crate) fn find(&self, tensors: &[Tensor], name: &str) -> Option<usize> {
+        let is_it = |number: &u32| *tensors[*number as usize].name == *name;
+        let number = self.numbers.find(self.hasher.hash_one(name), is_it)?;
+        Some(*number as usize)
+    }
+}

@@ -1,0 +1,130 @@
+"""The libraries that tensors are handed to, without a copy."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+from ._straightway import Tensor
+
+#: What a float of less than a byte, or an unusual one, is called in PyTorch and in ml_dtypes.
+_TORCH_NAMES = {
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+_ML_DTYPES_NAMES = _TORCH_NAMES | {"BF16": "bfloat16"}
+
+#: By what names people ask for each, the first of which is ours.
+_NAMES = {
+    "pt": ("pt", "torch", "pytorch"),
+    "np": ("np", "numpy"),
+    "cupy": ("cupy", "cp"),
+    "jax": ("jax", "flax"),
+    "dlpack": ("dlpack",),
+}
+
+
+class Framework:
+    """How a tensor of ours becomes one of a library's.
+
+    ``take`` is given a DLPack capsule, for the types that DLPack has; ``convert`` is given the tensor,
+    for the others, or for all where ``take`` is ``None``.
+    """
+
+    def __init__(self, name: str, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any]) -> None:
+        self.name = name
+        self.take = take
+        self.convert = convert
+
+
+def find(name: str | None) -> Framework:
+    """The framework of that name; without one, PyTorch where it is installed, else NumPy."""
+    if name is None:
+        name = "pt" if importlib.util.find_spec("torch") else "np"
+    for ours, names in _NAMES.items():
+        if name in names:
+            return _MAKERS[ours]()
+    known = ", ".join(_NAMES)
+    raise ValueError(f"a framework is one of {known}, not {name!r}")
+
+
+def _need(module: str, framework: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"framework={framework!r} needs {module}\nhint: pip install {module}") from error
+
+
+def _torch() -> Framework:
+    torch = _need("torch", "pt")
+    from_dlpack = _need("torch.utils.dlpack", "pt").from_dlpack
+
+    def convert(tensor: Tensor) -> Any:
+        flat = from_dlpack(tensor.as_bytes())
+        if tensor.dtype == "F4" and hasattr(torch, "float4_e2m1fn_x2"):
+            # Two to a byte, so that the last dimension counts bytes.
+            *front, last = tensor.shape
+            if last % 2 == 0:
+                return flat.view(torch.float4_e2m1fn_x2).reshape(*front, last // 2)
+        dtype = getattr(torch, _TORCH_NAMES.get(tensor.dtype, ""), None)
+        if dtype is None:
+            raise ValueError(f"PyTorch {torch.__version__} has no {tensor.dtype}\nhint: framework='dlpack' gives its bytes")
+        return flat.view(dtype).reshape(tensor.shape)
+
+    # The function below the public one does all the work on a capsule; with hundreds of thousands of
+    # tensors the call in between is felt.
+    take = getattr(torch._C, "_from_dlpack", from_dlpack)
+    return Framework("pt", take, convert)
+
+
+def _numpy() -> Framework:
+    numpy = _need("numpy", "np")
+
+    def convert(tensor: Tensor) -> Any:
+        name = _ML_DTYPES_NAMES.get(tensor.dtype)
+        if tensor.device != "cpu":
+            raise ValueError(f"NumPy has no tensors on {tensor.device}\nhint: device='cpu', or framework='cupy'")
+        if name is None:
+            return numpy.asarray(tensor)
+        dtype = getattr(_need("ml_dtypes", "np"), name)
+        return numpy.asarray(tensor.as_bytes()).view(dtype).reshape(tensor.shape)
+
+    return Framework("np", None, convert)
+
+
+def _cupy() -> Framework:
+    cupy = _need("cupy", "cupy")
+    return Framework("cupy", None, lambda tensor: cupy.from_dlpack(tensor))
+
+
+def _jax() -> Framework:
+    dlpack = _need("jax.dlpack", "jax")
+    return Framework("jax", None, lambda tensor: dlpack.from_dlpack(tensor))
+
+
+def _plain() -> Framework:
+    return Framework("dlpack", None, lambda tensor: tensor)
+
+
+_MAKERS: dict[str, Callable[[], Framework]] = {
+    "pt": _torch,
+    "np": _numpy,
+    "cupy": _cupy,
+    "jax": _jax,
+    "dlpack": _plain,
+}
+
+
+def device_name(device: Any) -> str:
+    """A device as we name it: ``host:``, or ``cuda:`` and a number. Takes PyTorch's and plain numbers too."""
+    text = f"cuda:{device}" if isinstance(device, int) else str(device)
+    if text in ("cpu", "host:"):
+        return "host:"
+    if text in ("cuda", "gpu"):
+        return "cuda:0"
+    return text

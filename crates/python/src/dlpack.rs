@@ -1,0 +1,139 @@
+//! DLPack: how one library hands a tensor to another without a copy.
+//!
+//! The structs are those of the published C header, version 0.8, which every consumer still takes.
+
+use std::ffi::{CStr, c_void};
+
+use pyo3::{exceptions::PyMemoryError, ffi, prelude::*};
+use straightway_core::Place;
+use straightway_pipeline::weights::Dtype;
+
+use crate::tensor::Tensor;
+
+const DEVICE_CPU: i32 = 1;
+const DEVICE_CUDA: i32 = 2;
+
+/// A capsule that nobody has taken the tensor out of yet.
+const FULL: &CStr = c"dltensor";
+
+#[repr(C)]
+struct Device {
+    kind: i32,
+    number: i32,
+}
+
+#[repr(C)]
+struct Type {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct Parts {
+    data: *mut c_void,
+    device: Device,
+    dimensions: i32,
+    dtype: Type,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+#[repr(C)]
+struct Managed {
+    tensor: Parts,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// What a capsule owns: the struct that it points to, its shape, and the memory.
+struct Owned {
+    managed: Managed,
+    shape: Box<[i64]>,
+    _tensor: Tensor,
+}
+
+/// The device as DLPack names it.
+pub(crate) fn device(place: Place) -> (i32, i32) {
+    match place {
+        Place::Host => (DEVICE_CPU, 0),
+        Place::Gpu(number) => (DEVICE_CUDA, i32::try_from(number).unwrap_or(i32::MAX)),
+    }
+}
+
+/// The type as DLPack names it; `None` for those that most consumers do not know, which travel as
+/// bytes and are viewed on arrival.
+pub(crate) fn code(dtype: Dtype) -> Option<(u8, u8)> {
+    let code = match dtype {
+        Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => 0,
+        Dtype::U8 | Dtype::U16 | Dtype::U32 | Dtype::U64 => 1,
+        Dtype::F16 | Dtype::F32 | Dtype::F64 => 2,
+        Dtype::Bf16 => 4,
+        Dtype::C64 => 5,
+        Dtype::Bool => 6,
+        _ => return None,
+    };
+    Some((code, u8::try_from(dtype.bits()).ok()?))
+}
+
+/// A capsule with the tensor in it. Its memory lives as long as the capsule or who empties it.
+pub(crate) fn capsule<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let (shape, (code, bits)) = match code(tensor.dtype) {
+        Some(code) => (tensor.shape.iter().map(|d| *d as i64).collect(), code),
+        None => (vec![tensor.bytes as i64], (1, 8)),
+    };
+    let (kind, number) = device(tensor.region.place());
+    let mut owned = Box::new(Owned {
+        managed: Managed {
+            tensor: Parts {
+                data: tensor.address() as *mut c_void,
+                device: Device { kind, number },
+                dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
+                dtype: Type {
+                    code,
+                    bits,
+                    lanes: 1,
+                },
+                shape: std::ptr::null_mut(),
+                strides: std::ptr::null_mut(),
+                byte_offset: 0,
+            },
+            context: std::ptr::null_mut(),
+            deleter: Some(delete),
+        },
+        shape: shape.into_boxed_slice(),
+        _tensor: tensor,
+    });
+    owned.managed.tensor.shape = owned.shape.as_mut_ptr();
+    let owned = Box::into_raw(owned);
+    // SAFETY: the allocation is ours; the struct that the capsule points to lies in it, and `delete`
+    // finds the allocation again by the context.
+    unsafe {
+        (*owned).managed.context = owned.cast();
+        let managed = &raw mut (*owned).managed;
+        let capsule = ffi::PyCapsule_New(managed.cast(), FULL.as_ptr(), Some(forget));
+        if capsule.is_null() {
+            drop(Box::from_raw(owned));
+            return Err(PyMemoryError::new_err("cannot make a capsule"));
+        }
+        Ok(Bound::from_owned_ptr(py, capsule))
+    }
+}
+
+/// Called by who took the tensor, when it is done with it.
+unsafe extern "C" fn delete(managed: *mut Managed) {
+    // SAFETY: the context is the allocation that `capsule` made, and this is called once.
+    unsafe { drop(Box::from_raw((*managed).context.cast::<Owned>())) }
+}
+
+/// Called when the capsule goes. Where nobody took the tensor, it goes too.
+unsafe extern "C" fn forget(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this with the capsule, once; who takes the tensor renames the capsule.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, FULL.as_ptr()) == 1 {
+            let managed = ffi::PyCapsule_GetPointer(capsule, FULL.as_ptr());
+            delete(managed.cast());
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The Python package `straightway`: weights into memory and out of it, copies, the doctor.
+//!
+//! This is the part of it that is written in Rust, and no more than the edge: it turns Python's
+//! values into ours and ours into Python's. What people import stands in `python/straightway`.
+//! Bytes move on threads that do not hold the interpreter's lock, and the thread that asked looks
+//! for Ctrl-C while it waits.
+
+mod dlpack;
+mod error;
+mod executor;
+mod loading;
+mod model;
+mod receipt;
+mod saving;
+mod service;
+mod tensor;
+mod waiting;
+
+use pyo3::prelude::*;
+
+/// What `straightway` is made of.
+#[pymodule]
+mod _straightway {
+    #[pymodule_export]
+    use crate::{
+        loading::{Loading, Stream},
+        model::Model,
+        receipt::Receipt,
+        saving::save,
+        service::{copy, doctor},
+        tensor::Tensor,
+    };
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

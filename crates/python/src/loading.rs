@@ -1,0 +1,280 @@
+//! Loads on their way: all at once, or batch by batch.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::{
+    exceptions::{PyRuntimeError, PyValueError},
+    ffi,
+    prelude::*,
+    types::PyDict,
+};
+use straightway_core::{Place, Result};
+use straightway_io::{Progress, Region};
+use straightway_pipeline::weights::{
+    self, Filter, Loader, Part, Pick, Placed, Rectangle, Selection, Shape, Slice,
+};
+
+use crate::{
+    dlpack,
+    error::OrRaise,
+    executor,
+    model::Model,
+    receipt::Receipt,
+    service::choice,
+    tensor::Tensor,
+    waiting::{DEAF_MAX, Work},
+};
+
+/// A filter, a dimension, and which indices of it.
+type Cut = (Option<String>, usize, u64, u64);
+
+/// A load that goes on by itself. Where each tensor will be is known from the start, so that its
+/// owner can make objects of them meanwhile; their bytes are there when `wait` has returned.
+#[pyclass(module = "straightway._straightway")]
+#[derive(Debug)]
+pub(crate) struct Loading {
+    region: Arc<Region>,
+    placed: Vec<Placed>,
+    work: Option<Work<straightway_core::Receipt>>,
+}
+
+#[pymethods]
+impl Loading {
+    /// Begins to load what `filters` want of a model, cut by `slices`.
+    #[new]
+    #[pyo3(signature = (model, *, device, filters, slices, route))]
+    fn new(
+        py: Python<'_>,
+        model: &Model,
+        device: &str,
+        filters: Vec<String>,
+        slices: Vec<Cut>,
+        route: &str,
+    ) -> PyResult<Self> {
+        let selection = select(model, &filters, slices)?;
+        Self::begin(py, model, &selection, device, route)
+    }
+
+    /// Begins to load one tensor, or the part of it from `starts` on with `lengths`.
+    #[staticmethod]
+    #[pyo3(signature = (model, name, part, *, device, route))]
+    fn of(
+        py: Python<'_>,
+        model: &Model,
+        name: &str,
+        part: Option<(Vec<u64>, Vec<u64>)>,
+        device: &str,
+        route: &str,
+    ) -> PyResult<Self> {
+        let number = model.number(name)?;
+        let shape = &model.0.tensors[number].shape;
+        let cut = |(starts, lengths): (Vec<u64>, Vec<u64>)| {
+            let (starts, lengths) = (Shape::from_iter(starts), Shape::from_iter(lengths));
+            Rectangle::new(name, shape, starts, lengths).map(Box::new)
+        };
+        let pick = Pick {
+            tensor: u32::try_from(number).expect("a model has fewer tensors"),
+            part: part.map(cut).transpose().or_raise()?,
+        };
+        let selection = Selection::of(&model.0, vec![pick]).or_raise()?;
+        Self::begin(py, model, &selection, device, route)
+    }
+
+    /// The tensors by name: `take` makes one of a capsule, and `convert` of what no capsule can
+    /// name, or of all where there is no `take`.
+    fn tensors<'py>(
+        &self,
+        py: Python<'py>,
+        take: Option<Bound<'py, PyAny>>,
+        convert: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        handed_over(py, &self.region, &self.placed, take.as_ref(), &convert)
+    }
+
+    /// Waits for the last byte.
+    fn wait(&mut self, py: Python<'_>) -> PyResult<Receipt> {
+        let again = || PyRuntimeError::new_err("this load was waited for already");
+        let work = self.work.take().ok_or_else(again)?;
+        work.wait(py).map(Receipt)
+    }
+}
+
+impl Loading {
+    fn begin(
+        py: Python<'_>,
+        model: &Model,
+        selection: &Selection,
+        device: &str,
+        route: &str,
+    ) -> PyResult<Self> {
+        let loader = loader(route)?;
+        let place = place(device)?;
+        let prepared = py
+            .detach(|| loader.prepare(&model.0, selection, place))
+            .or_raise()?;
+        let (region, placed) = (Arc::clone(prepared.region()), prepared.tensors().to_vec());
+        let work = Work::begin(&loader.progress, move || prepared.run()).or_raise()?;
+        Ok(Self {
+            region,
+            placed,
+            work: Some(work),
+        })
+    }
+}
+
+/// A model batch by batch: the next loads while the last is used.
+#[pyclass(module = "straightway._straightway")]
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// Behind a lock only because Python's objects may be shared between threads.
+    batches: Mutex<weights::Stream>,
+    progress: Arc<Progress>,
+    receipts: Vec<Arc<straightway_core::Receipt>>,
+}
+
+#[pymethods]
+impl Stream {
+    #[new]
+    #[pyo3(signature = (model, *, device, filters, slices, batch_bytes, route))]
+    fn new(
+        model: &Model,
+        device: &str,
+        filters: Vec<String>,
+        slices: Vec<Cut>,
+        batch_bytes: u64,
+        route: &str,
+    ) -> PyResult<Self> {
+        let selection = select(model, &filters, slices)?;
+        let loader = loader(route)?;
+        let batches = loader.stream(&model.0, &selection, place(device)?, batch_bytes);
+        Ok(Self {
+            batches: Mutex::new(batches.or_raise()?),
+            progress: Arc::clone(&loader.progress),
+            receipts: Vec::new(),
+        })
+    }
+
+    /// The tensors of the next batch by name, as `Loading.tensors` has them; `None` after the last.
+    fn next<'py>(
+        &mut self,
+        py: Python<'py>,
+        take: Option<Bound<'py, PyAny>>,
+        convert: Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let batches = self.batches.get_mut();
+        let batches = batches.unwrap_or_else(PoisonError::into_inner);
+        let batch = loop {
+            if let Some(batch) = py.detach(|| batches.next_within(DEAF_MAX)) {
+                break batch;
+            }
+            if let Err(raised) = py.check_signals() {
+                self.progress.cancel();
+                return Err(raised);
+            }
+        };
+        let Some(loaded) = batch.transpose().or_raise()? else {
+            return Ok(None);
+        };
+        self.receipts.push(Arc::new(loaded.receipt));
+        handed_over(py, &loaded.region, &loaded.tensors, take.as_ref(), &convert).map(Some)
+    }
+
+    /// How each batch came, of those that were taken.
+    #[getter]
+    fn receipts(&self) -> Vec<Receipt> {
+        self.receipts
+            .iter()
+            .map(|r| Receipt((**r).clone()))
+            .collect()
+    }
+}
+
+/// What filters and slices select of a model.
+fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selection> {
+    if filters.is_empty() && slices.is_empty() {
+        return Ok(Selection::all(&model.0));
+    }
+    let filters = filters.iter().map(|f| f.parse::<Filter>());
+    let filters = filters.collect::<Result<_>>().or_raise()?;
+    let slice = |(filter, dim, start, stop): Cut| {
+        let filter = filter.map(|f| f.parse::<Filter>()).transpose()?;
+        let part = Part::Range { start, stop };
+        Ok(Slice { filter, dim, part })
+    };
+    let slices: Vec<_> = slices
+        .into_iter()
+        .map(slice)
+        .collect::<Result<_>>()
+        .or_raise()?;
+    Selection::new(&model.0, &filters, &slices).or_raise()
+}
+
+fn loader(route: &str) -> PyResult<Loader> {
+    Ok(Loader {
+        choice: choice(route)?,
+        ..Loader::new(executor::shared().or_raise()?)
+    })
+}
+
+pub(crate) fn place(device: &str) -> PyResult<Place> {
+    let unknown = |_| {
+        let message =
+            format!("a device is cpu, or cuda and a number such as cuda:0, not {device:?}");
+        PyValueError::new_err(message)
+    };
+    device.parse().map_err(unknown)
+}
+
+/// Python's collector of cycles, at rest. Hundreds of thousands of new objects make it look through
+/// all of them again and again, which takes longer than making them, and none of them is garbage.
+struct Pause<'py> {
+    py: Python<'py>,
+    was_on: bool,
+}
+
+impl<'py> Pause<'py> {
+    fn new(py: Python<'py>) -> Self {
+        // SAFETY: the interpreter's lock is held, as `py` shows.
+        let was_on = unsafe { ffi::PyGC_Disable() } == 1;
+        Self { py, was_on }
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        let _held: Python<'_> = self.py;
+        if self.was_on {
+            // SAFETY: as above.
+            unsafe { ffi::PyGC_Enable() };
+        }
+    }
+}
+
+/// Makes another library's tensors of ours.
+fn handed_over<'py>(
+    py: Python<'py>,
+    region: &Arc<Region>,
+    placed: &[Placed],
+    take: Option<&Bound<'py, PyAny>>,
+    convert: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let tensors = PyDict::new(py);
+    let _pause = Pause::new(py);
+    for p in placed {
+        let tensor = Tensor {
+            region: Arc::clone(region),
+            at: p.at,
+            bytes: p.bytes,
+            dtype: p.dtype,
+            shape: p.shape.clone(),
+        };
+        let made = match take {
+            Some(take) if dlpack::code(p.dtype).is_some() => {
+                take.call1((dlpack::capsule(py, tensor)?,))?
+            }
+            _ => convert.call1((tensor,))?,
+        };
+        tensors.set_item(&*p.name, made)?;
+    }
+    Ok(tensors)
+}

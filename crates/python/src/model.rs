@@ -1,0 +1,84 @@
+//! A model's files, opened: what is in them, without their bytes.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use pyo3::{exceptions::PyKeyError, prelude::*, types::PyTuple};
+use straightway_pipeline::weights;
+
+use crate::error::OrRaise;
+
+/// A safetensors file, a folder of them, or an index.
+#[pyclass(frozen, module = "straightway")]
+#[derive(Debug)]
+pub(crate) struct Model(pub(crate) Arc<weights::Model>);
+
+impl Model {
+    /// The number of a tensor.
+    pub(crate) fn number(&self, name: &str) -> PyResult<usize> {
+        let absent = || {
+            let path = self.0.path.display();
+            PyKeyError::new_err(format!("{path} has no tensor {name:?}"))
+        };
+        self.0.number(name).ok_or_else(absent)
+    }
+
+    fn tensor(&self, name: &str) -> PyResult<&weights::Tensor> {
+        Ok(&self.0.tensors[self.number(name)?])
+    }
+}
+
+#[pymethods]
+impl Model {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let model = py.detach(|| weights::Model::open(&path)).or_raise()?;
+        Ok(Self(Arc::new(model)))
+    }
+
+    /// The names of its tensors, sorted.
+    fn keys(&self) -> Vec<&str> {
+        let mut names = self.offset_keys();
+        names.sort_unstable();
+        names
+    }
+
+    /// The names of its tensors, in the order of the files.
+    fn offset_keys(&self) -> Vec<&str> {
+        let mut order: Vec<_> = self.0.tensors.iter().collect();
+        order.sort_by_key(|t| (t.file, t.extent.offset));
+        order.into_iter().map(|t| &*t.name).collect()
+    }
+
+    /// What the files say about themselves; of several files, all of it.
+    fn metadata(&self) -> Option<BTreeMap<&str, &str>> {
+        let shards = self.0.shards.iter();
+        let all: BTreeMap<_, _> = shards
+            .flat_map(|s| s.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+            .collect();
+        (!all.is_empty()).then_some(all)
+    }
+
+    /// A tensor's type, as safetensors names it.
+    fn dtype(&self, name: &str) -> PyResult<&'static str> {
+        Ok(self.tensor(name)?.dtype.name())
+    }
+
+    /// A tensor's shape.
+    fn shape<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.tensor(name)?.shape.iter())
+    }
+
+    /// How many bytes its tensors have.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.tensors.len()
+    }
+
+    fn __contains__(&self, name: &str) -> bool {
+        self.0.number(name).is_some()
+    }
+}

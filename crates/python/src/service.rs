@@ -1,0 +1,79 @@
+//! What the package offers beside weights: copying files, and the doctor.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyModule};
+use straightway_core::{Choice, Error, Route};
+use straightway_io::Progress;
+use straightway_pipeline::{Copier, Errand, verify::verify as compare};
+use straightway_probe::doctor::{Measured, Request, diagnose};
+use straightway_sys::root::Root;
+
+use crate::{executor, receipt::Receipt, waiting};
+
+/// The choice of route that a word means.
+pub(crate) fn choice(route: &str) -> PyResult<Choice> {
+    match route {
+        "auto" => Ok(Choice::Auto),
+        "direct" => Ok(Choice::Only(Route::Direct)),
+        "staged" => Ok(Choice::Only(Route::Staged)),
+        "buffered" => Ok(Choice::Only(Route::Buffered)),
+        _ => {
+            let message = format!("a route is auto, direct, staged or buffered, not {route:?}");
+            Err(PyValueError::new_err(message))
+        }
+    }
+}
+
+/// Copies files and folders; each appears under its name when it is whole and durable.
+#[pyfunction]
+#[pyo3(signature = (sources, target, *, route="auto", verify=false))]
+pub(crate) fn copy(
+    py: Python<'_>,
+    sources: Vec<PathBuf>,
+    target: PathBuf,
+    route: &str,
+    verify: bool,
+) -> PyResult<Receipt> {
+    let choice = choice(route)?;
+    let progress = Arc::new(Progress::default());
+    let watched = Arc::clone(&progress);
+    let receipt = waiting::run(py, &progress, move || {
+        let executor = executor::shared()?;
+        let errand = Errand::new(&sources, &target)?;
+        let copier = Copier {
+            executor: &executor,
+            choice,
+            progress: Arc::clone(&watched),
+        };
+        let receipt = copier.run(&errand)?;
+        if verify {
+            compare(&executor, &errand, &watched)?;
+        }
+        Ok(receipt)
+    })?;
+    Ok(Receipt(receipt))
+}
+
+/// Says whether bytes can go straight from `path` into GPU memory, and if not, why not: what
+/// `straightway doctor --json` writes.
+#[pyfunction]
+#[pyo3(signature = (path=None))]
+pub(crate) fn doctor(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Bound<'_, PyAny>> {
+    let path = path.unwrap_or_else(|| PathBuf::from("."));
+    let environment: BTreeMap<_, _> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let progress = Arc::new(Progress::default());
+    let text = waiting::run(py, &progress, move || {
+        std::fs::metadata(&path).map_err(|e| Error::os("examine", path.display(), e))?;
+        let diagnosis = diagnose(&Request {
+            root: &Root::machine(),
+            path: &path,
+            environment: &environment,
+            measured: &Measured::here(&path),
+        });
+        Ok(serde_json::to_string(&diagnosis).expect("a diagnosis is plain data"))
+    })?;
+    PyModule::import(py, "json")?.call_method1("loads", (text,))
+}

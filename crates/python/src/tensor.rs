@@ -1,0 +1,151 @@
+//! A tensor in a region: what is handed to PyTorch, NumPy, CuPy and JAX.
+
+use std::sync::Arc;
+
+use pyo3::{
+    exceptions::{PyBufferError, PyTypeError},
+    prelude::*,
+    types::{PyDict, PyTuple},
+};
+use straightway_core::Place;
+use straightway_io::Region;
+use straightway_pipeline::weights::{Dtype, Shape};
+
+use crate::dlpack;
+
+/// A tensor. Other libraries take it without a copy: `torch.from_dlpack`, `numpy.asarray`,
+/// `cupy.from_dlpack`, `jax.dlpack.from_dlpack`.
+#[pyclass(frozen, module = "straightway")]
+#[derive(Clone, Debug)]
+pub(crate) struct Tensor {
+    pub(crate) region: Arc<Region>,
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Shape,
+}
+
+impl Tensor {
+    /// The address of its first byte.
+    pub(crate) fn address(&self) -> u64 {
+        self.region.address() + self.at
+    }
+
+    /// What NumPy calls its type; `None` where NumPy has none.
+    fn numpy_type(&self) -> Option<&'static str> {
+        Some(match self.dtype {
+            Dtype::Bool => "|b1",
+            Dtype::I8 => "|i1",
+            Dtype::U8 => "|u1",
+            Dtype::I16 => "<i2",
+            Dtype::U16 => "<u2",
+            Dtype::I32 => "<i4",
+            Dtype::U32 => "<u4",
+            Dtype::I64 => "<i8",
+            Dtype::U64 => "<u8",
+            Dtype::F16 => "<f2",
+            Dtype::F32 => "<f4",
+            Dtype::F64 => "<f8",
+            Dtype::C64 => "<c8",
+            _ => return None,
+        })
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// What its elements are, as safetensors names it.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.dtype.name()
+    }
+
+    /// How long it is along each dimension.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.shape.iter())
+    }
+
+    /// How many bytes it has.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where it is: `cpu` or `cuda:N`.
+    #[getter]
+    fn device(&self) -> String {
+        match self.region.place() {
+            Place::Host => "cpu".to_owned(),
+            Place::Gpu(number) => format!("cuda:{number}"),
+        }
+    }
+
+    /// Its bytes as a tensor of one dimension, for types that another library takes by no name.
+    fn as_bytes(&self) -> Self {
+        Self {
+            dtype: Dtype::U8,
+            shape: Shape::from_iter([self.bytes]),
+            ..self.clone()
+        }
+    }
+
+    /// What NumPy takes a tensor in host memory by.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        use pyo3::exceptions::PyAttributeError;
+        if self.region.place() != Place::Host {
+            let message =
+                "it is in a GPU's memory: take it with `cupy.from_dlpack`, or load it to `cpu`";
+            return Err(PyAttributeError::new_err(message));
+        }
+        let Some(name) = self.numpy_type() else {
+            let message = format!("NumPy has no {}: take `as_bytes()`", self.dtype.name());
+            return Err(PyAttributeError::new_err(message));
+        };
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("shape", self.shape(py)?)?;
+        interface.set_item("typestr", name)?;
+        interface.set_item("data", (self.address(), false))?;
+        Ok(interface)
+    }
+
+    /// Where it is, as DLPack names it.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::device(self.region.place())
+    }
+
+    /// It in a capsule. All bytes are in place, so that any stream may use them at once.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<Bound<'py, PyAny>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = (stream, max_version);
+        if copy == Some(true) || dl_device.is_some_and(|d| d != self.__dlpack_device__()) {
+            return Err(PyBufferError::new_err(
+                "it is handed over as it is, or not at all",
+            ));
+        }
+        if dlpack::code(self.dtype).is_none() {
+            let message = format!("DLPack has no {}: take `as_bytes()`", self.dtype.name());
+            return Err(PyTypeError::new_err(message));
+        }
+        dlpack::capsule(py, self.clone())
+    }
+
+    fn __repr__(&self) -> String {
+        let shape: Vec<_> = self.shape.iter().map(u64::to_string).collect();
+        format!(
+            "<Tensor {} [{}] on {}>",
+            self.dtype(),
+            shape.join(", "),
+            self.device()
+        )
+    }
+}

@@ -1,0 +1,89 @@
+//! Waiting for a thread of ours without holding Python's lock, and with an ear for Ctrl-C.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use pyo3::prelude::*;
+use straightway_core::{Error, Kind, Result};
+use straightway_io::Progress;
+
+use crate::error::OrRaise;
+
+/// How long Ctrl-C may go unheard: below what a person notices.
+pub(crate) const DEAF_MAX: Duration = Duration::from_millis(50);
+
+/// Work that goes on by itself. Dropping it asks it to stop, and does not wait.
+#[derive(Debug)]
+pub(crate) struct Work<T> {
+    /// Behind a lock only because Python's objects may be shared between threads.
+    outcome: Mutex<Receiver<Result<T>>>,
+    progress: Arc<Progress>,
+}
+
+impl<T: Send + 'static> Work<T> {
+    /// Begins `work` on a thread of its own.
+    pub(crate) fn begin(
+        progress: &Arc<Progress>,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<Self> {
+        let (answer, outcome) = channel();
+        let run = move || {
+            // Nobody listens any more where the work was dropped.
+            let _ = answer.send(work());
+        };
+        thread::Builder::new()
+            .name("straightway-work".to_owned())
+            .spawn(run)
+            .map_err(|e| Error::os("start", "a thread", e))?;
+        Ok(Self {
+            outcome: Mutex::new(outcome),
+            progress: Arc::clone(progress),
+        })
+    }
+
+    /// Waits for it. On Ctrl-C, or whatever else a signal's handler raises, it is stopped first.
+    pub(crate) fn wait(self, py: Python<'_>) -> PyResult<T> {
+        let listen = |patience| {
+            let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            outcome.recv_timeout(patience)
+        };
+        loop {
+            match py.detach(|| listen(DEAF_MAX)) {
+                Ok(outcome) => return outcome.or_raise(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let message = "its thread has ended without an answer";
+                    let error = Error::new(Kind::Transient, "finish", "the transfer", message);
+                    return Err(error).or_raise();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Err(raised) = py.check_signals() {
+                self.progress.cancel();
+                // What is in flight writes to memory that is about to go: wait for it.
+                let _ = py.detach(|| listen(Duration::MAX));
+                return Err(raised);
+            }
+        }
+    }
+}
+
+impl<T> Drop for Work<T> {
+    fn drop(&mut self) {
+        self.progress.cancel();
+    }
+}
+
+/// Does `work` and waits for it as [`Work::wait`] does.
+pub(crate) fn run<T: Send + 'static>(
+    py: Python<'_>,
+    progress: &Arc<Progress>,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    Work::begin(progress, work).or_raise()?.wait(py)
+}

@@ -1,0 +1,234 @@
+"""Loading: the same tensors as safetensors gives, with a receipt."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy
+import pytest
+import safetensors.numpy
+import straightway
+import straightway.numpy
+
+
+def same(found, expected):
+    assert sorted(found) == sorted(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
+        numpy.testing.assert_array_equal(found[name], tensor)
+
+
+def child(code, *args):
+    """Runs code in a process of its own, and gives what it printed."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, args)], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize("route", ["auto", "direct", "staged", "buffered"])
+def test_a_folder_has_the_tensors_of_all_its_files_by_every_route(model, route):
+    folder, expected = model
+    try:
+        weights = straightway.load_model(folder, framework="np", route=route)
+    except RuntimeError as error:
+        pytest.skip(f"no O_DIRECT here: {error}")
+    same(weights, expected)
+    assert weights.receipt.bytes == sum(t.nbytes for t in expected.values())
+    assert sum(r["bytes"] for r in weights.receipt.routes) == weights.receipt.bytes
+    assert "GB/s" in str(weights.receipt) or "MB/s" in str(weights.receipt)
+
+
+def test_an_index_and_a_single_file_are_models_too(model):
+    folder, expected = model
+    same(straightway.load_model(folder / "model.safetensors.index.json", framework="np"), expected)
+    one = folder / "model-00001-of-00002.safetensors"
+    same(straightway.load_file(one, framework="np"), safetensors.numpy.load_file(one))
+
+
+def test_arrays_outlive_everything_else_and_can_be_written_to(model):
+    folder, expected = model
+    array = straightway.load_model(folder, framework="np").pop("layers.0.weight")
+    array[0, 0] += 1
+    assert array[0, 0] == expected["layers.0.weight"][0, 0] + 1
+    numpy.testing.assert_array_equal(array[1:], expected["layers.0.weight"][1:])
+
+
+def test_what_a_filter_leaves_out_is_not_read(model):
+    folder, expected = model
+    weights = straightway.load_model(folder, framework="np", filter=["layers.*", "regex:^sc"])
+    same(weights, {n: t for n, t in expected.items() if n.startswith(("layers", "sc"))})
+    assert weights.receipt.bytes < sum(t.nbytes for t in expected.values())
+    with pytest.raises(FileNotFoundError, match="no_such"):
+        straightway.load_model(folder, filter="no_such")
+
+
+def test_a_rank_reads_its_rows_and_no_others(model):
+    folder, expected = model
+    weights = straightway.load_model(folder, framework="np", filter="embed.weight", slices=[(None, 0, 75, 150)])
+    numpy.testing.assert_array_equal(weights["embed.weight"], expected["embed.weight"][75:150])
+    assert weights.receipt.bytes == expected["embed.weight"].nbytes // 4
+
+
+def test_a_stream_gives_every_tensor_once_in_batches(model):
+    folder, expected = model
+    stream = straightway.iterate(folder, framework="np", batch_bytes=4096)
+    same(dict(stream), expected)
+    assert len(stream.receipts) > 1
+    assert sum(r.bytes for r in stream.receipts) == sum(t.nbytes for t in expected.values())
+
+
+def test_an_open_file_gives_tensors_and_parts_of_them_one_at_a_time(model):
+    folder, expected = model
+    weight = expected["layers.0.weight"]
+    with straightway.safe_open(folder, framework="np") as f:
+        assert f.keys() == sorted(expected) and sorted(f.offset_keys()) == sorted(expected)
+        assert f.metadata() == {"format": "pt"}
+        assert f.get_tensor("scale") == 3.5
+        part = f.get_slice("layers.0.weight")
+        assert part.get_shape() == [1025, 1031] and part.get_dtype() == "U8"
+        for index in [
+            numpy.s_[3:7], numpy.s_[:, 5:9], numpy.s_[..., -3:], numpy.s_[17], numpy.s_[-1, 4], numpy.s_[10:2:-3, ::5],
+            numpy.s_[5:5], numpy.s_[2:4, ...],
+        ]:
+            numpy.testing.assert_array_equal(part[index], weight[index])
+        assert f.receipt.bytes <= 2 * 1031
+        with pytest.raises(KeyError, match="nowhere"):
+            f.get_tensor("nowhere")
+        with pytest.raises(IndexError):
+            part[1, 2, 3]
+        with pytest.raises(IndexError):
+            part[5000]
+        with pytest.raises(TypeError):
+            part["a"]
+    with pytest.raises(ValueError, match="closed"):
+        f.keys()
+
+
+def test_what_goes_wrong_is_the_exception_that_fits(tmp_path, model):
+    with pytest.raises(FileNotFoundError):
+        straightway.load_file(tmp_path / "absent.safetensors")
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"\xff" * 8 + b"{}")
+    with pytest.raises(ValueError, match="bad.safetensors"):
+        straightway.load_file(bad)
+    folder, _ = model
+    with pytest.raises(ValueError, match="framework"):
+        straightway.load_model(folder, framework="abacus")
+    with pytest.raises(ValueError, match="tpu"):
+        straightway.load_model(folder, device="tpu:0")
+    with pytest.raises(ValueError, match="route"):
+        straightway.load_model(folder, route="scenic")
+    with pytest.raises(RuntimeError, match="(?i)cuda|driver|gpu"):
+        straightway.load_model(folder, device="cuda:99")
+
+
+def test_numpy_is_enough(model):
+    folder, _ = model
+    code = """
+        import sys
+        sys.modules["torch"] = None
+        import straightway
+        weights = straightway.load_model(sys.argv[1], framework="np")
+        print(type(weights["scale"]).__module__, len(weights))
+    """
+    assert child(code, folder) == "numpy 5"
+
+
+def test_other_threads_run_while_bytes_move(tmp_path):
+    path = tmp_path / "large.safetensors"
+    safetensors.numpy.save_file({"a": numpy.ones(256 << 20, dtype=numpy.uint8)}, path)
+    code = """
+        import sys, threading, time, straightway
+        gaps, going = [], True
+        def watch():
+            last = time.perf_counter()
+            while going:
+                time.sleep(0.001)
+                now = time.perf_counter()
+                gaps.append(now - last)
+                last = now
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        start = time.perf_counter()
+        weights = straightway.load_file(sys.argv[1], framework="np")
+        took = time.perf_counter() - start
+        going = False
+        watcher.join()
+        # A thread that is kept from running for the whole load would see one gap as long as it.
+        print(max(gaps) < max(0.8 * took, 0.1), len(gaps) > 3)
+    """
+    assert child(code, path) == "True True"
+
+
+def test_ctrl_c_ends_a_load_at_once(tmp_path):
+    path = tmp_path / "large.safetensors"
+    with open(path, "wb") as file:
+        header = b'{"a":{"dtype":"U8","shape":[8589934592],"data_offsets":[0,8589934592]}}'
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + (8 << 30))
+    code = """
+        import os, signal, sys, threading, time, straightway
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        start = time.perf_counter()
+        try:
+            for name, tensor in straightway.iterate(sys.argv[1], framework="np"):
+                print("loaded")
+        except KeyboardInterrupt:
+            print("interrupted", time.perf_counter() - start < 2)
+    """
+    assert child(code, path) == "interrupted True"
+
+
+def test_a_forked_process_loads_by_itself(model):
+    folder, _ = model
+    code = """
+        import os, sys, straightway
+        straightway.load_model(sys.argv[1], framework="np")
+        child = os.fork()
+        if child == 0:
+            ok = len(straightway.load_model(sys.argv[1], framework="np")) == 5
+            os._exit(0 if ok else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert child(code, folder) == "0"
+
+
+def test_memory_above_the_tensors_is_small(tmp_path):
+    path = tmp_path / "large.safetensors"
+    safetensors.numpy.save_file({f"t{i}": numpy.ones(64 << 20, dtype=numpy.uint8) for i in range(16)}, path)
+    code = """
+        import sys, straightway
+        def peak_kib():
+            with open("/proc/self/status") as status:
+                return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+        before = peak_kib()
+        weights = straightway.load_file(sys.argv[1], framework="np", route=sys.argv[2])
+        print((peak_kib() - before) // 1024)
+    """
+    for route in ["auto", "buffered"]:
+        mib = int(child(code, path, route))
+        assert 1000 < mib < 1024 + 200, f"{mib} MiB for 1024 MiB of tensors by {route}"
+
+
+def test_two_hundred_thousand_small_tensors(tmp_path):
+    path = tmp_path / "many.safetensors"
+    straightway.save_file({f"layer.{i:06}.w": numpy.full(3, i, dtype=numpy.int32) for i in range(200_000)}, path)
+    weights = straightway.load_file(path, framework="np")
+    assert len(weights) == 200_000
+    assert all(weights[f"layer.{i:06}.w"][2] == i for i in range(0, 200_000, 7919))
+    assert weights.receipt.ios < 100
+
+
+def test_copy_and_doctor(tmp_path, model):
+    folder, expected = model
+    target = tmp_path / "copies"
+    target.mkdir()
+    receipt = straightway.copy(folder / "model-00001-of-00002.safetensors", target, verify=True)
+    assert receipt.bytes == os.path.getsize(folder / "model-00001-of-00002.safetensors")
+    same(straightway.numpy.load_file(target / "model-00001-of-00002.safetensors"),
+         safetensors.numpy.load_file(folder / "model-00001-of-00002.safetensors"))
+    diagnosis = straightway.doctor(tmp_path)
+    assert diagnosis["verdict"] in ("direct", "not_proven", "not_direct") and diagnosis["checks"]
