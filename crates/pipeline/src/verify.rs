@@ -67,10 +67,10 @@ pub fn verify_loaded(
     loader: &Loader,
     model: &Model,
     layout: &Layout,
-    loaded: &mut Loaded,
+    weights: &mut Loaded,
 ) -> Result<()> {
-    let was_cached = loaded.receipt.bytes_by(Leg::Read, Route::Buffered) > 0;
-    let Some(memory) = Arc::get_mut(&mut loaded.region) else {
+    let was_cached = weights.receipt.bytes_by(Leg::Read, Route::Buffered) > 0;
+    let Some(memory) = Arc::get_mut(&mut weights.region) else {
         let message = "somebody else holds its region";
         let path = model.path.display();
         return Err(Error::new(Kind::Invalid, "verify", path, message));

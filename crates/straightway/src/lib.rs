@@ -61,13 +61,18 @@
 //!
 //! ```
 //! use std::{collections::BTreeMap, sync::Arc};
-//! use straightway::weights::{Dtype, Filters, Held, Loader, Model, Saver, Selection, Shape};
+//! use straightway::weights::{Dtype, Filters, Held, Holding, Loader, Model, Saver, Selection, Shape};
 //! use straightway::{Executor, Place, Settings};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("model.safetensors");
 //! let executor = Arc::new(Executor::new(Settings::default())?);
-//! let held = |name, bytes| Held { name, dtype: Dtype::U8, shape: Shape::from(&[2, 3][..]), bytes };
+//! let held = |name, bytes| Held {
+//!     name,
+//!     dtype: Dtype::U8,
+//!     shape: Shape::from(&[2, 3][..]),
+//!     bytes: Holding::Host(bytes),
+//! };
 //! let tensors = [held("layers.0.weight", &[1; 6]), held("layers.1.weight", &[2; 6])];
 //! Saver::new(Arc::clone(&executor)).save_held(&path, &tensors, &BTreeMap::new())?;
 //!

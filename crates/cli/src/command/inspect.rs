@@ -13,9 +13,9 @@ use super::{
     tuning::{RouteChoice, Tuning},
 };
 
-/// Show a model's tensors, shapes, dtypes, sizes and alignment, and how they would be loaded.
+/// Show a model's tensors and files, and how they would be loaded.
 ///
-/// Only headers are read. Which route the bytes would take depends on what of the files is in the
+/// Names, dtypes, shapes, sizes and alignment. Only headers are read. Which route the bytes would take depends on what of the files is in the
 /// page cache now.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

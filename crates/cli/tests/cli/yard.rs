@@ -4,9 +4,10 @@
 use std::{
     ffi::OsStr,
     fs,
+    io::Read,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread::sleep,
+    thread::{JoinHandle, sleep, spawn},
     time::{Duration, Instant},
 };
 
@@ -188,21 +189,31 @@ impl Running {
         false
     }
 
-    /// Waits for its end. The output of one run fits into a pipe, so it is read afterwards.
+    /// Waits for its end. What it says is read meanwhile, since a pipe holds only so much.
     pub(crate) fn wait(mut self) -> Ran {
         let start = Instant::now();
+        let out = read_on(self.child().stdout.take().unwrap());
+        let err = read_on(self.child().stderr.take().unwrap());
         while self.child().try_wait().unwrap().is_none() {
             assert!(start.elapsed() < PATIENCE, "the binary hangs");
             sleep(Duration::from_millis(1));
         }
-        let child = self.0.take().expect("it was not waited for yet");
-        let output = child.wait_with_output().unwrap();
+        let mut child = self.0.take().expect("it was not waited for yet");
         Ran {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
+            code: child.wait().unwrap().code(),
+            out: out.join().unwrap(),
+            err: err.join().unwrap(),
         }
     }
+}
+
+/// Reads all that comes, on a thread of its own.
+fn read_on(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).unwrap();
+        text
+    })
 }
 
 impl Drop for Running {

@@ -55,6 +55,18 @@ impl Index {
         Ok(index)
     }
 
+    /// Adds a file and answers its number.
+    fn add_file(&mut self, files: &mut HashMap<String, u32>, name: String) -> Result<u32, String> {
+        check_inside(&name)?;
+        if files.len() == FILES_MAX {
+            return Err(format!("the index names more than {FILES_MAX} files"));
+        }
+        let number = u32::try_from(files.len()).expect("the limit fits");
+        self.files.push(PathBuf::from(&name));
+        files.insert(name, number);
+        Ok(number)
+    }
+
     /// Puts the files in the order of their names, and in their folder.
     fn sort_files(&mut self, folder: &Path) {
         let mut order: Vec<_> = (0_u32..).zip(std::mem::take(&mut self.files)).collect();
@@ -125,39 +137,28 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut names = HashSet::new();
-        let mut files: HashMap<String, u32> = HashMap::new();
+        let mut files = HashMap::new();
         while let Some(name) = map.next_key::<String>()? {
-            let refuse =
-                |why: String| Err(A::Error::custom(format!("tensor {}: {why}", quoted(&name))));
+            let name: Arc<str> = name.into();
+            let refuse = |why: String| A::Error::custom(format!("tensor {}: {why}", quoted(&name)));
             if names.len() == TENSORS_MAX {
-                return refuse(format!("it has more than {TENSORS_MAX} tensors"));
+                return Err(refuse(format!("it has more than {TENSORS_MAX} tensors")));
             }
             if name.len() > NAME_BYTES_MAX {
-                return refuse(format!("the name is longer than {NAME_BYTES_MAX} bytes"));
+                return Err(refuse(format!(
+                    "the name is longer than {NAME_BYTES_MAX} bytes"
+                )));
             }
-            let file = map
-                .next_value::<String>()
-                .map_err(|e| A::Error::custom(format!("tensor {}: {e}", quoted(&name))))?;
-            let name: Arc<str> = name.as_str().into();
             if !names.insert(Arc::clone(&name)) {
                 let message = format!("tensor {} is there twice", quoted(&name));
                 return Err(A::Error::custom(message));
             }
+            let file = map
+                .next_value::<String>()
+                .map_err(|e| refuse(e.to_string()))?;
             let number = match files.get(&file) {
                 Some(number) => *number,
-                None => {
-                    check_inside(&file).map_err(|why| {
-                        A::Error::custom(format!("tensor {}: {why}", quoted(&name)))
-                    })?;
-                    if files.len() == FILES_MAX {
-                        let message = format!("it names more than {FILES_MAX} files");
-                        return Err(A::Error::custom(message));
-                    }
-                    let number = u32::try_from(files.len()).expect("the limit fits");
-                    self.0.files.push(PathBuf::from(&file));
-                    files.insert(file, number);
-                    number
-                }
+                None => self.0.add_file(&mut files, file).map_err(refuse)?,
             };
             self.0.places.push((name, number));
         }

@@ -66,7 +66,7 @@ impl Saver {
                     .with_hint("give a larger --shard-size"),
             );
         }
-        let outlines = targets.iter().map(|t| t.outline());
+        let outlines = targets.iter().map(Target::outline);
         let outlines: Vec<_> = outlines.collect::<Result<_>>()?;
         let drafts = targets.iter().zip(&outlines);
         let mut drafts: Vec<_> = drafts
@@ -157,13 +157,11 @@ impl<'a> Sources<'a> {
         for (number, place) in outline.within(window) {
             let tensor = target.tensors[number];
             let part = place.intersection(window);
-            let object = match numbers.iter().position(|n| *n == tensor.file) {
-                Some(object) => object,
-                None => {
-                    numbers.push(tensor.file);
-                    numbers.len() - 1
-                }
-            };
+            let known = numbers.iter().position(|n| *n == tensor.file);
+            let object = known.unwrap_or_else(|| {
+                numbers.push(tensor.file);
+                numbers.len() - 1
+            });
             let offset = tensor.extent.offset + (part.offset - place.offset);
             moves.push(Move {
                 object: u32::try_from(object).expect("a window has few files"),

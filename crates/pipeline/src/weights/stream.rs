@@ -47,9 +47,9 @@ impl Loader {
         let (loader, model) = (self.clone(), Arc::clone(model));
         let load = move || {
             for batch in batches {
-                let loaded = loader.load(&model, &batch, place);
-                let is_over = loaded.is_err();
-                if ready.send(loaded).is_err() || is_over {
+                let weights = loader.load(&model, &batch, place);
+                let is_over = weights.is_err();
+                if ready.send(weights).is_err() || is_over {
                     return;
                 }
             }

@@ -32,12 +32,12 @@ fn every_tensor_arrives_on_a_gpu_aligned_however_late_copies_are() {
             for choice in [Choice::Auto, Choice::Only(Route::Buffered)] {
                 evict(&model);
                 let loader = Loader { choice, ..loader() };
-                let mut loaded = loader.load(&model, &Selection::all(&model), GPU).unwrap();
-                assert_same(&seen(&mut loaded), &all);
-                for tensor in loaded.tensors.iter().filter(|t| t.bytes >= 1 << 20) {
+                let mut there = loader.load(&model, &Selection::all(&model), GPU).unwrap();
+                assert_same(&seen(&mut there), &all);
+                for tensor in there.tensors.iter().filter(|t| t.bytes >= 1 << 20) {
                     assert_eq!(tensor.at % LARGE_ALIGN_BYTES, 0);
                 }
-                assert!(loaded.region.bytes() < model.bytes() + 1024);
+                assert!(there.region.bytes() < model.bytes() + 1024);
             }
             standin.assert_clean();
         });
@@ -76,14 +76,14 @@ fn what_is_on_a_gpu_is_saved_as_it_is() {
         let model = Model::open(&path).unwrap();
         let executor = Arc::new(Executor::new(small()).unwrap());
         let loader = Loader::new(Arc::clone(&executor));
-        let loaded = loader.load(&model, &Selection::all(&model), GPU).unwrap();
+        let there = loader.load(&model, &Selection::all(&model), GPU).unwrap();
         let copy = folder.path().join("copy.safetensors");
         let saver = Saver::new(executor);
         saver
-            .save(&copy, &loaded.region, &loaded.tensors, &BTreeMap::new())
+            .save(&copy, &there.region, &there.tensors, &BTreeMap::new())
             .unwrap();
         assert_loads(&copy, &all);
-        drop((loaded, loader, saver));
+        drop((there, loader, saver));
         standin.assert_clean();
     });
 }

@@ -62,11 +62,11 @@ fn every_tensor_arrives_by_every_route_from_the_drive_and_from_the_page_cache() 
                 fs::read(&path).unwrap();
             }
             let loader = Loader { choice, ..loader() };
-            let mut loaded = loader.load(&model, &all, Place::Host).unwrap();
-            assert_same(&seen(&mut loaded), &some());
-            assert_eq!(loaded.receipt.bytes, model.bytes());
+            let mut there = loader.load(&model, &all, Place::Host).unwrap();
+            assert_same(&seen(&mut there), &some());
+            assert_eq!(there.receipt.bytes, model.bytes());
             if let Choice::Only(Route::Buffered) = choice {
-                let bytes = loaded.receipt.bytes_by(Leg::Read, Route::Buffered);
+                let bytes = there.receipt.bytes_by(Leg::Read, Route::Buffered);
                 assert_eq!(bytes, model.bytes());
             }
         }
@@ -100,11 +100,11 @@ fn what_is_large_goes_straight_to_its_place_where_the_file_is_aligned_or_not() {
         "as other writers have it"
     );
     evict(&model);
-    let loaded = loader()
+    let there = loader()
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap();
-    let direct = loaded.receipt.bytes_by(Leg::Read, Route::Direct);
-    assert!(direct > model.bytes() * 9 / 10, "{}", loaded.receipt);
+    let direct = there.receipt.bytes_by(Leg::Read, Route::Direct);
+    assert!(direct > model.bytes() * 9 / 10, "{}", there.receipt);
 }
 
 #[test]
@@ -120,14 +120,10 @@ fn filters_skip_the_io_and_not_only_the_result() {
     // A file from which nothing is wanted is not even opened.
     fs::remove_file(path.join("2.safetensors")).unwrap();
     let selection = filtered(&model, &["regex:^layers\\.0", "layers.1.q.bias"], &[]).unwrap();
-    let mut loaded = loader().load(&model, &selection, Place::Host).unwrap();
+    let mut there = loader().load(&model, &selection, Place::Host).unwrap();
     all.remove("layers.1.q.weight");
-    assert_same(&seen(&mut loaded), &all);
-    assert!(
-        loaded.receipt.storage_bytes < 64 << 10,
-        "{}",
-        loaded.receipt
-    );
+    assert_same(&seen(&mut there), &all);
+    assert!(there.receipt.storage_bytes < 64 << 10, "{}", there.receipt);
     let error = filtered(&model, &["layers.2.q.bias"], &[]).unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     assert!(filtered(&model, &["nothing.*"], &[]).is_err());
@@ -147,14 +143,10 @@ fn a_rank_reads_little_more_than_its_share_from_the_drive() {
     let selection = filtered(&model, &[], &["0:3/8"]).unwrap();
     assert_eq!(selection.bytes(), model.bytes() / 8);
     evict(&model);
-    let mut loaded = loader().load(&model, &selection, Place::Host).unwrap();
-    let read = loaded.receipt.storage_bytes as f64;
-    assert!(
-        read <= 1.05 * selection.bytes() as f64,
-        "{}",
-        loaded.receipt
-    );
-    let seen = seen(&mut loaded);
+    let mut there = loader().load(&model, &selection, Place::Host).unwrap();
+    let read = there.receipt.storage_bytes as f64;
+    assert!(read <= 1.05 * selection.bytes() as f64, "{}", there.receipt);
+    let seen = seen(&mut there);
     for (name, (_, _, bytes)) in &all {
         let share = bytes.len() / 8;
         assert!(seen[name] == bytes[3 * share..4 * share], "{name}");
@@ -253,9 +245,9 @@ proptest! {
             evict(&model);
         }
         let loader = Loader { choice: route, ..loader() };
-        let mut loaded = loader.load(&model, &selection, Place::Host).unwrap();
-        prop_assert_eq!(&loaded.tensors[0].shape, part.lengths());
-        prop_assert!(seen(&mut loaded)["t"] == naive(&tensor.shape, &part, 2, &all["t"].2));
+        let mut there = loader.load(&model, &selection, Place::Host).unwrap();
+        prop_assert_eq!(&there.tensors[0].shape, part.lengths());
+        prop_assert!(seen(&mut there)["t"] == naive(&tensor.shape, &part, 2, &all["t"].2));
     }
 }
 
@@ -269,8 +261,8 @@ fn elements_of_less_than_a_byte_are_cut_on_whole_bytes_only() {
     write(&path, &all);
     let model = Model::open(&path).unwrap();
     let selection = filtered(&model, &[], &["1:2..6"]).unwrap();
-    let mut loaded = loader().load(&model, &selection, Place::Host).unwrap();
-    assert_eq!(seen(&mut loaded)["t"], [1, 2, 5, 6, 9, 10, 13, 14]);
+    let mut there = loader().load(&model, &selection, Place::Host).unwrap();
+    assert_eq!(seen(&mut there)["t"], [1, 2, 5, 6, 9, 10, 13, 14]);
     let error = filtered(&model, &[], &["1:1..6"]).unwrap_err().to_string();
     assert!(
         error.contains("a part of F4 begins or ends inside a byte"),
@@ -289,11 +281,11 @@ fn a_model_of_more_files_than_may_be_open_at_once_is_one_transfer() {
         all.extend(one);
     }
     let model = Model::open(folder.path()).unwrap();
-    let mut loaded = loader()
+    let mut there = loader()
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap();
-    assert_eq!(loaded.receipt.bytes, 300 * 340);
-    assert_same(&seen(&mut loaded), &all);
+    assert_eq!(there.receipt.bytes, 300 * 340);
+    assert_same(&seen(&mut there), &all);
 }
 
 #[test]
@@ -376,12 +368,12 @@ fn a_byte_that_changed_in_memory_is_found_by_reading_again() {
         let selection = filtered(&model, &["*.weight"], slices).unwrap();
         let loader = loader();
         let layout = loader.layout(&model, &selection, Place::Host);
-        let mut loaded = loader.load(&model, &selection, Place::Host).unwrap();
-        verify_loaded(&loader, &model, &layout, &mut loaded).unwrap();
-        let last = loaded.tensors.last().unwrap().clone();
-        let region = Arc::get_mut(&mut loaded.region).unwrap();
+        let mut there = loader.load(&model, &selection, Place::Host).unwrap();
+        verify_loaded(&loader, &model, &layout, &mut there).unwrap();
+        let last = there.tensors.last().unwrap().clone();
+        let region = Arc::get_mut(&mut there.region).unwrap();
         region.as_mut_slice()[(last.at + last.bytes) as usize - 1] ^= 1;
-        let error = verify_loaded(&loader, &model, &layout, &mut loaded).unwrap_err();
+        let error = verify_loaded(&loader, &model, &layout, &mut there).unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
         assert!(
             error
@@ -407,9 +399,9 @@ fn what_a_load_would_do_is_what_it_does() {
         }
         let loader = loader();
         let foreseen = loader.inspect(&model, &all, Place::Host).unwrap();
-        let loaded = loader.load(&model, &all, Place::Host).unwrap();
-        assert_eq!(foreseen.routes, loaded.receipt.routes);
-        assert_eq!(foreseen.region_bytes, loaded.region.bytes());
+        let there = loader.load(&model, &all, Place::Host).unwrap();
+        assert_eq!(foreseen.routes, there.receipt.routes);
+        assert_eq!(foreseen.region_bytes, there.region.bytes());
         assert_eq!(foreseen.tensors.len(), model.tensors.len());
     }
 }

@@ -71,8 +71,8 @@ fn measure(path: &Path) {
         }
         let all = Selection::all(&model);
         let peak = peak_during(|| {
-            let loaded = loader.load(&model, &all, Place::Host).unwrap();
-            assert_eq!(loaded.receipt.bytes, model.bytes());
+            let there = loader.load(&model, &all, Place::Host).unwrap();
+            assert_eq!(there.receipt.bytes, model.bytes());
         });
         let above = (peak - before).saturating_sub(model.bytes());
         assert!(
@@ -84,7 +84,7 @@ fn measure(path: &Path) {
         let batch = 4 << 20;
         let peak = peak_during(|| {
             let stream = loader.stream(&model, &all, Place::Host, batch).unwrap();
-            let bytes: u64 = stream.map(|loaded| loaded.unwrap().receipt.bytes).sum();
+            let bytes: u64 = stream.map(|there| there.unwrap().receipt.bytes).sum();
             assert_eq!(bytes, model.bytes());
         });
         let above = peak.saturating_sub(before);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs};
 
 use proptest::prelude::*;
 use safetensors::{Dtype as TheirDtype, SafeTensors};
-use straightway_pipeline::weights::{Dtype, Header, Held, Model, Saver, Shape};
+use straightway_pipeline::weights::{Dtype, Header, Held, Holding, Model, Saver, Shape};
 
 use crate::fixture::{Weights, assert_loads, bytes_of, folder, loader, write};
 
@@ -144,7 +144,7 @@ proptest! {
             name,
             dtype: dtype.to_string().parse().unwrap(),
             shape: shape.iter().map(|n| *n as u64).collect::<Shape>(),
-            bytes,
+            bytes: Holding::Host(bytes),
         }).collect();
         Saver::new(loader().executor).save_held(&path, &held, &metadata).unwrap();
         let bytes = fs::read(&path).unwrap();

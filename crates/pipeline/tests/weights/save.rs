@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use straightway_core::{Kind, Leg, Place};
 use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
-use straightway_pipeline::weights::{Dtype, Held, Model, Saver, Selection, Shape};
+use straightway_pipeline::weights::{Dtype, Held, Holding, Model, Saver, Selection, Shape};
 
 use crate::fixture::{Weights, assert_loads, folder, loader, small, weights, write};
 
@@ -63,7 +63,7 @@ fn more_than_a_window_is_saved_whole() {
             name,
             dtype: Dtype::Bf16,
             shape: shape.iter().map(|n| *n as u64).collect(),
-            bytes,
+            bytes: Holding::Host(bytes),
         })
         .collect();
     saver().save_held(&path, &held, &BTreeMap::new()).unwrap();
@@ -78,7 +78,7 @@ fn what_no_reader_would_take_is_not_written() {
         name,
         dtype: Dtype::F32,
         shape: Shape::from(&[len][..]),
-        bytes: &[0; 8],
+        bytes: Holding::Host(&[0; 8]),
     };
     for (tensors, words) in [
         (vec![held("a", 3)], "tensor \"a\" has 8 bytes"),
