@@ -32,6 +32,7 @@ mod snapshot;
 mod source;
 mod store;
 mod sum;
+mod trial;
 mod verify;
 
 pub use codec::Codec;
@@ -53,4 +54,5 @@ pub use shard::Rank;
 pub use source::{Memory, Source};
 pub use store::Store;
 pub use sum::{Digest, Sum};
+pub use trial::{Round, Trial};
 pub use verify::Verdict;

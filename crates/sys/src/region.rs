@@ -83,7 +83,7 @@ impl Region {
     /// then clears its own while the others move theirs.
     pub fn at(place: Place, bytes: u64) -> Result<Self> {
         match place {
-            Place::Host => Ok(Self::new(Memory::Host(HostMemory::new(bytes)?), bytes)),
+            Place::Host => Ok(Self::new(Memory::Host(Arc::new(HostMemory::new(bytes)?)), bytes)),
             Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
         }
     }
@@ -144,7 +144,12 @@ impl Region {
     /// then run at the speed of the bus.
     pub fn pin(&self, context: &Context) -> Result<()> {
         match &self.memory {
-            Memory::Host(memory) => memory.pin(context),
+            Memory::Host(memory) if memory.is_pinned() => Ok(()),
+            Memory::Host(memory) => {
+                // Pages that are there already are pinned in half the time.
+                memory.populate();
+                memory.pin(context)
+            }
             Memory::Lent(_) | Memory::Device(_) => {
                 let message = "it is not host memory of our own";
                 Err(Error::new(Kind::Invalid, "pin", "the region", message))

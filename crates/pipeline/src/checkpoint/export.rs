@@ -8,6 +8,7 @@ use straightway_io::Region;
 
 use super::{
     commit::write_file,
+    fetch::Fetched,
     manifest::Saved,
     opened::Checkpoint,
     restorer::Restorer,
@@ -38,6 +39,8 @@ pub struct Gathered {
     pub region: Arc<Region>,
     /// Where each is.
     pub tensors: Vec<Placed>,
+    /// What was read for that.
+    pub fetched: Fetched,
 }
 
 impl Restorer {
@@ -51,7 +54,7 @@ impl Restorer {
         let mut at = 0_u64;
         let place_one = |tensor: &&Saved| {
             let placed = Placed {
-                name: Arc::clone(&tensor.name),
+                name: tensor.name.as_ref().into(),
                 dtype: tensor.dtype,
                 shape: tensor.shape.clone(),
                 at,
@@ -69,11 +72,12 @@ impl Restorer {
             at: tensor.at,
         };
         let wanted: Vec<_> = placed.iter().map(want).collect();
-        self.restore(checkpoint, &wanted)?;
+        let fetched = self.restore(checkpoint, &wanted)?;
         drop(wanted);
         Ok(Gathered {
             region,
             tensors: placed,
+            fetched,
         })
     }
 

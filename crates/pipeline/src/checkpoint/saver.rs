@@ -198,6 +198,7 @@ impl Saver {
     pub fn prepare(&mut self, bytes: u64) -> Result<()> {
         if let Some(studio) = &mut self.studio {
             let region = studio.region_of(bytes, self.options.memory_bytes_max)?;
+            region.populate();
             studio.give_back(region);
         }
         Ok(())

@@ -11,7 +11,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use straightway_core::{Bytes, Error, Extent, Kind, Result, extent::up};
+use straightway_core::{Bytes, Error, Extent, Kind, Place, Result, extent::up};
 use straightway_io::Region;
 use straightway_sys::{
     Slot,
@@ -95,7 +95,8 @@ impl Studio {
             // What was there is let go of first, or both would be there at once.
             too_small => {
                 drop(too_small);
-                Region::host(up(bytes.max(1), GRAIN_BYTES))
+                // Its pages come with the first copies, on all their threads.
+                Region::at(Place::Host, up(bytes.max(1), GRAIN_BYTES))
             }
         }
     }
