@@ -1,6 +1,7 @@
 //! The commands, one file each: its arguments as data, and `run`.
 
 pub(crate) mod bench;
+pub(crate) mod checkpoint;
 mod chosen;
 pub(crate) mod completions;
 pub(crate) mod copy;

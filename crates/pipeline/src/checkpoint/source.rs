@@ -1,0 +1,96 @@
+//! What is to be saved: parts of tensors, and where their bytes are.
+
+use std::sync::Arc;
+
+use straightway_core::{Error, Kind, Result};
+use straightway_io::Region;
+
+use crate::weights::{Dtype, Rectangle, Shape, quoted, whole_bytes};
+
+/// Part of a tensor in this rank's memory.
+#[derive(Clone, Debug)]
+pub struct Source<'a> {
+    /// What the tensor is called, on all ranks alike.
+    pub name: &'a str,
+    /// What its elements are.
+    pub dtype: Dtype,
+    /// Its shape over all ranks.
+    pub shape: Shape,
+    /// Which part of it this is.
+    pub rectangle: Rectangle,
+    /// Whether it is no tensor but somebody's bytes.
+    pub opaque: bool,
+    /// Where its bytes are; rows follow each other.
+    pub memory: Memory<'a>,
+}
+
+/// Where the bytes of a source are.
+#[derive(Clone, Debug)]
+pub enum Memory<'a> {
+    /// In the program's own memory.
+    Host(&'a [u8]),
+    /// On a GPU. What computes them must be done: the copy waits for no stream of the caller's.
+    Device {
+        /// The memory of the GPU.
+        region: &'a Arc<Region>,
+        /// Where in it they begin.
+        at: u64,
+    },
+}
+
+impl<'a> Source<'a> {
+    /// All of a tensor, in the program's own memory.
+    pub fn whole(name: &'a str, dtype: Dtype, shape: Shape, bytes: &'a [u8]) -> Self {
+        Self {
+            name,
+            dtype,
+            rectangle: Rectangle::whole(&shape),
+            shape,
+            opaque: false,
+            memory: Memory::Host(bytes),
+        }
+    }
+
+    /// Bytes that are no tensor: pickled or JSON state.
+    pub fn opaque(name: &'a str, bytes: &'a [u8]) -> Self {
+        let shape = Shape::from(&[bytes.len() as u64][..]);
+        Self {
+            opaque: true,
+            ..Self::whole(name, Dtype::U8, shape, bytes)
+        }
+    }
+
+    /// How many bytes it has, if it holds together.
+    pub(crate) fn bytes(&self) -> Result<u64> {
+        let refuse = |why: String| {
+            let target = format!("tensor {}", quoted(self.name));
+            Err(Error::new(Kind::Invalid, "save", target, why))
+        };
+        // The rectangle may have been made for another tensor.
+        let (start, lengths) = (self.rectangle.offsets(), self.rectangle.lengths());
+        Rectangle::new(self.name, &self.shape, start.clone(), lengths.clone())?;
+        let elements = self.rectangle.elements();
+        let Some(bytes) = whole_bytes(elements, self.dtype) else {
+            return refuse(format!(
+                "{elements} elements of {} do not end on a whole byte",
+                self.dtype
+            ));
+        };
+        match self.memory {
+            Memory::Host(held) if held.len() as u64 != bytes => refuse(format!(
+                "{} bytes are given, and a part of {lengths} of {} takes {bytes}",
+                held.len(),
+                self.dtype
+            )),
+            Memory::Device { region, .. } if region.device_memory().is_none() => {
+                refuse("its region is not on a GPU; host memory is given as bytes".to_owned())
+            }
+            Memory::Device { region, at }
+                if at.checked_add(bytes).is_none_or(|end| end > region.bytes()) =>
+            {
+                refuse(format!("{bytes} bytes at {at} reach beyond its region"))
+            }
+            _ => Ok(bytes),
+        }
+    }
+}
