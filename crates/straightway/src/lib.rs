@@ -94,7 +94,7 @@
 //!
 //! - [`core`]: the vocabulary and the planner; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
-//! - [`pipeline`]: copying files and folders, the weights of models.
+//! - [`pipeline`]: copying files and folders, the weights of models, checkpoints.
 //! - [`model`]: what a cluster would do, by formula and by simulation; pure and seeded.
 //! - [`probe`]: what this machine can do, and why not more.
 
@@ -102,7 +102,7 @@ pub use straightway_core as core;
 pub use straightway_io as io;
 pub use straightway_model as model;
 pub use straightway_pipeline as pipeline;
-pub use straightway_pipeline::weights;
+pub use straightway_pipeline::{checkpoint, weights};
 pub use straightway_probe as probe;
 
 pub use straightway_core::{

@@ -83,7 +83,10 @@ impl Region {
     /// then clears its own while the others move theirs.
     pub fn at(place: Place, bytes: u64) -> Result<Self> {
         match place {
-            Place::Host => Ok(Self::new(Memory::Host(Arc::new(HostMemory::new(bytes)?)), bytes)),
+            Place::Host => Ok(Self::new(
+                Memory::Host(Arc::new(HostMemory::new(bytes)?)),
+                bytes,
+            )),
             Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
         }
     }

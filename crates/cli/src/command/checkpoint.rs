@@ -15,6 +15,8 @@ mod restore;
 mod tag;
 mod verify;
 
+use super::output::print;
+
 /// List, check, compare, prune, export, restore and try out checkpoints.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -46,6 +48,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Restore(args) => restore::run(args),
         What::Bench(args) => bench::run(args),
     }
+}
+
+/// Writes lines to stdout.
+fn print_lines(lines: &[String]) -> anyhow::Result<()> {
+    print(&(lines.join("\n") + "\n"))
 }
 
 /// A folder of checkpoints, and one of its steps.

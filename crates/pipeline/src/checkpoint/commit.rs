@@ -44,7 +44,12 @@ impl Patience {
             }
             if self.progress.is_cancelled() {
                 let message = "it was interrupted";
-                return Err(Error::new(Kind::Cancelled, "wait for", "the ranks", message));
+                return Err(Error::new(
+                    Kind::Cancelled,
+                    "wait for",
+                    "the ranks",
+                    message,
+                ));
             }
             if start.elapsed() >= self.timeout {
                 return Ok(None);
@@ -89,7 +94,14 @@ impl Store {
     pub fn commit(&self, parts: Vec<Part>, metadata: &str, parity: usize) -> Result<Manifest> {
         let attempt = match parts.first() {
             Some(part) => part.attempt.clone(),
-            None => return Err(Error::new(Kind::Invalid, "commit", "a step", "it has no parts")),
+            None => {
+                return Err(Error::new(
+                    Kind::Invalid,
+                    "commit",
+                    "a step",
+                    "it has no parts",
+                ));
+            }
         };
         let (path, step) = (self.attempt_path(&attempt), attempt.step);
         let mut manifest = merge(parts, metadata)?;

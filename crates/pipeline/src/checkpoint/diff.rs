@@ -45,7 +45,12 @@ impl Restorer {
     /// digests that it is the same; memory is taken for two copies of the longest.
     pub fn diff(&self, before: &Checkpoint, after: &Checkpoint) -> Result<Difference> {
         let (old, new) = (before.manifest(), after.manifest());
-        let names: BTreeSet<_> = old.tensors.iter().chain(&new.tensors).map(|t| &t.name).collect();
+        let names: BTreeSet<_> = old
+            .tensors
+            .iter()
+            .chain(&new.tensors)
+            .map(|t| &t.name)
+            .collect();
         let mut difference = Difference::default();
         for name in names {
             let change = match (old.tensor(name), new.tensor(name)) {

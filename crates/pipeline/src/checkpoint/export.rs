@@ -7,11 +7,7 @@ use straightway_core::{Error, Kind, Place, Result};
 use straightway_io::Region;
 
 use super::{
-    commit::write_file,
-    fetch::Fetched,
-    manifest::Saved,
-    opened::Checkpoint,
-    restorer::Restorer,
+    commit::write_file, fetch::Fetched, manifest::Saved, opened::Checkpoint, restorer::Restorer,
     scatter::Wanted,
 };
 use crate::weights::{self, Placed, Rectangle};
@@ -94,7 +90,12 @@ impl Restorer {
         let mut there = fs::read_dir(folder).map_err(|e| Error::os("list", folder.display(), e))?;
         if there.next().is_some() {
             let message = "it is not empty";
-            return Err(Error::new(Kind::Invalid, "export to", folder.display(), message));
+            return Err(Error::new(
+                Kind::Invalid,
+                "export to",
+                folder.display(),
+                message,
+            ));
         }
         let manifest = checkpoint.manifest();
         let mut exported = Exported::default();

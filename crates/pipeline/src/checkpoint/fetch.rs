@@ -18,11 +18,7 @@ use straightway_core::{
     extent::{down, up},
 };
 use straightway_io::{File, Progress, Settings, engine::Engine};
-use straightway_sys::{
-    Buf, By, Done, Io, Op, Slot,
-    cuda::Context,
-    residency,
-};
+use straightway_sys::{Buf, By, Done, Io, Op, Slot, cuda::Context, residency};
 
 use super::{
     codec::Codec,
@@ -97,7 +93,9 @@ impl Fetch<'_> {
             let spawn = |_| scope.spawn(|| self.serve(&shared, context));
             let threads: Vec<_> = (0..threads).map(spawn).collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
-                thread.join().expect("what is wrong with a file is an error, not a panic")
+                thread
+                    .join()
+                    .expect("what is wrong with a file is an error, not a panic")
             };
             threads.into_iter().map(join).fold(Ok(()), Result::and)
         });
@@ -113,7 +111,10 @@ impl Fetch<'_> {
             chunks: shared.chunks.into_inner(),
             rebuilt: Vec::new(),
         };
-        let bad = shared.bad.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let bad = shared
+            .bad
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         Ok((fetched, bad))
     }
 
@@ -225,7 +226,10 @@ impl Thread<'_> {
             By::Direct => wanted.superset(Alignment::PAGE_BYTES),
             By::PageCache | By::Resident => wanted,
         };
-        let slot = self.ring.slot()?.expect("one is free, or in a copy that ends");
+        let slot = self
+            .ring
+            .slot()?
+            .expect("one is free, or in a copy that ends");
         let flight = Flight {
             task: number,
             place,
@@ -271,7 +275,10 @@ impl Thread<'_> {
             return done.into_iter().try_for_each(|done| self.complete(done));
         }
         if self.drive.is_none() {
-            let engine = self.fetch.settings.drive_engine(straightway_core::Place::Host)?;
+            let engine = self
+                .fetch
+                .settings
+                .drive_engine(straightway_core::Place::Host)?;
             self.drive = Some(engine);
         }
         let drive = self.drive.as_mut().expect("just made");
@@ -287,7 +294,8 @@ impl Thread<'_> {
         let Done { mut io, result, .. } = done;
         let flight = self.flights[io.tag as usize].as_mut();
         let flight = flight.expect("an I/O in flight has its flight");
-        let needed = Extent::new(flight.place.offset, flight.place.bytes).end() - flight.read.offset;
+        let needed =
+            Extent::new(flight.place.offset, flight.place.bytes).end() - flight.read.offset;
         let moved = match result {
             Ok(moved) => moved,
             Err(error) => {
@@ -300,10 +308,13 @@ impl Thread<'_> {
                     return self.submit(io);
                 }
                 let error = io.file.error("read", error);
-                return Ok(self.drop_flight(io, error));
+                self.drop_flight(io, error);
+                return Ok(());
             }
         };
-        self.shared.read_bytes.fetch_add(moved as u64, Ordering::Relaxed);
+        self.shared
+            .read_bytes
+            .fetch_add(moved as u64, Ordering::Relaxed);
         let there = io.start + moved;
         if there as u64 >= needed {
             return self.land(io);
@@ -312,7 +323,8 @@ impl Thread<'_> {
             let end = flight.read.offset + there as u64;
             let message = format!("it ends at byte {end}: it is truncated");
             let path = io.file.path().display().to_string();
-            return Ok(self.drop_flight(io, Error::new(Kind::Corrupt, "read", path, message)));
+            self.drop_flight(io, Error::new(Kind::Corrupt, "read", path, message));
+            return Ok(());
         }
         // Direct I/O goes on at a block; where that is no step forward, the page cache does.
         let block = usize::try_from(Alignment::PAGE_BYTES).expect("a page is small");

@@ -8,9 +8,9 @@ use hashbrown::HashMap;
 
 use super::{
     manifest::{Saved, SavedPart, check_tensor},
-    source::{Memory, Source},
+    source::Source,
 };
-use crate::weights::{Entry, Outline, quoted};
+use crate::weights::{Entry, Holding, Outline, quoted};
 
 /// What the image of a shard will look like.
 #[derive(Debug)]
@@ -31,7 +31,12 @@ impl Image {
             if counts[source.name] == 1 {
                 return source.name.to_owned();
             }
-            let start: Vec<_> = source.rectangle.offsets().iter().map(u64::to_string).collect();
+            let start: Vec<_> = source
+                .rectangle
+                .offsets()
+                .iter()
+                .map(u64::to_string)
+                .collect();
             format!("{}@{}", source.name, start.join(","))
         };
         let keys: Vec<_> = sources.iter().map(key).collect();
@@ -61,7 +66,7 @@ impl Image {
     ) -> impl Iterator<Item = (usize, Extent)> + 'a {
         let is_there = |(number, extent): &(usize, Extent)| {
             let memory = &sources[*number].memory;
-            matches!(memory, Memory::Device { .. }) && !extent.is_empty()
+            matches!(memory, Holding::Device(_)) && !extent.is_empty()
         };
         self.outline.places.iter().copied().filter(is_there)
     }
@@ -74,9 +79,9 @@ impl Image {
         copy_shared(window, chunk, Extent::new(0, header.len() as u64), header);
         let mut is_all = true;
         for (number, extent) in self.outline.within(window) {
-            match sources[number].memory {
-                Memory::Host(bytes) => copy_shared(window, chunk, extent, bytes),
-                Memory::Device { .. } => is_all = false,
+            match &sources[number].memory {
+                Holding::Host(bytes) => copy_shared(window, chunk, extent, bytes),
+                Holding::Device(_) => is_all = false,
             }
         }
         is_all
@@ -117,7 +122,9 @@ fn gather(sources: &[Source<'_>], outline: &Outline) -> Result<Vec<Saved>> {
         if (tensor.dtype, &tensor.shape, tensor.opaque)
             != (source.dtype, &source.shape, source.opaque)
         {
-            return Err(refuse("two parts of it differ in dtype or shape".to_owned()));
+            return Err(refuse(
+                "two parts of it differ in dtype or shape".to_owned(),
+            ));
         }
         tensor.parts.push(SavedPart {
             shard: 0,

@@ -190,7 +190,8 @@ impl Manifest {
 
     /// How many bytes its tensors have.
     pub fn bytes(&self) -> u64 {
-        self.tensors.iter().map(Saved::bytes).sum()
+        let bytes = self.tensors.iter().map(Saved::bytes);
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Other steps that its chunks lie in, in order.
@@ -208,7 +209,9 @@ impl Manifest {
         let Some(stored) = &shard.stored else {
             return shard.bytes;
         };
-        let own = stored.iter().filter(|s| s.step == self.step && s.file == shard.file);
+        let own = stored
+            .iter()
+            .filter(|s| s.step == self.step && s.file == shard.file);
         own.map(|s| s.offset + s.bytes).max().unwrap_or(0)
     }
 
@@ -219,17 +222,25 @@ impl Manifest {
             None => shard.bytes,
             Some(stored) => {
                 let own = stored.iter().filter(|s| s.step == self.step);
-                own.map(|s| s.bytes).sum()
+                own.map(|s| s.bytes).fold(0, u64::saturating_add)
             }
         };
-        self.shards.iter().map(own).sum()
+        self.shards.iter().map(own).fold(0, u64::saturating_add)
+    }
+
+    /// How long its shards would be if each were whole in its own file.
+    pub fn image_bytes(&self) -> u64 {
+        let bytes = self.shards.iter().map(|shard| shard.bytes);
+        bytes.fold(0, u64::saturating_add)
     }
 }
 
 impl Saved {
     /// How many bytes all of it has.
     pub fn bytes(&self) -> u64 {
-        self.shape.elements().map_or(0, |n| n * self.dtype.bits() / 8)
+        self.shape
+            .elements()
+            .map_or(0, |n| n * self.dtype.bits() / 8)
     }
 }
 
@@ -242,18 +253,16 @@ impl ShardRecord {
 
     /// Where chunk `number` lies, if the shard is one of step `step`.
     pub fn place(&self, step: u64, number: usize, chunk_bytes: u64) -> Stored {
-        match &self.stored {
-            Some(stored) => stored[number].clone(),
-            None => {
-                let extent = self.extent(number, chunk_bytes);
-                Stored {
-                    step,
-                    file: self.file.clone(),
-                    offset: extent.offset,
-                    bytes: extent.bytes,
-                    codec: Codec::Raw,
-                }
-            }
+        if let Some(stored) = &self.stored {
+            return stored[number].clone();
+        }
+        let extent = self.extent(number, chunk_bytes);
+        Stored {
+            step,
+            file: self.file.clone(),
+            offset: extent.offset,
+            bytes: extent.bytes,
+            codec: Codec::Raw,
         }
     }
 }

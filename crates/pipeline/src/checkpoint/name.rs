@@ -121,7 +121,14 @@ mod tests {
         for step in [0, 7, 1000, STEP_MAX - 1] {
             assert_eq!(step_of(&step_folder(step)), Some(step));
         }
-        for name in ["step-007", "step-+7", "step-", ".step-7", "step-7.old", "step--1"] {
+        for name in [
+            "step-007",
+            "step-+7",
+            "step-",
+            ".step-7",
+            "step-7.old",
+            "step--1",
+        ] {
             assert_eq!(step_of(name), None, "{name}");
         }
         assert_eq!(step_of(&format!("step-{STEP_MAX}")), None);

@@ -132,9 +132,8 @@ impl Checkpoint {
         let path = self.path(place.step, &place.file);
         let target = format!("chunk {chunk} of {}", path.display());
         let message = format!("{why}; in it {}", self.contents(shard, chunk));
-        Error::new(Kind::Corrupt, "read", target, message).with_hint(
-            "restore an earlier step; parity (`Options::parity`) lets damage be mended",
-        )
+        Error::new(Kind::Corrupt, "read", target, message)
+            .with_hint("restore an earlier step; parity (`Options::parity`) lets damage be mended")
     }
 
     /// What is in a chunk, in words.

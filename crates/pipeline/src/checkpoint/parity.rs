@@ -30,9 +30,7 @@ pub(crate) fn protect(
     let world = manifest.shards.len();
     if count > PARITY_MAX || world > PARITY_RANKS_MAX {
         let target = format!("{count} parity files of {world} shards");
-        let message = format!(
-            "{PARITY_MAX} files and {PARITY_RANKS_MAX} shards are the most"
-        );
+        let message = format!("{PARITY_MAX} files and {PARITY_RANKS_MAX} shards are the most");
         return Err(Error::new(Kind::Invalid, "make", target, message));
     }
     let rows = rows(manifest);
@@ -86,8 +84,7 @@ pub(crate) fn rebuild(checkpoint: &Checkpoint, shard: usize, row: usize) -> Resu
         );
         return Err(checkpoint.damaged(shard, row, &why));
     }
-    let mut made =
-        reed_solomon_simd::decode(world, count, originals, recovery).map_err(failed)?;
+    let mut made = reed_solomon_simd::decode(world, count, originals, recovery).map_err(failed)?;
     let mut chunk = made.remove(&shard).unwrap_or_default();
     chunk.truncate(checkpoint.chunk_len(shard, row));
     checkpoint.check(shard, row, &chunk)?;
@@ -103,16 +100,20 @@ fn rows(manifest: &Manifest) -> usize {
 /// A chunk of a row, as long as all of them; one that a short shard does not have is of zeros.
 fn padded(checkpoint: &Checkpoint, shard: usize, row: usize) -> Result<Vec<u8>> {
     let manifest = checkpoint.manifest();
-    let mut chunk = match row < manifest.shards[shard].chunks.len() {
-        true => checkpoint.read_chunk(shard, row)?,
-        false => Vec::new(),
-    };
+    let mut chunk = Vec::new();
+    if row < manifest.shards[shard].chunks.len() {
+        chunk = checkpoint.read_chunk(shard, row)?;
+    }
     chunk.resize(chunk_len(manifest), 0);
     Ok(chunk)
 }
 
 /// A recovery chunk, if it is what it was.
-pub(crate) fn recovery_chunk(checkpoint: &Checkpoint, number: usize, row: usize) -> Result<Vec<u8>> {
+pub(crate) fn recovery_chunk(
+    checkpoint: &Checkpoint,
+    number: usize,
+    row: usize,
+) -> Result<Vec<u8>> {
     let manifest = checkpoint.manifest();
     let record = &manifest.parity[number];
     let file = checkpoint.file(manifest.step, &record.file)?;

@@ -4,7 +4,10 @@ use hashbrown::{HashMap, hash_map::Entry};
 use straightway_core::{Error, Kind, Result};
 
 use super::{
-    manifest::{Manifest, PART_SCHEMA, PartWire, RANKS_MAX, Saved, SavedPart, ShardRecord, check_tensor, covers, open},
+    manifest::{
+        Manifest, PART_SCHEMA, PartWire, RANKS_MAX, Saved, SavedPart, ShardRecord, check_tensor,
+        covers, open,
+    },
     name::Attempt,
     seal,
 };
@@ -38,14 +41,7 @@ impl Part {
             ..
         } = self;
         let shard = self.shard.clone();
-        let wire = PartWire::new(
-            attempt,
-            *world,
-            *chunk_bytes,
-            *parent,
-            &self.tensors,
-            shard,
-        );
+        let wire = PartWire::new(attempt, *world, *chunk_bytes, *parent, &self.tensors, shard);
         seal::seal(serde_json::to_string(&wire).expect("names and numbers are always JSON"))
     }
 

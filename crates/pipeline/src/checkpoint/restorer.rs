@@ -85,7 +85,9 @@ impl Restorer {
         let gpu = fetch.scatter.regions.iter().find_map(|r| r.device_memory());
         let context = gpu.map(|memory| memory.context());
         let mut ring = self.rings.take(fetch.slot_bytes(), context)?;
-        let mut slot = ring.slot()?.expect("a ring that nobody uses has a free slot");
+        let mut slot = ring
+            .slot()?
+            .expect("a ring that nobody uses has a free slot");
         slot.as_mut_slice()[..chunk.len()].copy_from_slice(&chunk);
         let delivered = ring.deliver(slot, 0, &task.copies, &fetch.scatter.regions);
         let delivered = delivered.and(ring.settle());

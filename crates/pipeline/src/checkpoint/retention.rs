@@ -68,7 +68,10 @@ impl Store {
         rename_new(&path, &trash)?;
         // A save may have been committed that refers to it. Looked for after the rename, since
         // the commit looks for its parent after its own: one of the two sees the other.
-        let heir = self.manifests()?.into_iter().find(|m| m.referenced().contains(&step));
+        let heir = self
+            .manifests()?
+            .into_iter()
+            .find(|m| m.referenced().contains(&step));
         if let Some(heir) = heir {
             rename_new(&trash, &path)?;
             let message = format!("step {} refers to it", heir.step);
@@ -85,7 +88,12 @@ impl Store {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if tag.is_empty() || tag.len() > TAG_CHARS_MAX || !tag.chars().all(fits) {
             let message = "letters, digits, `_`, `-` and `.` are meant";
-            return Err(Error::new(Kind::Invalid, "tag with", format!("{tag:?}"), message));
+            return Err(Error::new(
+                Kind::Invalid,
+                "tag with",
+                format!("{tag:?}"),
+                message,
+            ));
         }
         self.manifest(step)?;
         let mut tags: BTreeSet<_> = self.tags(step)?.into_iter().collect();
@@ -147,7 +155,11 @@ impl Store {
         let heirs = manifests.iter().filter(|m| kept.contains(&m.step));
         let needed: Vec<_> = heirs.flat_map(Manifest::referenced).collect();
         kept.extend(needed);
-        let removed = steps.iter().copied().filter(|s| !kept.contains(s)).collect();
+        let removed = steps
+            .iter()
+            .copied()
+            .filter(|s| !kept.contains(s))
+            .collect();
         let pruned = Pruned {
             removed,
             kept: steps.into_iter().filter(|s| kept.contains(s)).collect(),
@@ -159,7 +171,10 @@ impl Store {
 
 /// The steps to remove in an order in which none goes before those that refer to it.
 fn removal_order(removed: &[u64], manifests: &[Manifest]) -> Result<Vec<u64>> {
-    let mut left: Vec<_> = manifests.iter().filter(|m| removed.contains(&m.step)).collect();
+    let mut left: Vec<_> = manifests
+        .iter()
+        .filter(|m| removed.contains(&m.step))
+        .collect();
     let mut order = Vec::new();
     while !left.is_empty() {
         let is_free = |step: u64| !left.iter().any(|m| m.referenced().contains(&step));

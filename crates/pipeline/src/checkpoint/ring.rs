@@ -10,10 +10,10 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::Region;
 use straightway_sys::{
     Slot, Window,
-    cuda::{Context, Copying, Span, Stream},
+    cuda::{Context, Copying, Span},
 };
 
-use super::scatter::CopyTo;
+use super::{scatter::CopyTo, streams::Streams};
 
 /// Slots of one thread: one is read into while others are checked and copied. The rings of the lanes
 /// have as many.
@@ -28,7 +28,7 @@ pub(crate) struct Ring {
     free: Vec<Slot>,
     slot_bytes: usize,
     is_pinned: bool,
-    streams: Vec<Stream>,
+    streams: Streams,
     copying: VecDeque<Copying>,
 }
 
@@ -62,7 +62,7 @@ impl Rings {
             free,
             slot_bytes,
             is_pinned: context.is_some(),
-            streams: Vec::new(),
+            streams: Streams::default(),
             copying: VecDeque::new(),
         })
     }
@@ -144,7 +144,7 @@ impl Ring {
                 bytes: copy.bytes,
             };
             let spans: Vec<_> = group.iter().map(span).collect();
-            let stream = self.stream(memory.context())?;
+            let stream = self.streams.on(memory.context())?;
             let own = slot.take().expect("it is back after each copy");
             let copying = stream
                 .copy_to_device(own, memory, &spans)
@@ -158,14 +158,5 @@ impl Ring {
         }
         self.free.extend(slot);
         Ok(())
-    }
-
-    fn stream(&mut self, context: &Context) -> Result<Stream> {
-        if let Some(known) = self.streams.iter().find(|s| s.context().is_same(context)) {
-            return Ok(known.clone());
-        }
-        let made = Stream::new(context)?;
-        self.streams.push(made.clone());
-        Ok(made)
     }
 }

@@ -186,7 +186,9 @@ impl Saver {
 
     /// Whether a save is under way.
     pub fn is_busy(&self) -> bool {
-        self.flying.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.flying
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
     }
 
     /// How far the save under way has come, in bytes of this rank; cancelling it makes the save fail.
@@ -225,7 +227,10 @@ impl Saver {
         let shard = shard_file(self.rank.rank, self.rank.world, true);
         let image = Image::new(&self.store.attempt_path(&attempt).join(shard), sources)?;
         self.store.begin(&attempt)?;
-        let mut studio = self.studio.take().expect("it is back when nothing is under way");
+        let mut studio = self
+            .studio
+            .take()
+            .expect("it is back when nothing is under way");
         let (chunk_bytes, most) = (self.options.chunk_bytes, self.options.memory_bytes_max);
         let snapshot = match studio.take(&image, sources, chunk_bytes, most) {
             Ok(snapshot) => snapshot,
@@ -336,7 +341,10 @@ impl Flush {
         studio.give_back(written.region);
         let record = written.record;
         let own = |place: &&super::manifest::Stored| place.step == step;
-        let stored = record.stored.as_ref().map(|stored| stored.iter().filter(own));
+        let stored = record
+            .stored
+            .as_ref()
+            .map(|stored| stored.iter().filter(own));
         let written_bytes = stored.map_or(record.bytes, |own| own.map(|s| s.bytes).sum());
         let bytes = record.bytes;
         let part = Part {
@@ -350,7 +358,9 @@ impl Flush {
         if let Gathering::Files(metadata) = &self.gathering {
             self.store.publish(&part)?;
             if rank.rank == 0 {
-                let parts = self.store.gather(&self.attempt, rank.world, &self.patience)?;
+                let parts = self
+                    .store
+                    .gather(&self.attempt, rank.world, &self.patience)?;
                 self.store.commit(parts, metadata, self.parity)?;
             } else {
                 self.store.await_commit(&self.attempt, &self.patience)?;

@@ -65,7 +65,9 @@ impl Scatter {
             });
             scatter.add(manifest, want, region)?;
         }
-        scatter.tasks.sort_unstable_by_key(|task| (task.shard, task.chunk));
+        scatter
+            .tasks
+            .sort_unstable_by_key(|task| (task.shard, task.chunk));
         Ok(scatter)
     }
 
@@ -73,13 +75,15 @@ impl Scatter {
     pub(crate) fn everything(manifest: &Manifest) -> Self {
         let mut scatter = Self::default();
         for (shard, record) in manifest.shards.iter().enumerate() {
-            scatter.tasks.extend((0..record.chunks.len()).map(|chunk| Task {
-                shard,
-                chunk,
-                copies: Vec::new(),
-            }));
-            scatter.bytes += record.bytes;
+            scatter
+                .tasks
+                .extend((0..record.chunks.len()).map(|chunk| Task {
+                    shard,
+                    chunk,
+                    copies: Vec::new(),
+                }));
         }
+        scatter.bytes = manifest.image_bytes();
         scatter
     }
 
@@ -133,8 +137,16 @@ impl Scatter {
             }
             let offset = part.offset + from_at * bits / 8;
             let (at, bytes) = (want.at + to_at * bits / 8, elements * bits / 8);
-            self.add_run(manifest.chunk_bytes, part.shard as usize, offset, bytes, (region, at));
-            let rest = |run: (u64, u64)| (run.1 > elements).then_some((run.0 + elements, run.1 - elements));
+            self.add_run(
+                manifest.chunk_bytes,
+                part.shard as usize,
+                offset,
+                bytes,
+                (region, at),
+            );
+            let rest = |run: (u64, u64)| {
+                (run.1 > elements).then_some((run.0 + elements, run.1 - elements))
+            };
             from = rest((from_at, from_left)).or_else(|| stored.next());
             to = rest((to_at, to_left)).or_else(|| placed.next());
         }

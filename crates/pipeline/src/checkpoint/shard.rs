@@ -145,7 +145,12 @@ impl ShardWriter {
         let digests = self.digests || parent.is_some();
         let marks = each_chunk(image, self.chunk_bytes, |number, chunk| {
             let sum = known[number].unwrap_or_else(|| Sum::of(chunk));
-            (sum, digests.then(|| Digest::of(chunk)).unwrap_or_default())
+            let digest = if digests {
+                Digest::of(chunk)
+            } else {
+                Digest::default()
+            };
+            (sum, digest)
         });
         let (chunks, digests): (Vec<_>, Vec<_>) = marks.into_iter().unzip();
         let there = parent.map(places).unwrap_or_default();
@@ -166,7 +171,7 @@ impl ShardWriter {
                 there.get(&(record.digests[number].0, bytes)).cloned()
             };
             let old: Vec<_> = (0..record.chunks.len()).map(old).collect();
-            let stored = self.pack(image, step, &name, old);
+            let stored = self.pack(image, step, &name, &old);
             let own = stored.iter().filter(|s| s.step == step && s.file == name);
             file_bytes = own.map(|s| s.offset + s.bytes).max().unwrap_or(0);
             record.stored = Some(stored);
@@ -188,23 +193,24 @@ impl ShardWriter {
     /// the other. Answers where each chunk is then.
     ///
     /// A chunk never moves towards the end, so none is overwritten before it was moved itself.
-    fn pack(
-        &self,
-        image: &mut [u8],
-        step: u64,
-        file: &str,
-        old: Vec<Option<Stored>>,
-    ) -> Vec<Stored> {
+    fn pack(&self, image: &mut [u8], step: u64, file: &str, old: &[Option<Stored>]) -> Vec<Stored> {
         let chunk_bytes = usize::try_from(self.chunk_bytes).expect("a chunk fits into memory");
         let batch = threads();
         let mut stored = Vec::with_capacity(old.len());
         let mut end = 0;
         for (round, old) in old.chunks(batch).enumerate() {
             let start = round * batch * chunk_bytes;
-            let stop = image.len().min(start + old.len() * chunk_bytes);
-            let shrunk = each_chunk(&mut image[start..stop], self.chunk_bytes, |number, chunk| {
-                old[number].is_none().then(|| self.codec.shrink(chunk)).flatten()
-            });
+            let until = image.len().min(start + old.len() * chunk_bytes);
+            let shrunk = each_chunk(
+                &mut image[start..until],
+                self.chunk_bytes,
+                |number, chunk| {
+                    old[number]
+                        .is_none()
+                        .then(|| self.codec.shrink(chunk))
+                        .flatten()
+                },
+            );
             for (number, (old, shrunk)) in old.iter().zip(shrunk).enumerate() {
                 if let Some(old) = old {
                     stored.push(old.clone());
@@ -212,15 +218,12 @@ impl ShardWriter {
                 }
                 let from = start + number * chunk_bytes;
                 let until = image.len().min(from + chunk_bytes);
-                let (codec, bytes) = match shrunk {
-                    Some(small) => {
-                        image[end..end + small.len()].copy_from_slice(&small);
-                        (self.codec, small.len())
-                    }
-                    None => {
-                        image.copy_within(from..until, end);
-                        (Codec::Raw, until - from)
-                    }
+                let (codec, bytes) = if let Some(small) = shrunk {
+                    image[end..end + small.len()].copy_from_slice(&small);
+                    (self.codec, small.len())
+                } else {
+                    image.copy_within(from..until, end);
+                    (Codec::Raw, until - from)
                 };
                 stored.push(Stored {
                     step,
@@ -275,11 +278,16 @@ fn estimate(image: &[u8]) -> f64 {
     let (mut whole, mut left) = (0, 0);
     for sample in samples {
         whole += sample.len();
-        left += Codec::Zstd.shrink(sample).map_or(sample.len(), |small| small.len());
+        left += Codec::Zstd
+            .shrink(sample)
+            .map_or(sample.len(), |small| small.len());
     }
-    if whole == 0 { 1.0 } else { left as f64 / whole as f64 }
+    if whole == 0 {
+        1.0
+    } else {
+        left as f64 / whole as f64
+    }
 }
-
 
 /// Refuses a rank that is not one of its world.
 pub(crate) fn check_rank(rank: Rank) -> Result<()> {

@@ -15,14 +15,11 @@ use straightway_core::{Bytes, Error, Extent, Kind, Place, Result, extent::up};
 use straightway_io::Region;
 use straightway_sys::{
     Slot,
-    cuda::{Context, Copying, Span, Stream},
+    cuda::{Copying, DeviceMemory, Span},
 };
 
-use super::{
-    image::Image,
-    source::{Memory, Source},
-    sum::Sum,
-};
+use super::{image::Image, source::Source, streams::Streams, sum::Sum};
+use crate::weights::Holding;
 
 /// Threads that copy host tensors. One copies 9 GB/s, and eight are what memory takes.
 const COPIERS_MAX: usize = 8;
@@ -34,7 +31,7 @@ const GRAIN_BYTES: u64 = 2 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Studio {
     region: Option<Region>,
-    streams: Vec<Stream>,
+    streams: Streams,
 }
 
 /// A rank's state as it was.
@@ -87,8 +84,10 @@ impl Studio {
         if bytes > memory_bytes_max {
             let target = format!("a state of {}", Bytes(bytes));
             let message = format!("{} of memory are allowed for it", Bytes(memory_bytes_max));
-            return Err(Error::new(Kind::Invalid, "take a snapshot of", target, message)
-                .with_hint("allow more memory, or save from more ranks"));
+            return Err(
+                Error::new(Kind::Invalid, "take a snapshot of", target, message)
+                    .with_hint("allow more memory, or save from more ranks"),
+            );
         }
         match self.region.take() {
             Some(region) if region.bytes() >= bytes => Ok(region),
@@ -108,15 +107,18 @@ impl Studio {
         sources: &[Source<'_>],
         places: &[(usize, Extent)],
     ) -> Result<Region> {
-        let groups = groups(sources, places);
-        let first = &groups.first().expect("there is at least one place").region;
-        region.pin(context_of(first))?;
-        let parts: Vec<_> = groups.iter().map(|group| group.extent).collect();
+        let memory = |(number, _): &(usize, Extent)| match &sources[*number].memory {
+            Holding::Device(memory) => memory,
+            Holding::Host(_) => unreachable!("only what is on a GPU has a place here"),
+        };
+        let memories: Vec<_> = places.iter().map(memory).collect();
+        region.pin(memories[0].context())?;
+        let parts: Vec<_> = places.iter().map(|(_, extent)| *extent).collect();
         let (divided, slots) = region.divide(&parts)?;
         let mut flying = Vec::with_capacity(slots.len());
         let mut outcome = Ok(());
-        for (group, slot) in groups.iter().zip(slots) {
-            match self.start(group, slot) {
+        for (memory, slot) in memories.into_iter().zip(slots) {
+            match self.start(memory, slot) {
                 Ok(copying) => flying.push(copying),
                 Err(error) => {
                     outcome = Err(error);
@@ -134,67 +136,17 @@ impl Studio {
         region
     }
 
-    fn start(&mut self, group: &Group<'_>, slot: Slot) -> Result<Copying> {
-        let memory = group
-            .region
-            .device_memory()
-            .expect("sources were checked to be on a GPU");
-        let context = memory.context();
-        let known = self.streams.iter().position(|s| s.context().is_same(context));
-        let number = match known {
-            Some(number) => number,
-            None => {
-                self.streams.push(Stream::new(context)?);
-                self.streams.len() - 1
-            }
+    /// Starts the copy of all of a GPU's memory into a slot that is as long.
+    fn start(&mut self, memory: &Arc<DeviceMemory>, slot: Slot) -> Result<Copying> {
+        let stream = self.streams.on(memory.context())?;
+        let all = Span {
+            slot_offset: 0,
+            memory_offset: 0,
+            bytes: slot.bytes(),
         };
-        let started = self.streams[number].copy_to_host(slot, memory, &group.spans);
+        let started = stream.copy_to_host(slot, memory, &[all]);
         started.map_err(|refused| refused.error)
     }
-}
-
-fn context_of(region: &Region) -> &Context {
-    let memory = region.device_memory();
-    memory.expect("sources were checked to be on a GPU").context()
-}
-
-/// Neighbours in the image that come out of one region.
-#[derive(Debug)]
-struct Group<'a> {
-    region: &'a Arc<Region>,
-    extent: Extent,
-    spans: Vec<Span>,
-}
-
-fn groups<'a>(sources: &'a [Source<'_>], places: &[(usize, Extent)]) -> Vec<Group<'a>> {
-    let length = |bytes: u64| usize::try_from(bytes).expect("it lies inside memory");
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    for &(number, extent) in places {
-        let Memory::Device { region, at } = sources[number].memory else {
-            continue;
-        };
-        let follows = |group: &&mut Group<'_>| {
-            Arc::ptr_eq(group.region, region) && group.extent.end() == extent.offset
-        };
-        let mut span = Span {
-            slot_offset: 0,
-            memory_offset: length(at),
-            bytes: length(extent.bytes),
-        };
-        match groups.last_mut().filter(follows) {
-            Some(group) => {
-                span.slot_offset = length(group.extent.bytes);
-                group.extent.bytes += extent.bytes;
-                group.spans.push(span);
-            }
-            None => groups.push(Group {
-                region,
-                extent,
-                spans: vec![span],
-            }),
-        }
-    }
-    groups
 }
 
 /// Fills all chunks with what is in host memory and sums those that are then whole.
@@ -218,7 +170,10 @@ pub(crate) fn each_chunk<T: Send + Default>(
     work: impl Fn(usize, &mut [u8]) -> T + Sync,
 ) -> Vec<T> {
     let chunk_bytes = usize::try_from(chunk_bytes).expect("a chunk fits into memory");
-    let chunks: Vec<_> = bytes.chunks_mut(chunk_bytes).map(|c| Mutex::new(Some(c))).collect();
+    let chunks: Vec<_> = bytes
+        .chunks_mut(chunk_bytes)
+        .map(|c| Mutex::new(Some(c)))
+        .collect();
     let answers: Vec<_> = chunks.iter().map(|_| Mutex::new(T::default())).collect();
     let next = AtomicUsize::new(0);
     let run = || {
@@ -229,7 +184,9 @@ pub(crate) fn each_chunk<T: Send + Default>(
             };
             let chunk = chunk.lock().unwrap_or_else(PoisonError::into_inner).take();
             let answer = work(number, chunk.expect("each number is drawn once"));
-            *answers[number].lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            *answers[number]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = answer;
         }
     };
     let threads = threads().min(chunks.len());

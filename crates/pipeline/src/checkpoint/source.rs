@@ -1,11 +1,8 @@
 //! What is to be saved: parts of tensors, and where their bytes are.
 
-use std::sync::Arc;
-
 use straightway_core::{Error, Kind, Result};
-use straightway_io::Region;
 
-use crate::weights::{Dtype, Rectangle, Shape, quoted, whole_bytes};
+use crate::weights::{Dtype, Holding, Rectangle, Shape, quoted, whole_bytes};
 
 /// Part of a tensor in this rank's memory.
 #[derive(Clone, Debug)]
@@ -20,22 +17,9 @@ pub struct Source<'a> {
     pub rectangle: Rectangle,
     /// Whether it is no tensor but somebody's bytes.
     pub opaque: bool,
-    /// Where its bytes are; rows follow each other.
-    pub memory: Memory<'a>,
-}
-
-/// Where the bytes of a source are.
-#[derive(Clone, Debug)]
-pub enum Memory<'a> {
-    /// In the program's own memory.
-    Host(&'a [u8]),
-    /// On a GPU. What computes them must be done: the copy waits for no stream of the caller's.
-    Device {
-        /// The memory of the GPU.
-        region: &'a Arc<Region>,
-        /// Where in it they begin.
-        at: u64,
-    },
+    /// Where its bytes are, and no others; rows follow each other. On a GPU, what computes them must
+    /// be done: the copy waits for no stream of the caller's.
+    pub memory: Holding<'a>,
 }
 
 impl<'a> Source<'a> {
@@ -47,7 +31,7 @@ impl<'a> Source<'a> {
             rectangle: Rectangle::whole(&shape),
             shape,
             opaque: false,
-            memory: Memory::Host(bytes),
+            memory: Holding::Host(bytes),
         }
     }
 
@@ -76,21 +60,13 @@ impl<'a> Source<'a> {
                 self.dtype
             ));
         };
-        match self.memory {
-            Memory::Host(held) if held.len() as u64 != bytes => refuse(format!(
-                "{} bytes are given, and a part of {lengths} of {} takes {bytes}",
-                held.len(),
+        let held = self.memory.bytes() as u64;
+        if held != bytes {
+            return refuse(format!(
+                "{held} bytes are given, and a part of {lengths} of {} takes {bytes}",
                 self.dtype
-            )),
-            Memory::Device { region, .. } if region.device_memory().is_none() => {
-                refuse("its region is not on a GPU; host memory is given as bytes".to_owned())
-            }
-            Memory::Device { region, at }
-                if at.checked_add(bytes).is_none_or(|end| end > region.bytes()) =>
-            {
-                refuse(format!("{bytes} bytes at {at} reach beyond its region"))
-            }
-            _ => Ok(bytes),
+            ));
         }
+        Ok(bytes)
     }
 }

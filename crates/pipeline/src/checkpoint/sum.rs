@@ -26,10 +26,7 @@ pub struct Digest(pub u128);
 impl Sum {
     /// The checksum of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(crc_fast::checksum(
-            crc_fast::CrcAlgorithm::Crc64Nvme,
-            bytes,
-        ))
+        Self(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes))
     }
 }
 
@@ -103,7 +100,12 @@ mod tests {
         let sum = Sum(0x0123_4567_89ab_cdef);
         let text = serde_json::to_string(&sum).unwrap();
         assert_eq!(serde_json::from_str::<Sum>(&text).unwrap(), sum);
-        for text in ["\"0123456789ABCDEF\"", "\"123\"", "7", "\"+123456789abcdef\""] {
+        for text in [
+            "\"0123456789ABCDEF\"",
+            "\"123\"",
+            "7",
+            "\"+123456789abcdef\"",
+        ] {
             assert!(serde_json::from_str::<Sum>(text).is_err(), "{text}");
         }
     }

@@ -11,6 +11,7 @@ use std::{
 use serde::Serialize;
 use straightway_core::{Error, Kind, Place, Result};
 use straightway_io::{Executor, File, Region, Settings};
+use straightway_sys::cuda::DeviceMemory;
 
 use super::{
     manifest::RANKS_MAX,
@@ -18,10 +19,10 @@ use super::{
     saver::{Options, Saver, fresh_run},
     scatter::Wanted,
     shard::Rank,
-    source::{Memory, Source},
+    source::Source,
     store::Store,
 };
-use crate::weights::{Dtype, Rectangle, Shape};
+use crate::weights::{Dtype, Holding, Rectangle, Shape};
 
 /// How long the tensors of the state are: some hundred layers' worth in a model of usual size.
 const TENSOR_BYTES: u64 = 16 << 20;
@@ -70,9 +71,13 @@ impl Trial {
         let run = fresh_run();
         let one = |rank: u32| self.serve(&yard.store, rank, &run, &barrier, &after);
         let rounds = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.ranks).map(|rank| scope.spawn(move || one(rank))).collect();
+            let threads: Vec<_> = (0..self.ranks)
+                .map(|rank| scope.spawn(move || one(rank)))
+                .collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<Round>>>| {
-                thread.join().expect("what goes wrong is an error, not a panic")
+                thread
+                    .join()
+                    .expect("what goes wrong is an error, not a panic")
             };
             threads.into_iter().map(join).collect::<Result<Vec<_>>>()
         })?;
@@ -95,10 +100,14 @@ impl Trial {
         for number in 1..=self.rounds {
             barrier.wait();
             let mut round = Round::default();
-            let saved = bench.as_mut().map(|bench| bench.save(number.into(), &mut round));
+            let saved = bench
+                .as_mut()
+                .map(|bench| bench.save(number.into(), &mut round));
             outcome = keep(outcome, saved);
             barrier.wait();
-            let read = bench.as_mut().map(|bench| bench.restore_cold(number.into(), &mut round));
+            let read = bench
+                .as_mut()
+                .map(|bench| bench.restore_cold(number.into(), &mut round));
             outcome = keep(outcome, read);
             barrier.wait();
             let read = bench.as_mut().map(|bench| bench.restore(number.into()));
@@ -169,17 +178,60 @@ struct Bench {
     store: Store,
     saver: Saver,
     restorer: Restorer,
-    /// What each tensor is called, and where it is.
-    names: Vec<(String, u64, u64)>,
-    state: State,
+    tensors: Vec<Tensor>,
     target: Arc<Region>,
 }
 
-/// The bytes of a rank's state.
+/// A tensor of the state.
 #[derive(Debug)]
-enum State {
+struct Tensor {
+    name: String,
+    shape: Shape,
+    /// Where it goes in the region that it is restored to.
+    at: u64,
+    bytes: Bytes,
+}
+
+/// Where the bytes of a tensor are.
+#[derive(Debug)]
+enum Bytes {
     Host(Vec<u8>),
-    Device(Arc<Region>),
+    Device(Arc<DeviceMemory>),
+}
+
+impl Tensor {
+    fn new(rank: u32, number: u64, bytes: u64, place: Place) -> Result<Self> {
+        let noise = noise(u64::from(rank) << 32 | (number + 1), bytes);
+        let held = match place {
+            Place::Host => Bytes::Host(noise),
+            Place::Gpu(_) => {
+                let mut region = Region::at(place, bytes)?;
+                region.write_at(0, &noise)?;
+                let memory = region.device_memory().expect("it is on a GPU");
+                Bytes::Device(Arc::clone(memory))
+            }
+        };
+        Ok(Self {
+            name: format!("rank{rank}.layer{number}"),
+            shape: Shape::from(&[bytes][..]),
+            at: number * TENSOR_BYTES,
+            bytes: held,
+        })
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source {
+            name: &self.name,
+            dtype: Dtype::U8,
+            shape: self.shape.clone(),
+            rectangle: Rectangle::whole(&self.shape),
+            opaque: false,
+            memory: match &self.bytes {
+                Bytes::Host(bytes) => Holding::Host(bytes),
+                Bytes::Device(memory) => Holding::Device(Arc::clone(memory)),
+            },
+        }
+    }
 }
 
 impl Bench {
@@ -191,56 +243,22 @@ impl Bench {
             world: trial.ranks,
         };
         let saver = Saver::new(store.clone(), who, run, executor, trial.options.clone())?;
-        let tensors = bytes.div_ceil(TENSOR_BYTES);
-        let name = |number: u64| {
-            let at = number * TENSOR_BYTES;
-            let name = format!("rank{rank}.layer{number}");
-            (name, at, TENSOR_BYTES.min(bytes - at))
+        let tensor = |number: u64| {
+            let left = bytes - number * TENSOR_BYTES;
+            Tensor::new(rank, number, left.min(TENSOR_BYTES), trial.place)
         };
-        let noise = noise(u64::from(rank) + 1, bytes);
-        let state = match trial.place {
-            Place::Host => State::Host(noise),
-            Place::Gpu(_) => {
-                let mut region = Region::at(trial.place, bytes)?;
-                region.write_at(0, &noise)?;
-                State::Device(Arc::new(region))
-            }
-        };
+        let tensors = (0..bytes.div_ceil(TENSOR_BYTES)).map(tensor);
         Ok(Self {
             store: store.clone(),
             saver,
             restorer: Restorer::new(trial.settings.clone())?,
-            names: (0..tensors).map(name).collect(),
-            state,
+            tensors: tensors.collect::<Result<_>>()?,
             target: Arc::new(Region::at(trial.place, bytes)?),
         })
     }
 
     fn save(&mut self, step: u64, round: &mut Round) -> Result<()> {
-        let source = |(name, at, bytes): &(String, u64, u64)| {
-            let shape = Shape::from(&[*bytes][..]);
-            let memory = match &self.state {
-                State::Host(held) => {
-                    let start = usize::try_from(*at).expect("it is in memory");
-                    let length = usize::try_from(*bytes).expect("it is in memory");
-                    Memory::Host(&held[start..start + length])
-                }
-                State::Device(region) => Memory::Device { region, at: *at },
-            };
-            (name.clone(), shape, memory)
-        };
-        let parts: Vec<_> = self.names.iter().map(source).collect();
-        let mut sources = Vec::with_capacity(parts.len());
-        for (name, shape, memory) in &parts {
-            sources.push(Source {
-                name,
-                dtype: Dtype::U8,
-                rectangle: Rectangle::whole(shape),
-                shape: shape.clone(),
-                opaque: false,
-                memory: memory.clone(),
-            });
-        }
+        let sources: Vec<_> = self.tensors.iter().map(Tensor::source).collect();
         let start = Instant::now();
         self.saver.save(step, &sources, "null")?;
         round.stop_s = start.elapsed().as_secs_f64();
@@ -260,13 +278,13 @@ impl Bench {
 
     /// Restores this rank's state, and answers how long that took.
     fn restore(&mut self, step: u64) -> Result<f64> {
-        let want = |(name, at, bytes): &(String, u64, u64)| Wanted {
-            name: name.clone(),
-            rectangle: Rectangle::whole(&Shape::from(&[*bytes][..])),
+        let want = |tensor: &Tensor| Wanted {
+            name: tensor.name.clone(),
+            rectangle: Rectangle::whole(&tensor.shape),
             region: Arc::clone(&self.target),
-            at: *at,
+            at: tensor.at,
         };
-        let wanted: Vec<_> = self.names.iter().map(want).collect();
+        let wanted: Vec<_> = self.tensors.iter().map(want).collect();
         let start = Instant::now();
         let checkpoint = self.store.checkpoint(step)?;
         self.restorer.restore(&checkpoint, &wanted)?;

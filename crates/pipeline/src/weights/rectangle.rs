@@ -118,7 +118,11 @@ impl Rectangle {
     /// The same, counted from the start of `outer`, which it lies inside.
     #[must_use]
     pub(crate) fn within(&self, outer: &Self) -> Self {
-        let offsets = self.offsets.iter().zip(&*outer.offsets).map(|(own, o)| own - o);
+        let offsets = self
+            .offsets
+            .iter()
+            .zip(&*outer.offsets)
+            .map(|(own, o)| own - o);
         Self {
             offsets: offsets.collect(),
             lengths: self.lengths.clone(),

@@ -21,7 +21,11 @@ fn flip(file: &fs::File, bit: u64) {
 }
 
 fn open(path: &Path) -> fs::File {
-    fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
+    fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap()
 }
 
 /// Whether reading all of step 1 finds something wrong.
@@ -34,7 +38,9 @@ fn is_found(store: &Store, restorer: &Restorer) -> bool {
 
 #[test]
 fn every_bit_that_is_flipped_anywhere_in_a_checkpoint_is_found() {
-    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let folder = tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap();
     let state = State::of(1, &[("w", Dtype::U8, &[3, 7])]);
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
     let store = Store::open(folder.path()).unwrap();
@@ -49,7 +55,11 @@ fn every_bit_that_is_flipped_anywhere_in_a_checkpoint_is_found() {
         let file = open(&path);
         for bit in 0..file.metadata().unwrap().len() * 8 {
             flip(&file, bit);
-            assert!(is_found(&store, &restorer), "bit {bit} of {}", path.display());
+            assert!(
+                is_found(&store, &restorer),
+                "bit {bit} of {}",
+                path.display()
+            );
             flip(&file, bit);
         }
     }
@@ -68,7 +78,10 @@ fn a_damaged_chunk_is_named_with_its_file_and_tensor_and_nothing_of_it_is_delive
     assert_eq!(error.kind(), Kind::Corrupt);
     let message = error.to_string();
     assert!(message.contains("chunk 2 of"), "{message}");
-    assert!(message.contains("rank-00000-of-00001.safetensors"), "{message}");
+    assert!(
+        message.contains("rank-00000-of-00001.safetensors"),
+        "{message}"
+    );
     assert!(message.contains("tensor \"w\""), "{message}");
     // What lies in other chunks is untouched by it.
     let whole = restore(&checkpoint, &state.cut(0, 0, 1)[1..]).unwrap();
@@ -94,7 +107,12 @@ fn a_shard_that_is_truncated_deleted_or_longer_is_found() {
     fs::remove_file(&path).unwrap();
     let checkpoint = store.checkpoint(1).unwrap();
     let error = restore(&checkpoint, &state.cut(0, 0, 1)).unwrap_err();
-    assert!(error.to_string().contains("it is missing, and its manifest names it"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("it is missing, and its manifest names it"),
+        "{error}"
+    );
     fs::write(&path, bytes).unwrap();
     assert_holds(folder.path(), 1, &state);
 }
@@ -111,14 +129,28 @@ fn reseal(path: &Path, change: impl FnOnce(String) -> String) {
 #[test]
 fn a_manifest_of_a_newer_version_is_refused_by_name_however_it_is_sealed() {
     let folder = tempfile::tempdir().unwrap();
-    save(&mut saver(folder.path(), options()).unwrap(), 1, &State::small(1)).unwrap();
+    save(
+        &mut saver(folder.path(), options()).unwrap(),
+        1,
+        &State::small(1),
+    )
+    .unwrap();
     let store = Store::open(folder.path()).unwrap();
     let path = folder.path().join("step-1/manifest.json");
     reseal(&path, |text| text.replace("\"version\":1", "\"version\":2"));
     let error = store.manifest(1).unwrap_err();
     assert_eq!(error.kind(), Kind::Unsupported);
-    assert!(error.to_string().contains("it is of version 2, and 1 is the newest known"), "{error}");
-    fs::write(&path, "{\"schema\":\"straightway.checkpoint\",\"version\":7,\"seal\":{}}").unwrap();
+    assert!(
+        error
+            .to_string()
+            .contains("it is of version 2, and 1 is the newest known"),
+        "{error}"
+    );
+    fs::write(
+        &path,
+        "{\"schema\":\"straightway.checkpoint\",\"version\":7,\"seal\":{}}",
+    )
+    .unwrap();
     assert_eq!(store.manifest(1).unwrap_err().kind(), Kind::Unsupported);
 }
 
@@ -128,10 +160,17 @@ fn an_element_that_no_shard_has_is_refused_before_anything_is_read() {
     let state = State::of(1, &[("w", Dtype::U8, &[10])]);
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
     let path = folder.path().join("step-1/manifest.json");
-    reseal(&path, |text| text.replace("\"lengths\":[10]", "\"lengths\":[7]"));
+    reseal(&path, |text| {
+        text.replace("\"lengths\":[10]", "\"lengths\":[7]")
+    });
     let checkpoint = Store::open(folder.path()).unwrap().checkpoint(1).unwrap();
     let error = restore(&checkpoint, &state.cut(0, 0, 1)).unwrap_err();
-    assert!(error.to_string().contains("3 of its 10 wanted elements are in no shard"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("3 of its 10 wanted elements are in no shard"),
+        "{error}"
+    );
     let first = state.cut(0, 0, 2);
     assert_eq!(restore(&checkpoint, &first).unwrap()[0], first[0].bytes);
 }
@@ -150,7 +189,11 @@ fn any_two_of_five_shards_may_be_lost_where_there_are_two_parity_files() {
         outcome.unwrap();
     }
     assert_holds(folder.path(), 1, &state);
-    let shard = |rank: usize| folder.path().join(format!("step-1/rank-{rank:05}-of-00005.chunks"));
+    let shard = |rank: usize| {
+        folder
+            .path()
+            .join(format!("step-1/rank-{rank:05}-of-00005.chunks"))
+    };
     let restorer = Restorer::new(settings()).unwrap();
     let store = Store::open(folder.path()).unwrap();
     for (a, b) in [(0, 1), (2, 4), (1, 3)] {
@@ -165,7 +208,10 @@ fn any_two_of_five_shards_may_be_lost_where_there_are_two_parity_files() {
     }
     (0..3).for_each(|rank| fs::remove_file(shard(rank)).unwrap());
     let error = restore(&store.checkpoint(1).unwrap(), &state.cut(0, 0, 1)).unwrap_err();
-    assert!(error.to_string().contains("3 shards have lost this chunk"), "{error}");
+    assert!(
+        error.to_string().contains("3 shards have lost this chunk"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -186,12 +232,15 @@ fn an_i_o_error_fails_the_save_or_the_restore_and_touches_nothing_that_was_commi
     let store = Store::open(folder.path()).unwrap();
     let alone = Rank { rank: 0, world: 1 };
     let run = fresh_run();
-    let mut broken =
-        Saver::new(store.clone(), alone, &run, executor.into(), options()).unwrap();
+    let mut broken = Saver::new(store.clone(), alone, &run, executor.into(), options()).unwrap();
     let pieces = state.cut(0, 0, 1);
     broken.save(2, &sources(&pieces), "null").unwrap();
     let error = broken.save(3, &sources(&pieces), "null").unwrap_err();
-    assert_eq!(error.os_code(), Some(5), "the next save tells what came of the last: {error}");
+    assert_eq!(
+        error.os_code(),
+        Some(5),
+        "the next save tells what came of the last: {error}"
+    );
     drop(broken);
     let restorer = Restorer::new(faulty).unwrap();
     let verdict = restorer.verify(&store.checkpoint(1).unwrap()).unwrap();
@@ -223,7 +272,10 @@ fn short_and_late_i_o_changes_nothing() {
                 let shard = folder.path().join("step-1/rank-00000-of-00001.safetensors");
                 straightway_io::File::open(&shard).unwrap().evict().unwrap();
             }
-            let verdict = Restorer::new(odd.clone()).unwrap().verify(&checkpoint).unwrap();
+            let verdict = Restorer::new(odd.clone())
+                .unwrap()
+                .verify(&checkpoint)
+                .unwrap();
             assert!(verdict.damage.is_empty(), "{:?}", verdict.damage);
         }
     }

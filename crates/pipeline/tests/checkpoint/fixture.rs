@@ -6,10 +6,9 @@ use straightway_core::Result;
 use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
     checkpoint::{
-        Checkpoint, Committed, Memory, Options, Rank, Restorer, Saver, Source, Store, Wanted,
-        fresh_run,
+        Checkpoint, Committed, Options, Rank, Restorer, Saver, Source, Store, Wanted, fresh_run,
     },
-    weights::{Dtype, Rectangle, Shape},
+    weights::{Dtype, Holding, Rectangle, Shape},
 };
 
 /// A tensor of a state, all of it.
@@ -130,7 +129,7 @@ impl Piece {
             shape: self.shape.clone(),
             rectangle: self.rectangle.clone(),
             opaque: false,
-            memory: Memory::Host(&self.bytes),
+            memory: Holding::Host(&self.bytes),
         }
     }
 }

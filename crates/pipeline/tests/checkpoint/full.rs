@@ -49,6 +49,11 @@ fn a_full_disk_fails_the_save_with_its_name_keeps_what_was_there_and_the_next_sa
     assert_eq!(store.steps().unwrap(), [1]);
     assert_holds(mount.path(), 1, &small);
     // What the failed save wrote is gone, so there is room.
-    save(&mut saver, 3, &State::of(2, &[("w", Dtype::U8, &[2 << 20])])).unwrap();
+    save(
+        &mut saver,
+        3,
+        &State::of(2, &[("w", Dtype::U8, &[2 << 20])]),
+    )
+    .unwrap();
     assert_eq!(store.steps().unwrap(), [1, 3]);
 }

@@ -35,7 +35,7 @@ proptest! {
         let newest: Vec<_> = steps.iter().rev().take(last.max(1)).copied().collect();
         let stays = |step: &u64| {
             newest.contains(step) || tagged.contains(step)
-                || every.is_some_and(|every| step % every == 0)
+                || every.is_some_and(|every| step.is_multiple_of(every))
         };
         let wanted: Vec<_> = steps.iter().copied().filter(stays).collect();
         let retention = Retention { last, every };
@@ -63,16 +63,29 @@ fn a_reader_at_work_survives_the_removal_of_its_step() {
     store.remove(1).unwrap();
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
     let seen = restore(&checkpoint, &pieces).unwrap();
-    assert!(pieces.iter().zip(&seen).all(|(piece, seen)| piece.bytes == *seen));
+    assert!(
+        pieces
+            .iter()
+            .zip(&seen)
+            .all(|(piece, seen)| piece.bytes == *seen)
+    );
     let error = store.checkpoint(1).unwrap_err();
-    assert!(error.to_string().contains("it has no complete one"), "{error}");
+    assert!(
+        error.to_string().contains("it has no complete one"),
+        "{error}"
+    );
     assert!(store.latest().is_err());
 }
 
 #[test]
 fn tags_come_and_go_and_odd_ones_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    save(&mut saver(folder.path(), options()).unwrap(), 1, &State::small(1)).unwrap();
+    save(
+        &mut saver(folder.path(), options()).unwrap(),
+        1,
+        &State::small(1),
+    )
+    .unwrap();
     let store = Store::open(folder.path()).unwrap();
     store.tag(1, "best").unwrap();
     store.tag(1, "v1.0").unwrap();
@@ -105,14 +118,27 @@ fn a_difference_names_what_came_went_and_changed_and_by_how_many_bytes() {
         let store = Store::open(&folder).unwrap();
         let (a, b) = (store.checkpoint(1).unwrap(), store.checkpoint(2).unwrap());
         let difference = Restorer::new(settings()).unwrap().diff(&a, &b).unwrap();
-        let changes: Vec<_> = difference.changes.iter().map(|(n, c)| (n.as_str(), c)).collect();
+        let changes: Vec<_> = difference
+            .changes
+            .iter()
+            .map(|(n, c)| (n.as_str(), c))
+            .collect();
         assert_eq!(
             changes,
             [
-                ("bias", &Change::Reshaped("BF16 [37]".to_owned(), "BF16 [38]".to_owned())),
+                (
+                    "bias",
+                    &Change::Reshaped("BF16 [37]".to_owned(), "BF16 [38]".to_owned())
+                ),
                 ("scale", &Change::Removed),
                 ("scale2", &Change::Added),
-                ("w", &Change::Bytes { different: 2, of: 4800 }),
+                (
+                    "w",
+                    &Change::Bytes {
+                        different: 2,
+                        of: 4800
+                    }
+                ),
             ]
         );
         assert_eq!(difference.same, 2);
@@ -136,7 +162,11 @@ fn an_export_is_a_model_with_every_tensor_whole_in_files_of_the_size_asked_for()
     for (name, most, files) in [("one", u64::MAX, 1), ("some", 4000, 2)] {
         let target = folder.path().join(name);
         let exported = restorer.export(&checkpoint, &saver, &target, most).unwrap();
-        assert_eq!((exported.files.len(), exported.tensors), (files, 5), "{exported:?}");
+        assert_eq!(
+            (exported.files.len(), exported.tensors),
+            (files, 5),
+            "{exported:?}"
+        );
         let model = Model::open(&target).unwrap();
         for tensor in &state.tensors {
             let found = model.tensor(&tensor.name).unwrap();
@@ -144,7 +174,9 @@ fn an_export_is_a_model_with_every_tensor_whole_in_files_of_the_size_asked_for()
             let range = found.extent.offset as usize..found.extent.end() as usize;
             assert!(shard[range] == tensor.bytes, "{}", tensor.name);
         }
-        let error = restorer.export(&checkpoint, &saver, &target, most).unwrap_err();
+        let error = restorer
+            .export(&checkpoint, &saver, &target, most)
+            .unwrap_err();
         assert!(error.to_string().contains("it is not empty"), "{error}");
     }
 }
@@ -154,13 +186,24 @@ fn an_export_leaves_out_what_is_no_tensor_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(&folder.path().join("run"), options()).unwrap();
     let shape = weights::Shape::from(&[2_u64][..]);
-    let state = [Source::whole("w", Dtype::U8, shape, &[1, 2]), Source::opaque("rng", b"7")];
+    let state = [
+        Source::whole("w", Dtype::U8, shape, &[1, 2]),
+        Source::opaque("rng", b"7"),
+    ];
     saver.save(1, &state, "null").unwrap();
     saver.wait().unwrap();
-    let checkpoint = Store::open(&folder.path().join("run")).unwrap().checkpoint(1).unwrap();
+    let checkpoint = Store::open(&folder.path().join("run"))
+        .unwrap()
+        .checkpoint(1)
+        .unwrap();
     let restorer = Restorer::new(settings()).unwrap();
     let writer = weights::Saver::new(Arc::clone(&executor()));
     let target = folder.path().join("out");
-    let exported = restorer.export(&checkpoint, &writer, &target, u64::MAX).unwrap();
-    assert_eq!((exported.tensors, exported.left_out), (1, vec!["rng".to_owned()]));
+    let exported = restorer
+        .export(&checkpoint, &writer, &target, u64::MAX)
+        .unwrap();
+    assert_eq!(
+        (exported.tensors, exported.left_out),
+        (1, vec!["rng".to_owned()])
+    );
 }

@@ -31,15 +31,22 @@ const KEPT: usize = 3;
 
 fn state(step: u64) -> State {
     // Part of it changes from step to step, so that an incremental save has something to refer to.
-    let mut state = State::of(1, &[("same", Dtype::U8, &[9000]), ("new", Dtype::F32, &[500])]);
+    let mut state = State::of(
+        1,
+        &[("same", Dtype::U8, &[9000]), ("new", Dtype::F32, &[500])],
+    );
     state.tensors[1].bytes = noise(step, 2000);
     state
 }
 
 fn child_options(step: u64) -> Options {
     Options {
-        incremental: step % 3 != 0,
-        codec: if step.is_multiple_of(2) { Codec::Lz4 } else { Codec::Raw },
+        incremental: !step.is_multiple_of(3),
+        codec: if step.is_multiple_of(2) {
+            Codec::Lz4
+        } else {
+            Codec::Raw
+        },
         parity: usize::from(step.is_multiple_of(5)),
         ..options()
     }
@@ -52,7 +59,10 @@ fn child() {
         return;
     };
     let store = Store::create(&folder).unwrap();
-    let mut log = fs::OpenOptions::new().append(true).open(folder.join("log")).unwrap();
+    let mut log = fs::OpenOptions::new()
+        .append(true)
+        .open(folder.join("log"))
+        .unwrap();
     let mut step = store.steps().unwrap().pop().unwrap_or(0);
     loop {
         step += 1;
@@ -84,7 +94,9 @@ fn whatever_is_killed_every_committed_step_restores_to_the_byte_and_the_next_sav
         return;
     }
     let kills = std::env::var(COUNT).map_or(KILLS, |count| count.parse().unwrap());
-    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let folder = tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap();
     fs::write(folder.path().join("log"), "").unwrap();
     let store = Store::create(folder.path()).unwrap();
     let mut known = 0;
@@ -105,7 +117,10 @@ fn whatever_is_killed_every_committed_step_restores_to_the_byte_and_the_next_sav
         let log = fs::read_to_string(folder.path().join("log")).unwrap();
         let told: u64 = log.lines().last().map_or(0, |line| line.parse().unwrap());
         let last = steps.last().copied().unwrap_or(0);
-        assert!(last >= told, "step {told} was committed and is gone: {steps:?}");
+        assert!(
+            last >= told,
+            "step {told} was committed and is gone: {steps:?}"
+        );
         known = last;
     }
     let steps = store.steps().unwrap();
@@ -120,6 +135,9 @@ fn whatever_is_killed_every_committed_step_restores_to_the_byte_and_the_next_sav
         .map(|entry| entry.file_name().into_string().unwrap())
         .filter(|name| name.starts_with('.') && name != ".lock")
         .collect();
-    assert!(hidden.is_empty(), "crashed saves were not swept: {hidden:?}");
+    assert!(
+        hidden.is_empty(),
+        "crashed saves were not swept: {hidden:?}"
+    );
     eprintln!("{kills} kills; {next} steps were saved on the way");
 }

@@ -3,7 +3,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
-    clippy::print_stderr,
     reason = "tests"
 )]
 

@@ -35,7 +35,10 @@ const CALLS: &str = "?open,openat,?mkdir,mkdirat,?rename,?renameat,renameat2,?un
                      ?rmdir,write,pwrite64,ftruncate,fsync,fdatasync,syncfs,close";
 
 fn state(step: u64) -> State {
-    let mut state = State::of(1, &[("same", Dtype::U8, &[5000]), ("new", Dtype::U8, &[300])]);
+    let mut state = State::of(
+        1,
+        &[("same", Dtype::U8, &[5000]), ("new", Dtype::U8, &[300])],
+    );
     state.tensors[1].bytes = noise(step, 300);
     state
 }
@@ -61,11 +64,18 @@ fn child() {
         };
         let alone = Rank { rank: 0, world: 1 };
         let run = format!("run{step}");
-        let mut saver =
-            Saver::new(store.clone(), alone, &run, std::sync::Arc::clone(&executor), options).unwrap();
+        let mut saver = Saver::new(
+            store.clone(),
+            alone,
+            &run,
+            std::sync::Arc::clone(&executor),
+            options,
+        )
+        .unwrap();
         save(&mut saver, step, &state(step)).unwrap();
         // By one call, which is one line of the record.
-        log.write_all(format!("committed {step}").as_bytes()).unwrap();
+        log.write_all(format!("committed {step}").as_bytes())
+            .unwrap();
         if step == 4 {
             log.write_all(b"pruning").unwrap();
             let retention = Retention {
@@ -254,7 +264,9 @@ fn calls(trace: &str) -> Vec<String> {
 /// A string as strace has it, all in hexadecimal.
 fn text(argument: &str) -> Vec<u8> {
     let digits = argument.trim().trim_matches('"').split("\\x").skip(1);
-    digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    digits
+        .map(|pair| u8::from_str_radix(pair, 16).unwrap())
+        .collect()
 }
 
 fn path(argument: &str) -> String {
@@ -301,13 +313,11 @@ fn play(disk: &mut Disk, call: &str) -> Option<String> {
         }
         "unlinkat" => {
             let path = path(arguments[1]);
-            match file(disk, 0) {
-                Some(folder) => disk.remove(folder, path),
-                None => {
-                    let (folder, name) = disk.split(&path)?;
-                    disk.remove(folder, name);
-                }
-            }
+            let (folder, name) = match file(disk, 0) {
+                Some(folder) => (folder, path),
+                None => disk.split(&path)?,
+            };
+            disk.remove(folder, name);
         }
         "write" => {
             let inode = file(disk, 0)?;
@@ -341,7 +351,16 @@ fn play(disk: &mut Disk, call: &str) -> Option<String> {
 fn record(folder: &Path) -> Option<String> {
     let trace = folder.parent()?.join("trace");
     let status = Command::new("strace")
-        .args(["-f", "-qq", "-xx", "-s", "100000", "-e", "signal=none", "-e"])
+        .args([
+            "-f",
+            "-qq",
+            "-xx",
+            "-s",
+            "100000",
+            "-e",
+            "signal=none",
+            "-e",
+        ])
         .arg(format!("trace={CALLS}"))
         .arg("-o")
         .arg(&trace)
@@ -362,7 +381,9 @@ fn power_lost_at_any_moment_leaves_every_committed_step_whole_and_no_half_one_li
     if std::env::var_os(FOLDER).is_some() {
         return;
     }
-    let home = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let home = tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap();
     let folder = home.path().join("run");
     fs::create_dir(&folder).unwrap();
     let Some(trace) = record(&folder) else {
@@ -387,8 +408,14 @@ fn power_lost_at_any_moment_leaves_every_committed_step_whole_and_no_half_one_li
                 assert_holds(&left, step, &state(step));
             }
             let must_be_there = if is_pruning { &[4][..] } else { &committed[..] };
-            let lost: Vec<_> = must_be_there.iter().filter(|s| !steps.contains(s)).collect();
-            assert!(lost.is_empty(), "after `{call:.80}` steps {lost:?} are gone");
+            let lost: Vec<_> = must_be_there
+                .iter()
+                .filter(|s| !steps.contains(s))
+                .collect();
+            assert!(
+                lost.is_empty(),
+                "after `{call:.80}` steps {lost:?} are gone"
+            );
             fs::remove_dir_all(&left).unwrap();
             cuts += 1;
         }

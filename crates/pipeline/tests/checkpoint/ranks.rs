@@ -50,9 +50,17 @@ fn a_rank_that_never_comes_makes_the_save_fail_in_time_by_name_and_the_next_one_
     let start = std::time::Instant::now();
     let error = first.wait().unwrap_err();
     assert_eq!(error.kind(), Kind::Transient);
-    assert!(error.to_string().contains("nothing came from 1 of 3 ranks: 2"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("nothing came from 1 of 3 ranks: 2"),
+        "{error}"
+    );
     let error = second.wait().unwrap_err();
-    assert!(error.to_string().contains("the coordinator gave it up"), "{error}");
+    assert!(
+        error.to_string().contains("the coordinator gave it up"),
+        "{error}"
+    );
     assert!(start.elapsed() < Duration::from_secs(10));
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
     drop((first, second));
@@ -82,7 +90,10 @@ fn what_an_earlier_run_left_behind_is_swept_and_never_mixed_in() {
         outcome.unwrap();
     }
     assert_holds(folder.path(), 5, &new);
-    let mut names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
     names.sort();
     assert_eq!(names, [".lock", "step-5"]);
 }
@@ -94,7 +105,12 @@ fn a_second_job_is_refused_by_the_name_of_the_first() {
     let _first = rank_saver(&store, 0, 1, "job-1", options());
     let alone = Rank { rank: 0, world: 1 };
     let error = Saver::new(store, alone, "job-2", executor(), options()).unwrap_err();
-    assert!(error.to_string().contains("another job saves there: run job-1"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("another job saves there: run job-1"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -104,12 +120,17 @@ fn a_step_that_exists_is_refused_and_stays_as_it_is() {
     let mut saver = saver(folder.path(), options()).unwrap();
     save(&mut saver, 1, &first).unwrap();
     let error = save(&mut saver, 1, &second).unwrap_err();
-    assert!(error.to_string().contains("that step is there already"), "{error}");
+    assert!(
+        error.to_string().contains("that step is there already"),
+        "{error}"
+    );
     // Two jobs where locks do not work: both write, and the one that commits last is refused.
     let store = Store::open(folder.path()).unwrap();
     let part = |run: &str, state: &State| {
         let mut writer = rank_saver(&store, 0, 1, run, options());
-        writer.write_shard(2, &sources(&state.cut(0, 0, 1))).unwrap();
+        writer
+            .write_shard(2, &sources(&state.cut(0, 0, 1)))
+            .unwrap();
         writer.wait_part().unwrap()
     };
     drop(saver);
@@ -121,7 +142,10 @@ fn a_step_that_exists_is_refused_and_stays_as_it_is() {
     fs::rename(&aside, &kept).unwrap();
     store.commit(vec![early], "null", 0).unwrap();
     let error = store.commit(vec![late], "null", 0).unwrap_err();
-    assert!(error.to_string().contains("that step is there already"), "{error}");
+    assert!(
+        error.to_string().contains("that step is there already"),
+        "{error}"
+    );
     assert_holds(folder.path(), 1, &first);
     assert_holds(folder.path(), 2, &first);
 }
@@ -146,7 +170,10 @@ fn parts_that_the_caller_gathers_are_committed_and_bad_ones_refused() {
     step(1, [&left, &right]).unwrap();
     assert_holds(folder.path(), 1, &state);
     let error = step(2, [&left, &left]).unwrap_err();
-    assert!(error.to_string().contains("tensor \"w\" is not whole"), "{error}");
+    assert!(
+        error.to_string().contains("tensor \"w\" is not whole"),
+        "{error}"
+    );
     let error = step(3, [&left, &state.cut(0, 0, 1)]).unwrap_err();
     assert!(error.to_string().contains("overlap"), "{error}");
     let other = State::of(4, &[("w", Dtype::I8, &[40])]);
@@ -155,7 +182,12 @@ fn parts_that_the_caller_gathers_are_committed_and_bad_ones_refused() {
     savers[0].write_shard(5, &sources(&left)).unwrap();
     let lonely = savers[0].wait_part().unwrap();
     let error = store.commit(vec![lonely.clone()], "{}", 0).unwrap_err();
-    assert!(error.to_string().contains("1 parts are not one for each of 2 ranks"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("1 parts are not one for each of 2 ranks"),
+        "{error}"
+    );
     assert_eq!(store.steps().unwrap(), [1]);
 }
 

@@ -8,9 +8,7 @@ use straightway_pipeline::{
     weights::{Dtype, Rectangle, Shape},
 };
 
-use crate::fixture::{
-    State, assert_holds, noise, options, save, saver, settings, sources,
-};
+use crate::fixture::{State, assert_holds, noise, options, save, saver, settings, sources};
 
 #[test]
 fn what_was_saved_is_restored_to_the_byte_and_latest_is_the_last() {
@@ -49,7 +47,10 @@ fn a_tensor_changed_right_after_save_returned_is_saved_as_it_was() {
         region: Arc::clone(&region),
         at: 0,
     };
-    let fetched = Restorer::new(settings()).unwrap().restore(&checkpoint, &[wanted]).unwrap();
+    let fetched = Restorer::new(settings())
+        .unwrap()
+        .restore(&checkpoint, &[wanted])
+        .unwrap();
     assert_eq!(fetched.bytes, was.len() as u64);
     assert!(Arc::get_mut(&mut region).unwrap().as_slice() == was);
 }
@@ -76,14 +77,19 @@ fn any_safetensors_reader_reads_the_shard_of_a_plain_save() {
 fn bytes_that_are_no_tensor_come_back_marked_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
-    let state = [Source::opaque("optimizer/step", b"\x80\x04K*."), Source::opaque("none", b"")];
+    let state = [
+        Source::opaque("optimizer/step", b"\x80\x04K*."),
+        Source::opaque("none", b""),
+    ];
     saver.save(1, &state, "null").unwrap();
     saver.wait().unwrap();
     let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
     let tensor = checkpoint.manifest().tensor("optimizer/step").unwrap();
     assert!(tensor.opaque);
     let restorer = Restorer::new(settings()).unwrap();
-    let gathered = restorer.gather(&checkpoint, &[tensor], straightway_core::Place::Host).unwrap();
+    let gathered = restorer
+        .gather(&checkpoint, &[tensor], straightway_core::Place::Host)
+        .unwrap();
     let mut region = Arc::into_inner(gathered.region).unwrap();
     assert_eq!(&region.as_slice()[..5], b"\x80\x04K*.");
 }
@@ -111,7 +117,10 @@ fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
     patient.save(4, &sources(&pieces), "null").unwrap();
     patient.save(5, &sources(&pieces), "null").unwrap();
     patient.wait().unwrap();
-    assert_eq!(Store::open(folder.path()).unwrap().steps().unwrap(), [1, 3, 4, 5]);
+    assert_eq!(
+        Store::open(folder.path()).unwrap().steps().unwrap(),
+        [1, 3, 4, 5]
+    );
 }
 
 fn saver_bytes(folder: &std::path::Path) -> u64 {
@@ -127,8 +136,15 @@ fn a_state_larger_than_the_memory_allowed_for_it_is_refused_with_the_figures() {
     };
     let mut saver = saver(folder.path(), tight).unwrap();
     let error = save(&mut saver, 1, &State::small(1)).unwrap_err();
-    assert!(error.to_string().contains("4 KiB of memory are allowed"), "{error}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "only the lock is there");
+    assert!(
+        error.to_string().contains("4 KiB of memory are allowed"),
+        "{error}"
+    );
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "only the lock is there"
+    );
 }
 
 #[test]
@@ -136,7 +152,8 @@ fn sources_that_do_not_hold_together_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
     let shape = || Shape::from(&[4_u64][..]);
-    let mut refused = |sources: &[Source<'_>]| saver.save(1, sources, "null").unwrap_err().to_string();
+    let mut refused =
+        |sources: &[Source<'_>]| saver.save(1, sources, "null").unwrap_err().to_string();
     let short = Source::whole("w", Dtype::F32, shape(), &[0; 15]);
     assert!(refused(&[short]).contains("15 bytes are given"));
     let one = Source::whole("w", Dtype::U8, shape(), &[0; 4]);
@@ -144,12 +161,14 @@ fn sources_that_do_not_hold_together_are_refused_by_name() {
     let other = Source {
         dtype: Dtype::I8,
         rectangle: Rectangle::whole(&shape()).cut("w", 0, 1, 1).unwrap(),
-        memory: straightway_pipeline::checkpoint::Memory::Host(&[0; 1]),
+        memory: straightway_pipeline::weights::Holding::Host(&[0; 1]),
         ..one.clone()
     };
     assert!(refused(&[one, other]).contains("differ in dtype or shape"));
     assert!(refused(&[Source::opaque("__metadata__", b"x")]).contains("__metadata__"));
-    saver.save(1, &[Source::opaque("x", b"x")], "{not json").unwrap();
+    saver
+        .save(1, &[Source::opaque("x", b"x")], "{not json")
+        .unwrap();
     let error = saver.wait().unwrap_err();
     assert!(error.to_string().contains("not JSON"), "{error}");
 }

@@ -7,9 +7,7 @@ use straightway_pipeline::{
     weights::Dtype,
 };
 
-use crate::fixture::{
-    State, assert_holds, options, restore, save, save_ranks, saver, settings,
-};
+use crate::fixture::{State, assert_holds, options, restore, save, save_ranks, saver, settings};
 
 fn incremental() -> Options {
     Options {
@@ -32,14 +30,19 @@ fn a_save_in_which_one_chunk_in_a_hundred_changed_writes_that_and_little_more() 
         }
         let committed = save(&mut saver, step, &state).unwrap();
         assert!(committed.written_bytes * 20 <= full.bytes, "{committed:?}");
-        let file = folder.path().join(format!("step-{step}/rank-00000-of-00001.chunks"));
+        let file = folder
+            .path()
+            .join(format!("step-{step}/rank-00000-of-00001.chunks"));
         assert_eq!(fs::metadata(file).unwrap().len(), committed.written_bytes);
         assert_holds(folder.path(), step - 1, &before);
         assert_holds(folder.path(), step, &state);
         before = state.clone();
     }
     let manifest = Store::open(folder.path()).unwrap().manifest(4).unwrap();
-    assert_eq!((manifest.parent, manifest.referenced()), (Some(3), vec![1, 2, 3]));
+    assert_eq!(
+        (manifest.parent, manifest.referenced()),
+        (Some(3), vec![1, 2, 3])
+    );
 }
 
 #[test]
@@ -57,7 +60,12 @@ fn a_state_that_did_not_change_writes_nothing_and_is_restored_by_other_ranks() {
     assert_holds(folder.path(), 2, &state);
     let pieces = state.cut(1, 1, 2);
     let seen = restore(&store.checkpoint(2).unwrap(), &pieces).unwrap();
-    assert!(pieces.iter().zip(&seen).all(|(piece, seen)| piece.bytes == *seen));
+    assert!(
+        pieces
+            .iter()
+            .zip(&seen)
+            .all(|(piece, seen)| piece.bytes == *seen)
+    );
 }
 
 #[test]
@@ -85,7 +93,13 @@ fn a_parent_is_kept_as_long_as_a_kept_step_refers_to_it() {
 fn what_was_compressed_is_restored_whatever_the_codec_and_mixed_with_what_was_not() {
     for codec in [Codec::Zstd, Codec::Lz4] {
         let folder = tempfile::tempdir().unwrap();
-        let mut state = State::of(1, &[("noise", Dtype::U8, &[6, 8192]), ("even", Dtype::F32, &[50_000])]);
+        let mut state = State::of(
+            1,
+            &[
+                ("noise", Dtype::U8, &[6, 8192]),
+                ("even", Dtype::F32, &[50_000]),
+            ],
+        );
         for (number, byte) in state.tensors[1].bytes.iter_mut().enumerate() {
             *byte = (number / 3000) as u8;
         }
@@ -96,7 +110,10 @@ fn what_was_compressed_is_restored_whatever_the_codec_and_mixed_with_what_was_no
         };
         let mut saver = saver(folder.path(), small).unwrap();
         let committed = save(&mut saver, 1, &state).unwrap();
-        assert!(committed.written_bytes < committed.bytes / 2, "{committed:?}");
+        assert!(
+            committed.written_bytes < committed.bytes / 2,
+            "{committed:?}"
+        );
         assert!(committed.estimate < 0.9);
         assert_holds(folder.path(), 1, &state);
         state.tensors[0].bytes[5] ^= 1;
@@ -104,7 +121,10 @@ fn what_was_compressed_is_restored_whatever_the_codec_and_mixed_with_what_was_no
         assert!(more.written_bytes < committed.written_bytes);
         assert_holds(folder.path(), 2, &state);
         let checkpoint = Store::open(folder.path()).unwrap().checkpoint(2).unwrap();
-        let verdict = Restorer::new(settings()).unwrap().verify(&checkpoint).unwrap();
+        let verdict = Restorer::new(settings())
+            .unwrap()
+            .verify(&checkpoint)
+            .unwrap();
         assert!(verdict.damage.is_empty(), "{:?}", verdict.damage);
     }
 }

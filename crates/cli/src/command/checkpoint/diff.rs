@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::json;
 use straightway_pipeline::checkpoint::{Change, Restorer, Store};
 
+use super::print_lines;
 use crate::command::{output::print, tuning::Tuning};
 
 /// Compare two steps, tensor by tensor.
@@ -35,7 +36,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store = Store::open(&args.folder)?;
     let restorer = Restorer::new(args.tuning.settings(&args.folder)?)?;
-    let (before, after) = (store.checkpoint(args.before)?, store.checkpoint(args.after)?);
+    let (before, after) = (
+        store.checkpoint(args.before)?,
+        store.checkpoint(args.after)?,
+    );
     let difference = restorer.diff(&before, &after)?;
     let is_same = difference.changes.is_empty();
     if args.json {
@@ -54,16 +58,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{json:#}\n"))?;
     } else {
         let line = |(name, change): &(String, Change)| match change {
-            Change::Added => format!("+ {name}\n"),
-            Change::Removed => format!("- {name}\n"),
-            Change::Reshaped(before, after) => format!("! {name}: {before} became {after}\n"),
+            Change::Added => format!("+ {name}"),
+            Change::Removed => format!("- {name}"),
+            Change::Reshaped(before, after) => format!("! {name}: {before} became {after}"),
             Change::Bytes { different, of } => {
-                format!("~ {name}: {different} of {of} bytes differ\n")
+                format!("~ {name}: {different} of {of} bytes differ")
             }
         };
-        let mut text: String = difference.changes.iter().map(line).collect();
-        text += &format!("{} tensors are the same\n", difference.same);
-        print(&text)?;
+        let mut lines: Vec<_> = difference.changes.iter().map(line).collect();
+        lines.push(format!("{} tensors are the same", difference.same));
+        print_lines(&lines)?;
     }
     Ok(ExitCode::from(u8::from(!is_same)))
 }

@@ -10,7 +10,7 @@ use straightway_pipeline::{
     weights::Saver,
 };
 
-use super::Chosen;
+use super::{Chosen, print_lines};
 use crate::command::{output::print, tuning::Tuning, watch::Watch};
 
 /// Write a checkpoint as plain safetensors files, as Hugging Face has them.
@@ -43,7 +43,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut saver = Saver::new(Arc::new(Executor::new(settings.clone())?));
     let restorer = Restorer::new(settings)?;
     saver.progress = Arc::clone(restorer.progress());
-    let watch = Watch::begin(restorer.progress(), checkpoint.manifest().bytes() * 2);
+    let watch = Watch::begin(
+        restorer.progress(),
+        checkpoint.manifest().bytes().saturating_mul(2),
+    );
     let exported = restorer.export(&checkpoint, &saver, &args.target, args.shard_size.0)?;
     drop(watch);
     if args.json {
@@ -56,15 +59,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{json:#}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut text = format!(
-        "{} tensors, {}, in {} files\n",
+    let mut lines = vec![format!(
+        "{} tensors, {}, in {} files",
         exported.tensors,
         Bytes(exported.bytes),
         exported.files.len()
-    );
+    )];
     if !exported.left_out.is_empty() {
-        text += &format!("left out, being no tensors: {}\n", exported.left_out.join(", "));
+        let names = exported.left_out.join(", ");
+        lines.push(format!("left out, being no tensors: {names}"));
     }
-    print(&text)?;
+    print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::json;
 use straightway_pipeline::checkpoint::{Retention, Store};
 
+use super::print_lines;
 use crate::command::output::print;
 
 /// Remove the checkpoints that need not be kept, and what crashed saves left behind.
@@ -54,15 +55,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{json:#}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let verb = if args.dry_run { "would remove" } else { "removed" };
-    let mut text = String::new();
-    for step in &pruned.removed {
-        text += &format!("{verb} step {step}\n");
-    }
-    for name in &pruned.swept {
-        text += &format!("swept {name}\n");
-    }
-    text += &format!("{} steps stay\n", pruned.kept.len());
-    print(&text)?;
+    let verb = if args.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    let removed = pruned
+        .removed
+        .iter()
+        .map(|step| format!("{verb} step {step}"));
+    let swept = pruned.swept.iter().map(|name| format!("swept {name}"));
+    let mut lines: Vec<_> = removed.chain(swept).collect();
+    lines.push(format!("{} steps stay", pruned.kept.len()));
+    print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use straightway_core::{Bytes, Place, Rate, Seconds};
 use straightway_pipeline::checkpoint::Restorer;
 
-use super::Chosen;
+use super::{Chosen, print_lines};
 use crate::command::{chosen::device, output::print, tuning::Tuning, watch::Watch};
 
 /// Restore a checkpoint into memory, checked, and say how long that took.
@@ -56,18 +56,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{json:#}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut text = String::new();
-    for line in &fetched.rebuilt {
-        text += &format!("rebuilt from parity: {line}\n");
-    }
-    text += &format!(
-        "step {} to {}: {} tensors, {}, checked, in {}: {rate}\n",
+    let rebuilt = fetched.rebuilt.iter();
+    let mut lines: Vec<_> = rebuilt
+        .map(|why| format!("rebuilt from parity: {why}"))
+        .collect();
+    lines.push(format!(
+        "step {} to {}: {} tensors, {}, checked, in {}: {rate}",
         manifest.step,
         args.device,
         tensors.len(),
         Bytes(fetched.bytes),
         Seconds(seconds)
-    );
-    print(&text)?;
+    ));
+    print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)
 }

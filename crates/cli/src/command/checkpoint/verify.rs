@@ -6,7 +6,7 @@ use serde_json::json;
 use straightway_core::Bytes;
 use straightway_pipeline::checkpoint::Restorer;
 
-use super::Chosen;
+use super::{Chosen, print_lines};
 use crate::command::{output::print, tuning::Tuning, watch::Watch};
 
 /// Read all of a checkpoint and check every byte of it.
@@ -29,7 +29,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.chosen.open()?;
     let restorer = Restorer::new(args.tuning.settings(&args.chosen.folder)?)?;
     let manifest = checkpoint.manifest();
-    let images = manifest.shards.iter().map(|shard| shard.bytes).sum();
+    let images = manifest.image_bytes();
     let watch = Watch::begin(restorer.progress(), images);
     let verdict = restorer.verify(&checkpoint)?;
     drop(watch);
@@ -47,13 +47,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print(&format!("{json:#}\n"))?;
     } else {
         let step = manifest.step;
-        let mut text = verdict.damage.iter().map(|line| format!("{line}\n")).collect::<String>();
-        text += &match (is_whole, verdict.is_mendable) {
-            (true, _) => format!("step {step} is whole: {} checked\n", Bytes(images)),
-            (false, true) => format!("step {step} is damaged; its parity mends that\n"),
-            (false, false) => format!("step {step} is damaged\n"),
-        };
-        print(&text)?;
+        let mut lines = verdict.damage;
+        lines.push(match (is_whole, verdict.is_mendable) {
+            (true, _) => format!("step {step} is whole: {} checked", Bytes(images)),
+            (false, true) => format!("step {step} is damaged; its parity mends that"),
+            (false, false) => format!("step {step} is damaged"),
+        });
+        print_lines(&lines)?;
     }
     Ok(ExitCode::from(u8::from(!is_whole)))
 }

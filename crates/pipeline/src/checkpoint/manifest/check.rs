@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use straightway_core::{Alignment, Error, Kind, Result};
 
-use super::{
-    Manifest, PARITY_MAX, RANKS_MAX, Saved, ShardRecord, Stored, overlap::overlapping,
-};
+use super::{Manifest, PARITY_MAX, RANKS_MAX, Saved, ShardRecord, Stored, overlap::overlapping};
 use crate::{
     checkpoint::{
         codec::Codec,
@@ -143,7 +141,9 @@ fn check_stored(place: &Stored, chunk_bytes: u64) -> Result<(), String> {
 pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
     let name = quoted(&tensor.name);
     if tensor.name.len() > NAME_BYTES_MAX || tensor.shape.len() > RANK_MAX {
-        return Err(format!("tensor {name} has too long a name or too many dimensions"));
+        return Err(format!(
+            "tensor {name} has too long a name or too many dimensions"
+        ));
     }
     let (shape, dtype) = (&tensor.shape, tensor.dtype);
     let Some(bytes) = shape.elements().and_then(|n| whole_bytes(n, dtype)) else {
