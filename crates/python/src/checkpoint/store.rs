@@ -19,9 +19,10 @@ impl Store {
     #[new]
     #[pyo3(signature = (folder, *, create=false))]
     fn new(folder: PathBuf, create: bool) -> PyResult<Self> {
-        let store = match create {
-            true => checkpoint::Store::create(&folder),
-            false => checkpoint::Store::open(&folder),
+        let store = if create {
+            checkpoint::Store::create(&folder)
+        } else {
+            checkpoint::Store::open(&folder)
         };
         store.or_raise().map(Self)
     }
