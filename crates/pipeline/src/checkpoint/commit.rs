@@ -220,8 +220,8 @@ impl Store {
         write_file(&path.join(part_file(part.shard.rank)), &part.text())
     }
 
-    /// Removes all that an attempt wrote.
-    pub(crate) fn give_up(&self, attempt: &Attempt) {
+    /// Removes all that an attempt wrote that will not be committed.
+    pub fn abandon(&self, attempt: &Attempt) {
         // It is hidden and never looked at again; what stays is swept by the next run.
         let _ = remove_folder(&self.attempt_path(attempt));
     }

@@ -24,6 +24,9 @@ use super::{
     store::Store,
 };
 
+/// How long a coordinator waits for the lock: longer than a prune has it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
 /// What a save does that finds another still under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Busy {
@@ -131,7 +134,7 @@ impl Saver {
         check_rank(rank)?;
         check_run(run)?;
         let lock = match rank.rank {
-            0 => Some(Lock::take(store.folder(), run)?),
+            0 => Some(Lock::take(store.folder(), run, LOCK_PATIENCE)?),
             _ => None,
         };
         if lock.as_ref().is_some_and(|lock| lock.is_held) {
@@ -293,7 +296,7 @@ impl Saver {
 
     fn give_up(&self, attempt: &Attempt) {
         if self.rank.rank == 0 {
-            self.store.give_up(attempt);
+            self.store.abandon(attempt);
         }
     }
 }
@@ -327,7 +330,7 @@ impl Flush {
     ) -> (Studio, Result<Flushed>) {
         let outcome = self.flush(&mut studio, snapshot, image);
         if outcome.is_err() && self.rank.rank == 0 {
-            self.store.give_up(&self.attempt);
+            self.store.abandon(&self.attempt);
         }
         (studio, outcome)
     }
