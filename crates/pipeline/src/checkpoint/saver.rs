@@ -329,8 +329,12 @@ impl Flush {
         image: Image,
     ) -> (Studio, Result<Flushed>) {
         let outcome = self.flush(&mut studio, snapshot, image);
-        if outcome.is_err() && self.rank.rank == 0 {
-            self.store.abandon(&self.attempt);
+        match &outcome {
+            Err(_) if self.rank.rank == 0 => self.store.abandon(&self.attempt),
+            Err(error) if self.store.attempt_path(&self.attempt).exists() => {
+                self.store.report(&self.attempt, self.rank.rank, error);
+            }
+            _ => {}
         }
         (studio, outcome)
     }
