@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_void};
 
 use pyo3::{exceptions::PyMemoryError, ffi, prelude::*};
+use smallvec::{SmallVec, smallvec};
 use straightway_core::Place;
 use straightway_pipeline::weights::Dtype;
 
@@ -50,7 +51,7 @@ struct Managed {
 /// What a capsule owns: the struct that it points to, its shape, and the memory.
 struct Owned {
     managed: Managed,
-    shape: Box<[i64]>,
+    shape: SmallVec<[i64; 4]>,
     _tensor: Tensor,
 }
 
@@ -78,10 +79,11 @@ pub(crate) fn code(dtype: Dtype) -> Option<(u8, u8)> {
 }
 
 /// A capsule with the tensor in it. Its memory lives as long as the capsule or who empties it.
-pub(crate) fn capsule<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
-    let (shape, (code, bits)) = match code(tensor.dtype) {
-        Some(code) => (tensor.shape.iter().map(|d| *d as i64).collect(), code),
-        None => (vec![tensor.bytes as i64], (1, 8)),
+pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
+    // Dimensions are taken as they are: no tensor that fits into memory has one of 2^63.
+    let (shape, (code, bits)): (SmallVec<[i64; 4]>, _) = match code(tensor.dtype) {
+        Some(code) => (tensor.shape.iter().map(|d| d.cast_signed()).collect(), code),
+        None => (smallvec![tensor.bytes.cast_signed()], (1, 8)),
     };
     let (kind, number) = device(tensor.region.place());
     let mut owned = Box::new(Owned {
@@ -102,7 +104,7 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'p
             context: std::ptr::null_mut(),
             deleter: Some(delete),
         },
-        shape: shape.into_boxed_slice(),
+        shape,
         _tensor: tensor,
     });
     owned.managed.tensor.shape = owned.shape.as_mut_ptr();

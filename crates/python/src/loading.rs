@@ -34,7 +34,7 @@ type Cut = (Option<String>, usize, u64, u64);
 #[derive(Debug)]
 pub(crate) struct Loading {
     region: Arc<Region>,
-    placed: Vec<Placed>,
+    placed: Arc<Vec<Placed>>,
     work: Option<Work<straightway_core::Receipt>>,
 }
 
@@ -112,7 +112,10 @@ impl Loading {
         let prepared = py
             .detach(|| loader.prepare(&model.0, selection, place))
             .or_raise()?;
-        let (region, placed) = (Arc::clone(prepared.region()), prepared.tensors().to_vec());
+        let (region, placed) = (
+            Arc::clone(prepared.region()),
+            Arc::clone(prepared.tensors()),
+        );
         let work = Work::begin(&loader.progress, move || prepared.run()).or_raise()?;
         Ok(Self {
             region,
@@ -228,7 +231,8 @@ pub(crate) fn place(device: &str) -> PyResult<Place> {
 /// Python's collector of cycles, at rest. Hundreds of thousands of new objects make it look through
 /// all of them again and again, which takes longer than making them, and none of them is garbage.
 struct Pause<'py> {
-    py: Python<'py>,
+    /// Proof that the interpreter's lock is held as long as this lives.
+    _locked: Python<'py>,
     was_on: bool,
 }
 
@@ -236,13 +240,15 @@ impl<'py> Pause<'py> {
     fn new(py: Python<'py>) -> Self {
         // SAFETY: the interpreter's lock is held, as `py` shows.
         let was_on = unsafe { ffi::PyGC_Disable() } == 1;
-        Self { py, was_on }
+        Self {
+            _locked: py,
+            was_on,
+        }
     }
 }
 
 impl Drop for Pause<'_> {
     fn drop(&mut self) {
-        let _held: Python<'_> = self.py;
         if self.was_on {
             // SAFETY: as above.
             unsafe { ffi::PyGC_Enable() };

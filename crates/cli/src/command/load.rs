@@ -64,22 +64,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let memory_s = start.elapsed().as_secs_f64();
     let passes = if args.verify { 2 } else { 1 };
     let watch = Watch::begin(&loader.progress, selection.bytes() * passes);
-    let mut loaded = prepared.load()?;
+    let mut weights = prepared.load()?;
     if args.verify {
         let layout = loader.layout(&model, &selection, args.device);
-        verify_loaded(&loader, &model, &layout, &mut loaded)?;
+        verify_loaded(&loader, &model, &layout, &mut weights)?;
     }
     drop(watch);
     if !args.json {
         let (headers, memory) = (Seconds(headers_s), Seconds(memory_s));
         print(&format!(
-            "{} of {} tensors in {} files to {}; headers {headers}, memory {memory}\n",
-            loaded.tensors.len(),
+            "{} of {} tensors in {} files, to {}: headers {headers}, memory {memory}\n",
+            weights.tensors.len(),
             model.tensors.len(),
             model.shards.len(),
-            args.device,
+            args.device.to_string().trim_end_matches(':'),
         ))?;
     }
-    print_receipt(&loaded.receipt, args.json)?;
+    print_receipt(&weights.receipt, args.json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! `load`, `inspect` and `rewrite` on small models, and what of them is refused.
 
-use std::fs;
+use std::{fmt::Write as _, fs};
 
 use serde_json::Value;
 
@@ -48,7 +48,8 @@ fn a_model_is_loaded_and_verified_with_one_receipt() {
     let ran = run(&yard, "load model --verify");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(
-        ran.out.starts_with("6 of 6 tensors in 2 files to host:"),
+        ran.out
+            .starts_with("6 of 6 tensors in 2 files, to host: headers "),
         "{}",
         ran.out
     );
@@ -153,7 +154,7 @@ fn what_is_wrong_is_refused_by_name_and_with_a_way_out() {
         assert_eq!(ran.code, Some(2), "{line}: {ran:?}");
         assert_eq!(ran.out, "", "{line}: stdout is for data");
         assert_eq!(yard.names(), before, "{line}: something was left behind");
-        said += &format!("$ {line}\n{}", yard.redact(&ran.err));
+        writeln!(said, "$ {line}\n{}", yard.redact(&ran.err).trim_end()).unwrap();
     }
     insta::assert_snapshot!(said);
 }

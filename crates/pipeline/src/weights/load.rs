@@ -30,7 +30,7 @@ pub struct Loaded {
     /// The memory that they are in.
     pub region: Arc<Region>,
     /// Where in it each tensor is, in the order in which they lie in their files.
-    pub tensors: Vec<Placed>,
+    pub tensors: Arc<Vec<Placed>>,
     /// Which way their bytes went.
     pub receipt: Receipt,
 }
@@ -43,7 +43,7 @@ pub struct Loaded {
 pub struct Prepared {
     loader: Loader,
     region: Arc<Region>,
-    tensors: Vec<Placed>,
+    tensors: Arc<Vec<Placed>>,
     batches: Vec<Batch>,
 }
 
@@ -112,7 +112,7 @@ impl Loader {
         Prepared {
             loader: self.clone(),
             region,
-            tensors: layout.tensors,
+            tensors: Arc::new(layout.tensors),
             batches,
         }
     }
@@ -125,7 +125,7 @@ impl Prepared {
     }
 
     /// Where in it each tensor will be.
-    pub fn tensors(&self) -> &[Placed] {
+    pub fn tensors(&self) -> &Arc<Vec<Placed>> {
         &self.tensors
     }
 

@@ -147,21 +147,16 @@ impl Model {
     }
 
     fn of_files(path: &Path, paths: Vec<PathBuf>) -> Result<Self> {
-        let mut headers = read_headers(&paths)?;
+        let headers = read_headers(&paths)?;
         let count = headers.iter().map(|h| h.header.tensors.len()).sum();
+        let is_alone = headers.len() == 1;
         let mut model = Self {
             path: path.to_owned(),
             shards: Vec::with_capacity(paths.len()),
             tensors: Vec::new(),
             index_metadata: None,
-            directory: Directory::default(),
+            directory: Directory::with_capacity(if is_alone { 0 } else { count }),
         };
-        let is_alone = headers.len() == 1;
-        if let [one] = &mut headers[..] {
-            model.directory = std::mem::take(&mut one.directory);
-        } else {
-            model.directory = Directory::with_capacity(count);
-        }
         for (file, (path, read)) in (0..).zip(paths.into_iter().zip(headers)) {
             let header = read.header;
             let data_bytes: u64 = header.tensors.iter().map(|t| t.extent.bytes).sum();
@@ -172,8 +167,9 @@ impl Model {
                 metadata: header.metadata,
                 identity: read.identity,
             }));
+            // What is alone has been counted through already.
             if is_alone {
-                model.tensors = header.tensors;
+                (model.tensors, model.directory) = (header.tensors, read.directory);
             } else {
                 model.add(file, header.tensors)?;
             }

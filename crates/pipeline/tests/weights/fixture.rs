@@ -74,7 +74,7 @@ pub(crate) fn evict(model: &Model) {
 pub(crate) fn seen(loaded: &mut Loaded) -> BTreeMap<String, Vec<u8>> {
     let region = Arc::get_mut(&mut loaded.region).expect("the transfer is over");
     let mut seen = BTreeMap::new();
-    for tensor in &loaded.tensors {
+    for tensor in loaded.tensors.iter() {
         let mut bytes = vec![0; tensor.bytes as usize];
         region.read_at(tensor.at, &mut bytes).unwrap();
         assert!(seen.insert(tensor.name.to_string(), bytes).is_none());

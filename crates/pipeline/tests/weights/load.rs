@@ -1,6 +1,11 @@
 //! Loads into host memory: every route, filters and slices, files that change meanwhile.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
 
 use proptest::prelude::*;
 use straightway_core::{Choice, Kind, Leg, Place, Rate, Route};
@@ -81,6 +86,47 @@ fn a_model_in_memory_without_o_direct_arrives() {
     };
     let path = folder.path().join("model.safetensors");
     write(&path, &some());
+    assert_loads(&path, &some());
+}
+
+/// A mount that goes with the test.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_model_under_an_overlay_arrives_as_in_a_container() {
+    let folder = folder();
+    let part = |name: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(part);
+    write(&lower.join("model.safetensors"), &some());
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    let mounted = Command::new("mount")
+        .args(["-t", "overlay", "overlay", "-o", &options])
+        .arg(&merged)
+        .output();
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: cannot mount an overlay");
+        return;
+    }
+    let _mount = Mount(merged.clone());
+    let path = merged.join("model.safetensors");
+    let model = Model::open(&path).unwrap();
+    evict(&model);
+    assert_loads(&path, &some());
     assert_loads(&path, &some());
 }
 
