@@ -200,8 +200,6 @@ impl Store {
 
     /// Waits until the coordinator has committed an attempt, or given it up.
     pub(crate) fn await_commit(&self, attempt: &Attempt, patience: &Patience) -> Result<()> {
-        let target = format!("step {}", attempt.step);
-        let gone = |why: &str| Error::new(Kind::Transient, "commit", &target, why);
         let path = self.attempt_path(attempt);
         let committed = patience.until(|| {
             if path.exists() {
@@ -210,10 +208,14 @@ impl Store {
             // Renamed to the step, or removed: a rename is one thing, so it is there by now.
             match self.manifest(attempt.step) {
                 Ok(manifest) if manifest.run == attempt.run => Ok(Some(())),
-                _ => Err(gone("the coordinator gave it up")),
+                _ => Err(given_up(attempt)),
             }
         })?;
-        committed.ok_or_else(|| gone("the coordinator did not commit it in time"))
+        committed.ok_or_else(|| {
+            let target = format!("step {}", attempt.step);
+            let message = "the coordinator did not commit it in time";
+            Error::new(Kind::Transient, "commit", target, message)
+        })
     }
 
     /// Leaves a rank's part for the coordinator.
@@ -234,6 +236,13 @@ impl Store {
         // It is hidden and never looked at again; what stays is swept by the next run.
         let _ = remove_folder(&self.attempt_path(attempt));
     }
+}
+
+/// What a rank is told whose coordinator removed the folder they worked in.
+pub(crate) fn given_up(attempt: &Attempt) -> Error {
+    let target = format!("step {}", attempt.step);
+    let message = "the coordinator gave it up";
+    Error::new(Kind::Transient, "commit", target, message)
 }
 
 /// What a rank said before it gave up.

@@ -12,7 +12,7 @@ use straightway_io::{Executor, Progress};
 
 use super::{
     codec::Codec,
-    commit::Patience,
+    commit::{Patience, given_up},
     image::Image,
     lock::Lock,
     manifest::{CHUNK_BYTES, Manifest},
@@ -44,6 +44,9 @@ pub struct Options {
     pub chunk_bytes: u64,
     /// Whether chunks that the last step has already are referred to instead of written.
     pub incremental: bool,
+    /// How many other steps an incremental save may lie in. One that would lie in more is a full one:
+    /// else a chunk that never changes would keep the first step for ever.
+    pub references_max: usize,
     /// How chunks are compressed.
     pub codec: Codec,
     /// How many parity files are made: so many shards may be lost.
@@ -61,6 +64,7 @@ impl Default for Options {
         Self {
             chunk_bytes: CHUNK_BYTES,
             incremental: false,
+            references_max: 8,
             codec: Codec::Raw,
             parity: 0,
             memory_bytes_max: u64::MAX,
@@ -276,6 +280,7 @@ impl Saver {
         };
         let manifest = self.store.manifest(parent)?;
         let fits = manifest.chunk_bytes == self.options.chunk_bytes
+            && manifest.referenced().len() < self.options.references_max
             && manifest.shards.iter().all(|s| !s.digests.is_empty());
         Ok(fits.then_some(manifest))
     }
@@ -334,7 +339,9 @@ impl Flush {
             Err(error) if self.store.attempt_path(&self.attempt).exists() => {
                 self.store.report(&self.attempt, self.rank.rank, error);
             }
-            _ => {}
+            // Whatever failed here, it failed because the folder went away under it.
+            Err(_) => return (studio, Err(given_up(&self.attempt))),
+            Ok(_) => {}
         }
         (studio, outcome)
     }
