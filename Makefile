@@ -7,7 +7,7 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
-.PHONY: demo test check build wheel setup bench bench-weights clean
+.PHONY: demo test check build wheel setup bench bench-planner bench-weights clean
 
 ## Builds, then moves real bytes and shows the receipts: about a minute after the build.
 demo: build
@@ -40,6 +40,10 @@ setup:
 bench: build
 	tools/setup fio
 	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/fio.py
+
+## The simulators and the planner against their bars, each on one core: about three minutes.
+bench-planner: build
+	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/planner.py
 
 ## The loaders side by side in host memory, which needs no GPU. With one: see bench/README.md.
 bench-weights: wheel

@@ -1,5 +1,7 @@
 //! The commands, one file each: its arguments as data, and `run`.
 
+mod ask;
+mod bar;
 pub(crate) mod bench;
 pub(crate) mod checkpoint;
 mod chosen;
@@ -7,10 +9,13 @@ pub(crate) mod completions;
 pub(crate) mod copy;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
+mod library;
 pub(crate) mod load;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod rewrite;
 pub(crate) mod sim;
+mod source;
+mod sweep;
 mod tuning;
 mod watch;

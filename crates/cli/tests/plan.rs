@@ -1,6 +1,6 @@
 //! The planner's commands as a user sees them.
 
-use std::{path::Path, process::Command};
+use std::{collections::BTreeSet, path::Path, process::Command};
 
 fn straightway(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
@@ -17,17 +17,45 @@ fn straightway(args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn every_scenario_is_answered_by_name() {
+fn every_scenario_is_listed_with_the_command_that_runs_it() {
     let (code, listed, _) = straightway(&["plan", "list", "--json"]);
     assert_eq!(code, 0);
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
-    let listed = listed.as_array().unwrap();
-    assert!(listed.len() >= 39, "{}", listed.len());
-    for entry in listed {
-        let (topic, name) = (
-            entry["topic"].as_str().unwrap(),
-            entry["scenario"].as_str().unwrap(),
-        );
+    let of = |entry: &serde_json::Value, key: &str| entry[key].as_str().unwrap().to_owned();
+    let listed = listed.as_array().unwrap().iter();
+    let listed: Vec<_> = listed
+        .map(|entry| (of(entry, "scenario"), of(entry, "command")))
+        .collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let files = std::fs::read_dir(folder).unwrap();
+    let files = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let files: BTreeSet<String> = files
+        .filter_map(|name| name.strip_suffix(".toml").map(str::to_owned))
+        .collect();
+    let names: BTreeSet<String> = listed.iter().map(|(name, _)| name.clone()).collect();
+    assert_eq!(names, files);
+    for (name, command) in &listed {
+        let (_, text, _) = straightway(&["plan", "list", name]);
+        assert!(text.contains("title = "), "{name}");
+        // Running them all takes long; that its command knows it by name is enough here.
+        let mut args: Vec<&str> = command.split(' ').collect();
+        args.extend(["--scenario", name, "--set", "nowhere=1"]);
+        let (code, _, talk) = straightway(&args);
+        assert_eq!(code, 2, "{name}");
+        assert!(talk.contains("nowhere = 1: allowed is"), "{name}: {talk}");
+    }
+}
+
+#[test]
+fn every_planner_scenario_shows_what_was_published() {
+    let (_, listed, _) = straightway(&["plan", "list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    for entry in listed.as_array().unwrap() {
+        let name = entry["scenario"].as_str().unwrap();
+        let command = entry["command"].as_str().unwrap();
+        let Some(topic) = command.strip_prefix("plan ") else {
+            continue;
+        };
         let (code, page, talk) = straightway(&["plan", topic, "--scenario", name]);
         assert_eq!((code, talk.as_str()), (0, ""), "{name}");
         assert!(page.contains("Published figures"), "{name}");
@@ -63,6 +91,14 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
         (
             vec!["plan", "dpu", "--scenario", "llama3-405b"],
             "is about checkpoint: ask `straightway plan checkpoint",
+        ),
+        (
+            vec!["plan", "dpu", "--scenario", "pcie-gen6"],
+            "is for another command: ask `straightway sim pcie --scenario pcie-gen6`",
+        ),
+        (
+            vec!["sim", "fabric", "--scenario", "llama3-405b"],
+            "is for another command: ask `straightway plan checkpoint",
         ),
         (
             vec!["plan", "checkpoint", "--set", "cluster.gpus=0"],
@@ -103,28 +139,6 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
 }
 
 #[test]
-fn a_sweep_gives_the_same_bytes_on_any_number_of_threads() {
-    let sweep = |threads: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
-            .args([
-                "plan",
-                "checkpoint",
-                "--sweep",
-                "cluster.gpus=64..4096:4:log",
-                "--sweep",
-                "trials.seed=1,2",
-                "--json",
-            ])
-            .env("RAYON_NUM_THREADS", threads)
-            .output()
-            .unwrap();
-        assert!(output.status.success());
-        output.stdout
-    };
-    assert_eq!(sweep("1"), sweep("4"));
-}
-
-#[test]
 fn csv_has_a_row_for_each_point_and_html_needs_nothing_else() {
     let (code, csv, _) =
         straightway(&["plan", "s3", "--sweep", "rate=100GB/s..300GB/s:3", "--csv"]);
@@ -160,6 +174,67 @@ fn what_was_measured_is_set_beside_what_is_predicted() {
     let (code, _, talk) = compare("[drive]\nread = -1\n");
     assert_eq!(code, 2);
     assert!(talk.contains("line 2: drive.read"), "{talk}");
+}
+
+/// What `bench` measures here and keeps is what `compare` sets beside the predictions.
+#[test]
+fn a_machine_that_was_measured_is_compared_with_what_the_planner_says_of_it() {
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
+            .args(args)
+            .current_dir(place.path())
+            .env("XDG_STATE_HOME", place.path().join("state"))
+            .output()
+            .expect("the binary was built for this test");
+        let text = String::from_utf8(output.stdout).expect("output is text");
+        let talk = String::from_utf8(output.stderr).expect("output is text");
+        (output.status.code().expect("it was not killed"), text, talk)
+    };
+    let (code, _, talk) = run(&["plan", "compare"]);
+    assert_eq!(code, 2);
+    assert!(talk.contains("run `straightway bench` first"), "{talk}");
+
+    let small = [
+        "bench", ".", "--size", "32MiB", "--runs", "1", "--block", "1MiB", "--depth", "4", "--json",
+    ];
+    let (code, measured, talk) = run(&small);
+    assert_eq!(code, 0, "{talk}");
+    let measured: serde_json::Value = serde_json::from_str(&measured).unwrap();
+    let knees = measured["knees"].as_array().unwrap();
+
+    let (code, page, talk) = run(&["plan", "compare"]);
+    assert!(code == 0 || code == 1, "{talk}");
+    let (same, compared, _) = run(&["plan", "compare", "--json"]);
+    assert_eq!(code, same);
+    let compared: serde_json::Value = serde_json::from_str(&compared).unwrap();
+    let rows = compared[0]["rows"].as_array().unwrap();
+    let mut missed = 0;
+    for (what, work, route) in [
+        ("read, page cache cold", "read", "buffered"),
+        ("read, through a ring", "read", "staged"),
+        ("write, page cache, synced", "write", "buffered"),
+        ("write, through a ring", "write", "staged"),
+    ] {
+        assert!(page.contains(what), "{page}");
+        let row = rows.iter().find(|row| row["what"] == what).expect(what);
+        let is_it = |k: &&serde_json::Value| {
+            k["work"] == work && k["route"] == route && k["cache"] == "cold"
+        };
+        let knee = knees.iter().find(is_it).expect(what);
+        assert_eq!(row["measured"], knee["rate_bytes_per_s"], "{what}");
+        let [calibrated, measured, ratio] =
+            ["calibrated", "measured", "ratio"].map(|key| row[key].as_f64().unwrap());
+        assert!(calibrated > 0.0 && (ratio - calibrated / measured).abs() < 1e-9);
+        missed += i32::from((ratio - 1.0).abs() > 0.25);
+    }
+    assert_eq!(rows.len(), 4);
+    assert_eq!(code, i32::from(missed > 0), "{page}");
+    assert_eq!(
+        page.matches(" NO\n").count(),
+        usize::try_from(missed).unwrap(),
+        "{page}"
+    );
 }
 
 fn path(path: &Path) -> &str {

@@ -78,7 +78,7 @@ fn nonsense_is_refused_by_field_value_and_range() {
     for (args, says) in [
         (
             vec!["fabric", "--scenario", "nowhere"],
-            "there are incast-pfc",
+            "`straightway plan list` lists them",
         ),
         (
             vec![

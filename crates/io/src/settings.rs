@@ -157,8 +157,7 @@ impl Settings {
                 return refuse("chunks of", Bytes(bytes).to_string(), allowed);
             }
         }
-        let lanes = self.lanes(Track::Drive, Place::Host);
-        let least = self.chunk_bytes * u64::from(lanes);
+        let least = self.chunk_bytes * u64::from(self.drive_lanes);
         if self.staging_bytes < least {
             let allowed = format!("each lane needs one chunk, {} in all", Bytes(least));
             return refuse(
@@ -197,17 +196,27 @@ impl Settings {
     /// How many lanes serve a track and a place at most.
     pub(crate) fn lanes(&self, track: Track, place: Place) -> u32 {
         match (track, place) {
-            (Track::Drive, Place::Host) => self.drive_lanes.max(self.ring_lanes),
+            (Track::Drive, Place::Host) => self.drive_lanes.max(self.copying_lanes()),
             (Track::Drive, Place::Gpu(_)) => self.drive_lanes,
             (Track::Cached, Place::Host) => self.cached_lanes,
             (Track::Cached, Place::Gpu(_)) => self.gpu_lanes,
         }
     }
 
+    /// Lanes that go to the drive and copy as well: as many as the ring has a chunk for. Each lane keeps
+    /// its own share of a limited rate, so that a second one would not make it faster.
+    fn copying_lanes(&self) -> u32 {
+        let room = u32::try_from(self.staging_bytes / self.chunk_bytes).unwrap_or(u32::MAX);
+        match self.rate_max {
+            Some(_) => self.drive_lanes,
+            None => self.ring_lanes.min(room).max(1),
+        }
+    }
+
     /// How many of them serve a plan. One keeps a drive busy as long as it need not copy as well.
     pub(crate) fn lanes_for(&self, plan: &Plan, track: Track, place: Place) -> u32 {
         match (track, place) {
-            (Track::Drive, Place::Host) if plan.is_staged() => self.ring_lanes,
+            (Track::Drive, Place::Host) if plan.is_staged() => self.copying_lanes(),
             (Track::Drive, _) => self.drive_lanes,
             (Track::Cached, _) => self.lanes(track, place),
         }

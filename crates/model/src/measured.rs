@@ -21,9 +21,9 @@ use crate::{
 pub struct Measured {
     /// The machine, in a line.
     pub machine: Option<String>,
-    /// The size of an I/O in all that follows.
+    /// The size of an I/O, where a route does not say its own.
     pub io: Option<Bytes>,
-    /// I/Os in flight in all that follows.
+    /// I/Os in flight, where a route does not say its own.
     pub depth: Option<u64>,
     /// Cores that took part.
     pub cores: Option<u64>,
@@ -51,12 +51,26 @@ pub struct Measured {
 pub struct Route {
     /// Reading.
     pub read: Option<Rate>,
+    /// What that was measured with.
+    pub read_at: Option<At>,
     /// Writing.
     pub write: Option<Rate>,
+    /// What that was measured with.
+    pub write_at: Option<At>,
     /// One read on an idle machine.
     pub read_latency: Option<Seconds>,
     /// CPU seconds for a GB read.
     pub cpu_s_per_gb: Option<f64>,
+}
+
+/// What a rate was measured with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct At {
+    /// The size of an I/O.
+    pub io: Bytes,
+    /// I/Os in flight; through the page cache, threads.
+    pub depth: u64,
 }
 
 /// Prediction beside measurement.
@@ -101,17 +115,36 @@ pub enum Unit {
     Seconds,
 }
 
-/// What a row is about: reading or writing, with how many copies by the CPU, and which figure.
-type Case = (Work, u64, Figure);
-
-/// What is taken of a path's prediction.
-type Figure = fn(&Node) -> f64;
+/// Something that can be measured and predicted.
+struct Case {
+    what: &'static str,
+    unit: Unit,
+    work: Work,
+    through: Through,
+    /// What is taken of the path's prediction.
+    figure: fn(&Node) -> f64,
+    measured: Option<f64>,
+    at: Option<At>,
+}
 
 /// Reading or writing.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Read,
     Write,
+}
+
+/// What lies between the drive and where the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Through {
+    /// The page cache: threads copy, one for each I/O in flight.
+    PageCache,
+    /// A ring that the GPU's copy engine empties.
+    GpuRing,
+    /// A ring that its lane's own thread empties.
+    HostRing,
+    /// Nothing.
+    Peer,
 }
 
 /// Faster than any GPU's link: no limit.
@@ -162,6 +195,13 @@ impl Checked for Route {
         if let Some(latency) = self.read_latency {
             c.seconds("read_latency", latency, TIME_SOME);
         }
+        for (field, at) in [("read_at", self.read_at), ("write_at", self.write_at)] {
+            let Some(at) = at else { continue };
+            c.within(field, |c| {
+                c.bytes("io", at.io, BYTES_ANY);
+                c.count("depth", at.depth, 1..=1_000_000);
+            });
+        }
         if let Some(cpu) = self.cpu_s_per_gb {
             c.range("cpu_s_per_gb", cpu, 0.0..=1000.0, "s/GB");
         }
@@ -171,13 +211,13 @@ impl Checked for Route {
 impl Measured {
     /// Sets the predictions of `assumed` beside what was measured.
     pub fn compare(&self, assumed: &Node) -> Comparison {
-        let row = |(what, unit, (work, copies, figure), measured): (_, _, Case, Option<f64>)| {
-            let measured = measured?;
-            let calibrated = figure(&self.calibrate(assumed, work, copies));
+        let row = |case: Case| {
+            let measured = case.measured?;
+            let calibrated = (case.figure)(&self.calibrate(assumed, &case));
             Some(Row {
-                what,
-                unit,
-                assumed: figure(&with_copies(assumed, copies)),
+                what: case.what,
+                unit: case.unit,
+                assumed: (case.figure)(&with_copies(assumed, case.through.copies())),
                 calibrated,
                 measured,
                 ratio: calibrated / measured,
@@ -194,65 +234,47 @@ impl Measured {
         }
     }
 
-    /// What can be compared: its name and unit, how it is predicted, and what was measured.
-    fn cases(&self) -> [(&'static str, Unit, Case, Option<f64>); 8] {
-        let rate = |rate: Option<Rate>| rate.map(|rate| rate.0);
-        // A ring is emptied by the GPU's own copy engine, or by a core where there is no GPU.
-        let ring = u64::from(self.to_gpu.is_none());
-        let (per_s, per_gb) = (Unit::BytesPerSecond, Unit::SecondsPerGb);
-        let (buffered, staged) = (&self.buffered, &self.staged);
-        let read = |copies, figure| (Work::Read, copies, figure);
-        let write = |copies, figure| (Work::Write, copies, figure);
-        let latency = self.direct.read_latency.map(|seconds| seconds.0);
+    /// What can be compared.
+    fn cases(&self) -> [Case; 8] {
+        let (buffered, staged, direct) = (&self.buffered, &self.staged, &self.direct);
+        let ring = match self.to_gpu {
+            Some(_) => Through::GpuRing,
+            None => Through::HostRing,
+        };
+        let read = |what, through, figure, route: &Route| Case {
+            what,
+            unit: Unit::BytesPerSecond,
+            work: Work::Read,
+            through,
+            figure,
+            measured: route.read.map(|rate| rate.0),
+            at: route.read_at,
+        };
+        let write = |what, through, figure, route: &Route| Case {
+            work: Work::Write,
+            measured: route.write.map(|rate| rate.0),
+            at: route.write_at,
+            ..read(what, through, figure, route)
+        };
+        let cpu = |what, through, route: &Route| Case {
+            unit: Unit::SecondsPerGb,
+            measured: route.cpu_s_per_gb,
+            ..read(what, through, cpu as fn(&Node) -> f64, route)
+        };
+        let (cache, peer) = (Through::PageCache, Through::Peer);
         [
-            (
-                "read, page cache cold",
-                per_s,
-                read(1, standard as Figure),
-                rate(buffered.read),
-            ),
-            (
-                "read, through a ring",
-                per_s,
-                read(ring, standard),
-                rate(staged.read),
-            ),
-            (
-                "read, straight into the GPU",
-                per_s,
-                read(0, direct),
-                rate(self.direct.read),
-            ),
-            (
-                "write, page cache, synced",
-                per_s,
-                write(1, standard as Figure),
-                rate(buffered.write),
-            ),
-            (
-                "write, through a ring",
-                per_s,
-                write(ring, standard),
-                rate(staged.write),
-            ),
-            (
-                "CPU, page cache cold",
-                per_gb,
-                read(1, cpu),
-                buffered.cpu_s_per_gb,
-            ),
-            (
-                "CPU, through a ring",
-                per_gb,
-                read(ring, cpu),
-                staged.cpu_s_per_gb,
-            ),
-            (
-                "one read into the GPU",
-                Unit::Seconds,
-                read(0, direct_latency),
-                latency,
-            ),
+            read("read, page cache cold", cache, standard, buffered),
+            read("read, through a ring", ring, standard, staged),
+            read("read, straight into the GPU", peer, self::direct, direct),
+            write("write, page cache, synced", cache, synced, buffered),
+            write("write, through a ring", ring, standard, staged),
+            cpu("CPU, page cache cold", cache, buffered),
+            cpu("CPU, through a ring", ring, staged),
+            Case {
+                unit: Unit::Seconds,
+                measured: direct.read_latency.map(|seconds| seconds.0),
+                ..read("one read into the GPU", peer, direct_latency, direct)
+            },
         ]
     }
 
@@ -279,35 +301,40 @@ impl Measured {
     }
 
     /// The scenario's node with the machine's simple measurements in place of its constants.
-    fn calibrate(&self, assumed: &Node, work: Work, copies: u64) -> Node {
-        let mut node = with_copies(
-            &Node {
-                hop: None,
-                ..assumed.clone()
-            },
-            copies,
-        );
-        node.io = self.io.unwrap_or(node.io);
-        if let Some(depth) = self.depth {
+    fn calibrate(&self, assumed: &Node, case: &Case) -> Node {
+        let mut node = with_copies(assumed, case.through.copies());
+        node.hop = None;
+        let at = case.at;
+        node.io = at.map(|at| at.io).or(self.io).unwrap_or(node.io);
+        if let Some(depth) = at.map(|at| at.depth).or(self.depth) {
             (node.standard_depth, node.direct_depth) = (depth, depth);
         }
+        let cores = self.cores.unwrap_or(node.host.cores);
         let host = &mut node.host;
-        host.cores = self.cores.unwrap_or(host.cores);
-        // What all cores copy out of the page cache, for each of them.
-        let shared = self
-            .cached
-            .read
-            .map(|rate| Rate(rate.0 / host.cores as f64));
-        host.copy_rate = self.copy_rate.or(shared).unwrap_or(host.copy_rate);
+        host.cores = match case.through {
+            Through::HostRing => 1,
+            // Each I/O through the page cache is a thread's.
+            Through::PageCache => cores.min(node.standard_depth),
+            Through::GpuRing | Through::Peer => cores,
+        };
+        host.copy_rate = self.copy_by_one(cores).unwrap_or(host.copy_rate);
         // Without a GPU the bytes stay in host memory, and no copy engine is in their way.
         host.gpu_copy_rate = self.to_gpu.unwrap_or(NO_GPU);
-        let media = match work {
+        let media = match case.work {
             Work::Read => self.drive.read,
             Work::Write => self.drive.write,
         };
         node.media.rate = media.unwrap_or(node.media.rate);
         node.media.latency = self.drive.read_latency.unwrap_or(node.media.latency);
         node
+    }
+
+    /// What one core copies: as measured, or its share of what all who took part copied out of
+    /// the page cache.
+    fn copy_by_one(&self, cores: u64) -> Option<Rate> {
+        let threads = self.cached.read_at.map_or(cores, |at| at.depth.min(cores));
+        let shared = self.cached.read.map(|rate| Rate(rate.0 / threads as f64));
+        self.copy_rate.or(shared)
     }
 
     fn missing(&self) -> Vec<&'static str> {
@@ -335,6 +362,17 @@ fn standard(node: &Node) -> f64 {
     node.carry(Way::Standard).rate_bytes_per_s
 }
 
+/// The standard path's rate where the file is written out only by the sync at its end: copies and
+/// drive one after the other. (The kernel starts earlier from a tenth of the memory on.)
+fn synced(node: &Node) -> f64 {
+    let path = node.carry(Way::Standard);
+    let apart = path
+        .stages
+        .iter()
+        .filter(|s| matches!(s.stage, "media" | "cpu"));
+    1.0 / apart.map(|s| 1.0 / s.rate_bytes_per_s).sum::<f64>()
+}
+
 /// The direct path's rate.
 fn direct(node: &Node) -> f64 {
     node.carry(Way::Direct).rate_bytes_per_s
@@ -354,6 +392,16 @@ fn with_copies(node: &Node, copies: u64) -> Node {
     let mut node = node.clone();
     node.host.copies = copies;
     node
+}
+
+impl Through {
+    /// Copies of each byte by the CPU.
+    fn copies(self) -> u64 {
+        match self {
+            Self::PageCache | Self::HostRing => 1,
+            Self::GpuRing | Self::Peer => 0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -418,7 +466,46 @@ mod tests {
         };
         let rows = measured.compare(&Node::default()).rows;
         near(rows[0].calibrated, 3.0e9, 1e-9);
-        near(rows[1].calibrated, 2.4e9, 1e-9);
+        // The drive writes once the copies are made: 1 / (1/2.4 + 1/8), but for what an I/O costs.
+        near(rows[1].calibrated, 1.846e9, 0.01);
+    }
+
+    #[test]
+    fn a_ring_is_emptied_by_one_thread_and_the_page_cache_by_as_many_as_were_measured() {
+        let at = |depth| {
+            Some(At {
+                io: Bytes::mib(4),
+                depth,
+            })
+        };
+        let rate = |gb: f64| Some(Rate(gb * 1e9));
+        let measured = Measured {
+            cores: Some(64),
+            drive: Route {
+                read: rate(20.0),
+                ..Route::default()
+            },
+            // Two threads copied 12 GB/s together, so one copies 6: not a 64th of it.
+            cached: Route {
+                read: rate(12.0),
+                read_at: at(2),
+                ..Route::default()
+            },
+            staged: Route {
+                read: rate(5.5),
+                read_at: at(16),
+                ..Route::default()
+            },
+            buffered: Route {
+                read: rate(10.0),
+                read_at: at(8),
+                ..Route::default()
+            },
+            ..Measured::default()
+        };
+        let rows = measured.compare(&Node::default()).rows;
+        near(rows[0].calibrated, 20e9, 1e-9);
+        near(rows[1].calibrated, 6e9, 0.01);
     }
 
     #[test]

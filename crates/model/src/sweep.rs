@@ -2,18 +2,18 @@
 //!
 //! `cluster.gpus=512,1024,2048`, `node.host.cores=2..64:6:log` and `link=100Gb/s..800Gb/s:8` name a
 //! parameter and its values; several sweeps make a grid. The points are answered in parallel and
-//! come back in the order of the grid, so the output is the same on any number of threads.
+//! come back in the order of the grid, so the output is the same on any number of threads. Who
+//! answers (a formula, a simulator) is the caller's affair.
 
 use rayon::prelude::*;
 
-use crate::{
-    check::Refusals,
-    scenario::{Answer, Scenario},
-    setting::{self, Setting},
-};
+use crate::{check::Refusals, setting::Setting};
 
 /// The most points of one sweep, and of a grid of several.
 pub const POINTS_MAX: usize = 10_000;
+
+/// The most points that are each a simulation: at a second each, a quarter of an hour.
+pub const SIMULATIONS_MAX: usize = 1_000;
 
 /// One parameter and the values it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,11 +26,11 @@ pub struct Sweep {
 
 /// One point of a grid, answered.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct Point<A> {
     /// What was set, in the order of the sweeps.
     pub settings: Vec<Setting>,
     /// What came out; a refusal where the values make no sense together.
-    pub answer: Result<Answer, Refusals>,
+    pub answer: Result<A, Refusals>,
 }
 
 impl Sweep {
@@ -63,28 +63,37 @@ impl Sweep {
     }
 }
 
-/// Answers every point of the grid that `sweeps` make over `scenario`.
-pub fn run(scenario: &Scenario, sweeps: &[Sweep]) -> Result<Vec<Point>, Refusals> {
+/// The number of points of the grid that `sweeps` make, refused above `points_max`.
+pub fn points(sweeps: &[Sweep], points_max: usize) -> Result<usize, Refusals> {
     let points = sweeps
         .iter()
         .try_fold(1usize, |n, sweep| n.checked_mul(sweep.values.len()));
-    let points = points.filter(|n| *n <= POINTS_MAX).ok_or_else(|| {
+    points.filter(|n| *n <= points_max).ok_or_else(|| {
         let asked = sweeps.iter().map(|sweep| sweep.values.len().to_string());
         let asked = asked.collect::<Vec<_>>().join(" × ");
         Refusals::one(
             "--sweep",
             format!("{asked} points"),
-            format!("at most {POINTS_MAX} points in all"),
+            format!("at most {points_max} points in all"),
         )
-    })?;
-    Ok((0..points)
+    })
+}
+
+/// Has `ask` answer every point of the grid that `sweeps` make. A point that is refused is an
+/// answer like any other; an error (the user has had enough) ends the sweep.
+pub fn run<A: Send, E: Send + From<Refusals>>(
+    sweeps: &[Sweep],
+    points_max: usize,
+    ask: impl Fn(&[Setting]) -> Result<Result<A, Refusals>, E> + Sync,
+) -> Result<Vec<Point<A>>, E> {
+    (0..points(sweeps, points_max)?)
         .into_par_iter()
         .map(|number| {
             let settings = settings_at(sweeps, number);
-            let answer = setting::set(scenario, &settings).and_then(|changed| changed.answer());
-            Point { settings, answer }
+            let answer = ask(&settings)?;
+            Ok(Point { settings, answer })
         })
-        .collect())
+        .collect()
 }
 
 /// The settings of the point with this number; the last sweep turns fastest.
@@ -177,7 +186,17 @@ fn tidy(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Topic;
+    use crate::{
+        scenario::{Answer, Scenario, Topic},
+        setting,
+    };
+
+    fn planned(sweeps: &[Sweep]) -> Result<Vec<Point<Answer>>, Refusals> {
+        let scenario = Scenario::default_of(Topic::Checkpoint);
+        run(sweeps, POINTS_MAX, |settings| {
+            Ok(setting::set(&scenario, settings).and_then(|changed| changed.answer()))
+        })
+    }
 
     fn values(text: &str) -> Vec<String> {
         Sweep::parse(text).unwrap().values
@@ -222,7 +241,7 @@ mod tests {
                 .num_threads(threads)
                 .build()
                 .unwrap();
-            pool.install(|| run(&Scenario::default_of(Topic::Checkpoint), &sweeps).unwrap())
+            pool.install(|| planned(&sweeps).unwrap())
         };
         let (one, four) = (on(1), on(4));
         assert_eq!(one, four);
@@ -234,7 +253,7 @@ mod tests {
             ),
             ("128", "2")
         );
-        let bytes = |points: &[Point]| {
+        let bytes = |points: &[Point<Answer>]| {
             let answers = points
                 .iter()
                 .map(|point| point.answer.as_ref().unwrap().to_json().to_string());
@@ -246,17 +265,27 @@ mod tests {
     #[test]
     fn a_point_that_makes_no_sense_refuses_alone() {
         let sweep = [Sweep::parse("cluster.gpus=0,8").unwrap()];
-        let points = run(&Scenario::default_of(Topic::Checkpoint), &sweep).unwrap();
+        let points = planned(&sweep).unwrap();
         assert!(points[0].answer.is_err() && points[1].answer.is_ok());
+    }
+
+    #[test]
+    fn an_error_ends_the_sweep() {
+        let sweep = [Sweep::parse("cluster.gpus=1..8:8").unwrap()];
+        let stopped = Refusals::one("--sweep", "it", "nothing more");
+        let ended = run(&sweep, 8, |settings| match settings[0].value.as_str() {
+            "5" => Err(stopped.clone()),
+            _ => Ok(Ok(())),
+        });
+        assert_eq!(ended.unwrap_err(), stopped);
+        let ended = run(&sweep, 7, |_| Ok::<_, Refusals>(Ok(())));
+        assert!(ended.unwrap_err().to_string().contains("at most 7 points"));
     }
 
     #[test]
     fn a_grid_too_large_is_refused() {
         let sweep = Sweep::parse("cluster.gpus=1..2:1000").unwrap();
-        let refused = run(
-            &Scenario::default_of(Topic::Checkpoint),
-            &[sweep.clone(), sweep],
-        );
+        let refused = planned(&[sweep.clone(), sweep]);
         assert!(
             refused
                 .unwrap_err()

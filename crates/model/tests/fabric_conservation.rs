@@ -165,7 +165,6 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: 200,
         max_global_rejects: 4000,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(7),
         ..ProptestConfig::default()
     })]
 
@@ -194,8 +193,6 @@ proptest! {
 
     #[test]
     fn lossless_loses_nothing_with_the_calculated_headroom(mut scenario in scenario()) {
-        // Known defect: beside a slow receiver one packet in some hundred cases is still lost.
-        prop_assume!(scenario.slow.is_empty());
         scenario.switch.pfc.enabled = true;
         let outcome = run(&scenario);
         prop_assert_eq!(outcome.ledger.dropped_packets, 0);
@@ -203,10 +200,72 @@ proptest! {
     }
 
     #[test]
+    fn lossless_loses_nothing_where_hardly_anything_is_left_to_share(
+        mut scenario in scenario(),
+        buffer_kb in 50u64..1500,
+    ) {
+        scenario.switch.pfc.enabled = true;
+        scenario.switch.buffer = Bytes(buffer_kb * 1000);
+        for slow in &mut scenario.slow {
+            slow.buffer = Bytes(buffer_kb * 500);
+        }
+        // A buffer that cannot hold what its ports keep back is refused.
+        let outcome = simulate(&scenario, |_| ControlFlow::Continue(()));
+        prop_assume!(outcome.is_ok());
+        prop_assert_eq!(outcome.expect("just looked at").ledger.dropped_packets, 0);
+    }
+
+    #[test]
     fn the_same_seed_gives_the_same_bytes_of_output(scenario in scenario()) {
         let text = |scenario: &Scenario| serde_json::to_string(&run(scenario)).expect("plain data");
         prop_assert_eq!(text(&scenario), text(&scenario));
     }
+}
+
+/// Packets of two rings through one spine, while a slow receiver's adapter fills: the threshold
+/// falls below what an ingress holds before that ingress has been told to stop.
+#[test]
+fn lossless_loses_nothing_when_the_threshold_falls_below_what_an_ingress_already_holds() {
+    let shift = |us: f64| {
+        Traffic::Shift(Shift {
+            by: 1,
+            bytes: None,
+            start: Seconds(us * 1e-6),
+        })
+    };
+    let scenario = Scenario {
+        duration: Some(Seconds(100e-6)),
+        topology: Topology::Rail(Rail {
+            servers: 2,
+            rails: 2,
+            servers_per_group: 2,
+            spines: 1,
+            host_rate: Rate::gbit(400.0),
+            uplink_rate: None,
+            host_cable_m: 5.0,
+            uplink_cable_m: 40.0,
+        }),
+        switch: Switch {
+            buffer: Bytes(5_456_000),
+            ..Switch::default()
+        },
+        transport: Transport {
+            control: Control::None,
+            packet: Bytes(9000),
+            overhead: Bytes(68),
+            ..Transport::default()
+        },
+        traffic: vec![shift(3.0), shift(0.0)],
+        slow: vec![Slow {
+            host: "s0r0".to_owned(),
+            rate: Rate(5.75e9),
+            buffer: Bytes(2_000_000),
+        }],
+        ..squeezed(5.0, None)
+    };
+    let outcome = run(&scenario);
+    assert!(outcome.pauses.frames > 0);
+    assert_eq!(outcome.ledger.dropped_packets, 0);
 }
 
 /// Eight senders at line rate over `cable_m` of fibre into one host, through a small buffer.

@@ -79,7 +79,7 @@ pub(crate) fn code(dtype: Dtype) -> Option<(u8, u8)> {
 }
 
 /// A capsule with the tensor in it. Its memory lives as long as the capsule or who empties it.
-pub(crate) fn capsule<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
     // Dimensions are taken as they are: no tensor that fits into memory has one of 2^63.
     let (shape, (code, bits)): (SmallVec<[i64; 4]>, _) = match code(tensor.dtype) {
         Some(code) => (tensor.shape.iter().map(|d| d.cast_signed()).collect(), code),

@@ -231,7 +231,8 @@ pub(crate) fn place(device: &str) -> PyResult<Place> {
 /// Python's collector of cycles, at rest. Hundreds of thousands of new objects make it look through
 /// all of them again and again, which takes longer than making them, and none of them is garbage.
 struct Pause<'py> {
-    py: Python<'py>,
+    /// Proof that the interpreter's lock is held as long as this lives.
+    _locked: Python<'py>,
     was_on: bool,
 }
 
@@ -239,13 +240,15 @@ impl<'py> Pause<'py> {
     fn new(py: Python<'py>) -> Self {
         // SAFETY: the interpreter's lock is held, as `py` shows.
         let was_on = unsafe { ffi::PyGC_Disable() } == 1;
-        Self { py, was_on }
+        Self {
+            _locked: py,
+            was_on,
+        }
     }
 }
 
 impl Drop for Pause<'_> {
     fn drop(&mut self) {
-        let _held: Python<'_> = self.py;
         if self.was_on {
             // SAFETY: as above.
             unsafe { ffi::PyGC_Enable() };

@@ -90,6 +90,39 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # A checkpoint
+//!
+//! The state is copied, the call returns, and lanes write while the job goes on. What is restored is
+//! checked before it arrives. See `docs/checkpoint.md`.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use straightway::checkpoint::{Options, Rank, Restorer, Saver, Source, Store, Wanted, fresh_run};
+//! use straightway::weights::{Dtype, Rectangle, Shape};
+//! use straightway::{Executor, Region, Settings};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! let store = Store::create(folder.path())?;
+//! let executor = Arc::new(Executor::new(Settings::default())?);
+//! let alone = Rank { rank: 0, world: 1 };
+//! let mut saver = Saver::new(store.clone(), alone, &fresh_run(), executor, Options::default())?;
+//!
+//! let mut weight = vec![1; 6];
+//! let shape = Shape::from(&[2, 3][..]);
+//! saver.save(100, &[Source::whole("weight", Dtype::U8, shape.clone(), &weight)], "{\"loss\": 2.5}")?;
+//! weight.fill(9); // the job goes on; what was saved is what was there
+//! saver.wait()?;
+//!
+//! // The second row, into memory of one's own.
+//! let mut region = Arc::new(Region::host(3)?);
+//! let rectangle = Rectangle::whole(&shape).cut("weight", 0, 1, 1)?;
+//! let wanted = Wanted { name: "weight".into(), rectangle, region: Arc::clone(&region), at: 0 };
+//! Restorer::new(Settings::default())?.restore(&store.open_latest()?, &[wanted])?;
+//! let bytes = Arc::get_mut(&mut region).expect("nothing is under way").as_slice();
+//! assert_eq!(bytes, [1, 1, 1]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # The rooms
 //!
 //! - [`core`]: the vocabulary and the planner; pure.

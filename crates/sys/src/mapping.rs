@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn noise(bytes: usize) -> Vec<u8> {
-        (0..bytes).map(|i| (i * 31 % 253) as u8).collect()
+        (0..=252).cycle().step_by(31).take(bytes).collect()
     }
 
     #[test]

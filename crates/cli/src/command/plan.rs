@@ -4,22 +4,22 @@
 //! parameters, a model that answers, and a page that shows the answer with what it rests on.
 
 mod compare;
-mod grid;
-mod headline;
 mod list;
 pub(crate) mod page;
-pub(crate) mod source;
+mod question;
+mod usual;
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use straightway_model::{
     scenario::{Scenario, Topic},
-    setting::{self, Setting},
-    sweep::{self, Sweep},
+    setting,
+    sweep::POINTS_MAX,
 };
 
-use super::output::Output;
+use super::ask::Ask;
+use question::Question;
 
 /// Plan a cluster: checkpoints, ingest, transports, architectures and more
 #[derive(Debug, clap::Args)]
@@ -57,33 +57,6 @@ enum What {
     List(list::Args),
 }
 
-/// A question and how its answer is wanted
-#[derive(Debug, clap::Args)]
-struct Ask {
-    /// A scenario file, or the name of one that comes with the program (see `plan list`)
-    #[arg(long, value_name = "FILE|NAME")]
-    scenario: Option<String>,
-
-    /// Change a parameter by its path, such as cluster.gpus=2048 (repeatable)
-    #[arg(long, value_name = "PATH=VALUE")]
-    set: Vec<String>,
-
-    /// Answer for many values: PATH=a,b,c or PATH=from..to:steps[:log] (repeatable: a grid)
-    #[arg(long, value_name = "PATH=VALUES")]
-    sweep: Vec<String>,
-
-    /// Figures a sweep shows, as paths into the JSON answer (repeatable)
-    #[arg(long, value_name = "PATH", requires = "sweep")]
-    show: Vec<String>,
-
-    /// Show every formula and constant with its source
-    #[arg(long)]
-    basis: bool,
-
-    #[command(flatten)]
-    output: Output,
-}
-
 /// Answers the question.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (topic, ask) = match args.what {
@@ -101,38 +74,31 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Compare(args) => return compare::run(&args),
         What::List(args) => return list::run(&args),
     };
-    let source = source::read(ask.scenario.as_deref(), topic)?;
-    let settings = ask
-        .set
-        .iter()
-        .map(|text| Setting::parse(text))
-        .collect::<Result<Vec<_>, _>>()?;
-    let scenario = setting::set(&source.scenario, &settings)?;
-    if ask.sweep.is_empty() {
-        answer(&scenario, &source, &ask)?;
-    } else {
+    let question = Question::read(ask.scenario.as_deref(), topic)?;
+    let scenario = setting::set(&question.scenario, &ask.settings()?)?;
+    if ask.sweep.is_asked() {
         sweep_over(&scenario, topic, &ask)?;
+    } else {
+        answer(&scenario, &question, &ask)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(scenario: &Scenario, source: &source::Source, ask: &Ask) -> anyhow::Result<()> {
+fn answer(scenario: &Scenario, question: &Question, ask: &Ask) -> anyhow::Result<()> {
     let answer = scenario
         .answer()
-        .map_err(|refused| source.refuse(refused))?;
-    let page = page::page(scenario, &answer, ask.basis || ask.output.is_html());
+        .map_err(|refused| question.refuse(refused))?;
+    let page = page::page(scenario, &answer, ask.in_full());
     let json = serde_json::json!({ "scenario": scenario, "answer": answer });
     ask.output.write(&page, &json)
 }
 
 fn sweep_over(scenario: &Scenario, topic: Topic, ask: &Ask) -> anyhow::Result<()> {
-    let sweeps = ask
-        .sweep
-        .iter()
-        .map(|text| Sweep::parse(text))
-        .collect::<Result<Vec<_>, _>>()?;
-    let points = sweep::run(scenario, &sweeps)?;
-    let headlines = headline::chosen(topic, &ask.show);
-    let page = grid::page(scenario, &sweeps, &points, &headlines)?;
-    ask.output.write(&page, &grid::json(&points))
+    let usual = usual::usual(topic);
+    let answer = |settings: &[setting::Setting], _: &super::bar::Bar| {
+        let answer = setting::set(scenario, settings).and_then(|changed| changed.answer());
+        Ok(answer.map(|answer| answer.to_json()))
+    };
+    let grid = ask.sweep.answer(topic.name(), usual, POINTS_MAX, answer)?;
+    ask.output.write(&grid.page(), &grid.json())
 }

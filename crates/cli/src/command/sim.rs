@@ -6,12 +6,11 @@ use clap::Subcommand;
 use straightway_core::Rate;
 use straightway_report::{Cell, Unit};
 
-mod bar;
 mod ecn;
 mod fabric;
 mod headroom;
 mod pcie;
-mod source;
+mod simulator;
 
 /// Simulate a machine's PCIe tree or a cluster's fabric, event by event
 #[derive(Debug, clap::Args)]

@@ -89,7 +89,7 @@ impl Tuning {
         let known = known_tuning(path)?;
         let default = Settings::default();
         // A ring smaller than one chunk a lane means smaller chunks, unless they were asked for.
-        let lanes = self.lanes.unwrap_or(default.ring_lanes);
+        let lanes = self.lanes.unwrap_or(default.drive_lanes);
         let share = self.staging.0 / u64::from(lanes.max(1));
         let room = down(share, PAGE_BYTES).max(PAGE_BYTES);
         let usual = known.map_or(default.chunk_bytes, |known| known.chunk_bytes);
@@ -103,8 +103,8 @@ impl Tuning {
             cached_chunk_bytes: self
                 .chunk
                 .map_or(default.cached_chunk_bytes, |chunk| chunk.0),
-            drive_lanes: self.lanes.unwrap_or(default.drive_lanes),
-            ring_lanes: lanes,
+            drive_lanes: lanes,
+            ring_lanes: self.lanes.unwrap_or(default.ring_lanes),
             staging_bytes: self.staging.0,
             rate_max: self.limit,
             engine: match self.engine {

@@ -1,10 +1,18 @@
 //! A switch's buffer: what its ports share, and what each keeps back for the moment after XOFF.
 //!
 //! With flow control, a packet is charged to the link it came by. An ingress may take `alpha` of
-//! what is free of the shared part; from there on it is charged to the ingress's own headroom, its
-//! neighbour is told to stop, and only what fits neither is dropped. (The dynamic threshold and the
-//! order of the two accounts follow the switch of HPCC's simulation.) Without flow control the
-//! whole buffer is shared, and an egress queue longer than its share of what is free loses packets.
+//! what is free of the shared part; the packet that finds it there or brings it there makes the
+//! switch tell its neighbour to stop. What arrives after that is charged to the ingress's own
+//! headroom, and only what fits nowhere is dropped. (The dynamic threshold follows the switch of
+//! HPCC's simulation.)
+//!
+//! The headroom is reckoned from XOFF on, so nothing that came before may be charged to it. The
+//! threshold falls while other ports fill the buffer, but an ingress only notices with its next
+//! packet: that packet, too, came before XOFF. It goes to the shared part or, where that is full,
+//! to a reserve of one frame an ingress (SONiC's profiles keep such a part, `xon`, beside `xoff`).
+//!
+//! Without flow control the whole buffer is shared, and an egress queue longer than its share of
+//! what is free loses packets.
 
 /// What is shared by the ports of one switch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +34,8 @@ pub(crate) struct Ingress {
     used: u64,
     headroom_used: u64,
     headroom: u64,
+    reserve_used: u64,
+    reserve: u64,
     /// Whether the neighbour has been told to stop.
     pub(crate) stopped: bool,
     pub(crate) headroom_peak: u64,
@@ -73,28 +83,39 @@ impl Shared {
 }
 
 impl Ingress {
-    /// An ingress with that much headroom.
-    pub(crate) fn new(headroom: u64) -> Self {
+    /// An ingress with that much headroom, and a reserve for the packet before it.
+    pub(crate) fn new(headroom: u64, reserve: u64) -> Self {
         Self {
             headroom,
+            reserve,
             ..Self::default()
         }
     }
 
-    /// Bytes held, of either account.
+    /// Bytes held, of any account.
     pub(crate) fn bytes(&self) -> u64 {
-        self.used + self.headroom_used
+        self.used + self.reserve_used + self.headroom_used
     }
 
-    /// Takes a packet; false when it fits neither the shared part nor the headroom. The packet that
-    /// crosses the threshold is still charged to the shared part: the headroom is for those after it.
+    /// Takes a packet; false when it fits nowhere.
     #[inline]
     pub(crate) fn admit(&mut self, shared: &mut Shared, bytes: u64) -> bool {
-        if self.used < shared.threshold() && shared.used + bytes <= shared.total {
+        let may_share = !self.stopped || self.used < shared.threshold();
+        if may_share && shared.used + bytes <= shared.total {
             self.used += bytes;
             shared.take(bytes);
             return true;
         }
+        if self.stopped {
+            return self.admit_late(bytes);
+        }
+        let fits = self.reserve_used + bytes <= self.reserve;
+        self.reserve_used += if fits { bytes } else { 0 };
+        fits
+    }
+
+    /// Takes a packet that was under way when the neighbour was told to stop.
+    fn admit_late(&mut self, bytes: u64) -> bool {
         if self.headroom_used + bytes > self.headroom {
             return false;
         }
@@ -103,19 +124,22 @@ impl Ingress {
         true
     }
 
-    /// Gives back a packet's bytes, from the headroom first.
+    /// Gives back a packet's bytes, from the headroom first, then from the reserve.
     #[inline]
     pub(crate) fn release(&mut self, shared: &mut Shared, bytes: u64) {
         let from_headroom = bytes.min(self.headroom_used);
         self.headroom_used -= from_headroom;
-        self.used -= bytes - from_headroom;
-        shared.used -= bytes - from_headroom;
+        let from_reserve = (bytes - from_headroom).min(self.reserve_used);
+        self.reserve_used -= from_reserve;
+        let from_shared = bytes - from_headroom - from_reserve;
+        self.used -= from_shared;
+        shared.used -= from_shared;
     }
 
     /// Whether the neighbour must be stopped now.
     #[inline]
     pub(crate) fn should_stop(&self, shared: &Shared) -> bool {
-        !self.stopped && (self.headroom_used > 0 || self.used >= shared.threshold())
+        !self.stopped && (self.reserve_used > 0 || self.used >= shared.threshold())
     }
 
     /// Whether a stopped neighbour may go on.
@@ -123,6 +147,7 @@ impl Ingress {
     pub(crate) fn should_go(&self, shared: &Shared) -> bool {
         self.stopped
             && self.headroom_used == 0
+            && self.reserve_used == 0
             && (self.used == 0 || self.used + shared.resume_below <= shared.threshold())
     }
 }
@@ -136,20 +161,54 @@ mod tests {
     #[test]
     fn an_ingress_is_stopped_at_its_share_and_dropped_from_only_past_its_headroom() {
         let mut shared = Shared::new(80_000, 0.125, 1000);
-        let mut ingress = Ingress::new(3000);
+        let mut ingress = Ingress::new(3000, 1000);
         let mut admitted = 0;
         while ingress.admit(&mut shared, 1000) {
             admitted += 1;
-            assert_eq!(ingress.should_stop(&shared), admitted >= 9, "{admitted}");
+            assert_eq!(ingress.should_stop(&shared), admitted == 9, "{admitted}");
+            ingress.stopped |= ingress.should_stop(&shared);
         }
         // The ninth finds an eighth of 72,000 bytes free and fits; then three of headroom.
         assert_eq!((admitted, ingress.bytes()), (12, 12_000));
     }
 
     #[test]
+    fn a_packet_that_finds_the_threshold_fallen_leaves_the_headroom_to_those_after_it() {
+        let mut shared = Shared::new(80_000, 0.5, 1000);
+        let [mut early, mut late] = [Ingress::new(3000, 1000); 2];
+        while early.bytes() < 20_000 {
+            assert!(early.admit(&mut shared, 1000) && !early.should_stop(&shared));
+        }
+        // The other port brings the threshold below what this one holds already.
+        while shared.threshold() > 20_000 {
+            assert!(late.admit(&mut shared, 1000));
+        }
+        assert!(early.admit(&mut shared, 1000) && early.should_stop(&shared));
+        assert_eq!((early.headroom_used, early.used), (0, 21_000));
+    }
+
+    #[test]
+    fn where_nothing_is_left_to_share_the_packet_before_xoff_has_its_reserve() {
+        let mut shared = Shared::new(500, 0.5, 1000);
+        let mut ingress = Ingress::new(3000, 1000);
+        assert!(ingress.admit(&mut shared, 1000) && ingress.should_stop(&shared));
+        ingress.stopped = true;
+        for _ in 0..3 {
+            assert!(ingress.admit(&mut shared, 1000));
+        }
+        assert!(!ingress.admit(&mut shared, 1000));
+        for left in (0..4).rev() {
+            assert!(!ingress.should_go(&shared));
+            ingress.release(&mut shared, 1000);
+            assert_eq!(ingress.bytes(), left * 1000);
+        }
+        assert!(ingress.should_go(&shared));
+    }
+
+    #[test]
     fn a_stopped_ingress_goes_on_only_well_below_the_threshold() {
         let mut shared = Shared::new(80_000, 0.125, 3000);
-        let mut ingress = Ingress::new(5000);
+        let mut ingress = Ingress::new(5000, 1000);
         while !ingress.should_stop(&shared) {
             assert!(ingress.admit(&mut shared, 1000));
         }
@@ -167,19 +226,21 @@ mod tests {
             steps in prop::collection::vec((0usize..4, 64u64..9000, any::<bool>()), 1..300),
         ) {
             let mut shared = Shared::new(100_000, 0.5, 3000);
-            let mut ingress = [Ingress::new(20_000); 4];
+            let mut ingress = [Ingress::new(20_000, 9000); 4];
             let mut held: [Vec<u64>; 4] = Default::default();
             for (i, bytes, arrives) in steps {
                 if arrives {
                     if ingress[i].admit(&mut shared, bytes) {
                         held[i].push(bytes);
                     }
+                    ingress[i].stopped |= ingress[i].should_stop(&shared);
                 } else if let Some(bytes) = held[i].pop() {
                     ingress[i].release(&mut shared, bytes);
+                    ingress[i].stopped &= !ingress[i].should_go(&shared);
                 }
-                let in_headroom: u64 = ingress.iter().map(|i| i.headroom_used).sum();
+                let kept = ingress.iter().map(|i| i.headroom_used + i.reserve_used);
                 let all: u64 = held.iter().flatten().sum();
-                prop_assert_eq!(shared.used + in_headroom, all);
+                prop_assert_eq!(shared.used + kept.sum::<u64>(), all);
                 prop_assert_eq!(ingress[i].bytes(), held[i].iter().sum::<u64>());
                 prop_assert!(shared.used <= shared.total);
             }

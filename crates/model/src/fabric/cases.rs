@@ -1,19 +1,10 @@
 //! The published cases, as scenarios that come with the program.
 
-pub use crate::scenario::library::Entry;
-
-/// Embeds `scenarios/fabric-NAME.toml`.
-macro_rules! cases {
-    ($($name:literal),* $(,)?) => {
-        &[$(Entry {
-            name: $name,
-            text: include_str!(concat!("../../../../scenarios/fabric-", $name, ".toml")),
-        }),*]
-    };
-}
+use crate::scenario::library::{Entry, entries, find_in};
 
 /// Every embedded scenario.
-pub const CASES: &[Entry] = cases![
+pub const CASES: &[Entry] = entries!(
+    "fabric-":
     "incast-pfc",
     "incast-dcqcn",
     "incast-dctcp",
@@ -25,12 +16,11 @@ pub const CASES: &[Entry] = cases![
     "deadlock-ring",
     "article-incast",
     "dcqcn-40g",
-];
+);
 
 /// The scenario called `name`, with or without the `fabric-` its file starts with.
 pub fn case(name: &str) -> Option<&'static Entry> {
-    let name = name.strip_prefix("fabric-").unwrap_or(name);
-    CASES.iter().find(|case| case.name == name)
+    find_in(CASES, "fabric-", name)
 }
 
 #[cfg(test)]

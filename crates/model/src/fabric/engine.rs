@@ -258,15 +258,15 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Reserves each ingress's headroom; what remains of a switch's buffer is shared.
+    /// Keeps back each ingress's headroom and a frame; what remains of a switch's buffer is shared.
     fn divide_buffers(&mut self, scenario: &Scenario) {
         let pfc = &scenario.switch.pfc;
         let mut total = scenario.buffers(self.net);
         for wire in &self.net.links {
-            let headroom = scenario.headroom(self.net, wire);
-            self.ingress.push(Ingress::new(headroom));
+            let kept = scenario.kept_back(self.net, wire);
+            self.ingress.push(Ingress::new(kept.headroom, kept.frame));
             let left = &mut total[wire.to as usize];
-            *left = left.saturating_sub(headroom);
+            *left = left.saturating_sub(kept.sum());
         }
         let alpha = if pfc.enabled {
             pfc.alpha

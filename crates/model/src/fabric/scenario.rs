@@ -77,7 +77,8 @@ pub struct Switch {
 pub struct Pfc {
     /// Whether a switch pauses its neighbours before it drops.
     pub enabled: bool,
-    /// What each port reserves for what arrives after XOFF; calculated where not given.
+    /// What each port reserves for what arrives after XOFF, beside a frame for the packet that
+    /// brings it about; calculated where not given.
     pub headroom: Option<Bytes>,
     /// XOFF at this share of the free shared buffer, per ingress.
     pub alpha: f64,
@@ -133,6 +134,21 @@ pub struct Slow {
     /// What its adapter can hold.
     #[serde(default = "adapter_buffer")]
     pub buffer: Bytes,
+}
+
+/// What a switch keeps of its buffer for one link alone; nothing without flow control.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KeptBack {
+    /// For what arrives after XOFF.
+    pub(crate) headroom: u64,
+    /// For the packet that brings XOFF about.
+    pub(crate) frame: u64,
+}
+
+impl KeptBack {
+    pub(crate) fn sum(self) -> u64 {
+        self.headroom + self.frame
+    }
 }
 
 fn adapter_buffer() -> Bytes {
@@ -228,14 +244,17 @@ impl Scenario {
             .unwrap_or_else(|| transport.parameters.dcqcn(rate))
     }
 
-    /// The headroom of the link's ingress, zero where nothing is reserved.
-    pub(crate) fn headroom(&self, net: &Network, wire: &Wire) -> u64 {
+    /// What the switch at the far end of a link keeps back for it.
+    pub(crate) fn kept_back(&self, net: &Network, wire: &Wire) -> KeptBack {
         let pfc = &self.switch.pfc;
         if !pfc.enabled || net.is_host(wire.to) {
-            return 0;
+            return KeptBack::default();
         }
-        pfc.headroom
-            .map_or_else(|| self.calculated_headroom(wire), |bytes| bytes.0)
+        let given = pfc.headroom.map(|bytes| bytes.0);
+        KeptBack {
+            headroom: given.unwrap_or_else(|| self.calculated_headroom(wire)),
+            frame: self.wire_bytes(),
+        }
     }
 
     /// The headroom of a port by the calculator, for the packets this scenario sends.

@@ -35,13 +35,13 @@ use self::{
     wake::{NEVER, Wakes},
 };
 pub(super) use self::{port::Tally, source::Progress};
-use super::topology::PortName;
+use super::{scenario::Arbiter, topology::PortName};
 
 /// A time in picoseconds.
 pub(super) type Ps = u64;
 
 /// Events between two looks at whether to go on.
-const EVENTS_PER_LOOK: u64 = 1 << 15;
+const EVENTS_PER_LOOK: u64 = 1 << 12;
 
 /// A tree and its load at work.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub(super) struct Engine {
     relaxed: bool,
     /// Whether the last choice found something ready that had no credits.
     starving: bool,
+    /// And whether a credit not known of yet may come before those that are.
+    blind: bool,
     events: u64,
     tlps: u64,
 }
@@ -175,10 +177,25 @@ impl Engine {
             credits: now + port.wire.credit_latency,
         };
         let mut at = now.max(port.free);
-        while at < ahead.horizon {
+        let window = ahead.horizon;
+        loop {
+            let ahead = Ahead {
+                horizon: if self.ports[p].is_backlogged() {
+                    NEVER
+                } else {
+                    window
+                },
+                ..ahead
+            };
+            if at >= ahead.horizon {
+                break;
+            }
             let done = match self.lone(p) {
                 Some(Lone::Queue(slot, class)) => self.train(p, slot, class, at, ahead),
                 Some(Lone::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
+                None if ahead.horizon == NEVER && self.is_round_robin(p) => {
+                    self.braid(p, at, ahead)
+                }
                 None => self.step(p, at, ahead),
             };
             match done {
@@ -197,16 +214,19 @@ impl Engine {
         self.wakes.end(p, next);
     }
 
+    fn is_round_robin(&self, p: usize) -> bool {
+        self.ports[p].arbiter == Arbiter::RoundRobin
+    }
+
     /// Sends one TLP, or finds when one may go. Breaks off where an answer depends on credits
     /// that may still come back: those up to `ahead.credits` are all known, later ones are not.
     #[inline(always)]
     fn step(&mut self, p: usize, at: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
-        self.starving = false;
+        (self.starving, self.blind) = (false, false);
         let choice = self.choose(p, at);
-        if self.starving && at >= ahead.credits {
-            return ControlFlow::Break(at);
-        }
         match choice {
+            // A credit not known of yet might have let another go first.
+            Ok(_) if self.blind && at >= ahead.credits => ControlFlow::Break(at),
             Ok((choice, channel)) => {
                 self.ports[p].channel_served(channel);
                 ControlFlow::Continue(self.send(p, choice, at))
@@ -216,12 +236,12 @@ impl Engine {
         }
     }
 
-    /// Notes that something waits for credits from `at` to `next`, as far as is known.
+    /// Notes that something waits for credits from `at` to `next`, as far as is known. Beyond what
+    /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
     fn starve(&mut self, p: usize, at: Ps, next: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
         self.ports[p].starved_since.get_or_insert(at);
-        if at >= ahead.credits {
-            ControlFlow::Break(at)
-        } else if next < ahead.credits {
+        let known = next < ahead.credits || (!self.blind && next < ahead.horizon);
+        if known {
             ControlFlow::Continue(next)
         } else {
             ControlFlow::Break(next)

@@ -6,23 +6,28 @@
 /// A scenario's name and text.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What it is asked for by: the file's name.
+    /// What it is asked for by: the file's name, or for a simulator what follows its prefix.
     pub name: &'static str,
     /// The file.
     pub text: &'static str,
 }
 
-macro_rules! library {
-    ($($name:literal),* $(,)?) => {
-        /// Every scenario, by name.
-        pub const LIBRARY: &[Entry] = &[$(Entry {
+/// The files `scenarios/PREFIX…NAME.toml`, as entries.
+macro_rules! entries {
+    ($prefix:literal: $($name:literal),* $(,)?) => {
+        &[$($crate::scenario::library::Entry {
             name: $name,
-            text: include_str!(concat!("../../../../scenarios/", $name, ".toml")),
-        }),*];
+            text: include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"), "/../../scenarios/", $prefix, $name, ".toml"
+            )),
+        }),*]
     };
 }
+pub(crate) use entries;
 
-library!(
+/// Every scenario, by name.
+pub const LIBRARY: &[Entry] = entries!(
+    "":
     "article-1t-24tb",
     "article-200gb",
     "article-50tb",
@@ -66,7 +71,13 @@ library!(
 
 /// The scenario of that name.
 pub fn find(name: &str) -> Option<&'static Entry> {
-    LIBRARY.iter().find(|entry| entry.name == name)
+    find_in(LIBRARY, "", name)
+}
+
+/// The one of `entries` called `name`, with or without the prefix its file has.
+pub(crate) fn find_in<'a>(entries: &'a [Entry], prefix: &str, name: &str) -> Option<&'a Entry> {
+    let name = name.strip_prefix(prefix).unwrap_or(name);
+    entries.iter().find(|entry| entry.name == name)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use straightway_io::{Draft, Progress, draft::sync_folder};
 
 use super::{
     manifest::{Manifest, read_bounded},
-    name::{Attempt, MANIFEST, part_file},
+    name::{Attempt, MANIFEST, failure_file, part_file},
     parity,
     part::{Part, merge},
     store::{Store, remove_folder, rename_new},
@@ -170,10 +170,12 @@ impl Store {
             // Listed anew each time: a network file system may remember that a name was not there.
             let listed = fs::read_dir(&path).map_err(|e| Error::os("list", path.display(), e))?;
             let names: Vec<_> = listed.flatten().map(|entry| entry.file_name()).collect();
-            for (rank, place) in (0..).zip(&mut parts) {
-                let name = part_file(rank);
-                if place.is_none() && names.iter().any(|n| *n == *name) {
-                    *place = Some(read_part(&path.join(name), attempt, rank)?);
+            for (rank, place) in (0..).zip(&mut parts).filter(|(_, place)| place.is_none()) {
+                let (part, failure) = (part_file(rank), failure_file(rank));
+                if names.iter().any(|n| *n == *part) {
+                    *place = Some(read_part(&path.join(part), attempt, rank)?);
+                } else if names.iter().any(|n| *n == *failure) {
+                    return Err(failed_rank(&path.join(failure), attempt, rank));
                 }
             }
             Ok(parts.iter().all(Option::is_some).then_some(()))
@@ -198,8 +200,6 @@ impl Store {
 
     /// Waits until the coordinator has committed an attempt, or given it up.
     pub(crate) fn await_commit(&self, attempt: &Attempt, patience: &Patience) -> Result<()> {
-        let target = format!("step {}", attempt.step);
-        let gone = |why: &str| Error::new(Kind::Transient, "commit", &target, why);
         let path = self.attempt_path(attempt);
         let committed = patience.until(|| {
             if path.exists() {
@@ -208,10 +208,14 @@ impl Store {
             // Renamed to the step, or removed: a rename is one thing, so it is there by now.
             match self.manifest(attempt.step) {
                 Ok(manifest) if manifest.run == attempt.run => Ok(Some(())),
-                _ => Err(gone("the coordinator gave it up")),
+                _ => Err(given_up(attempt)),
             }
         })?;
-        committed.ok_or_else(|| gone("the coordinator did not commit it in time"))
+        committed.ok_or_else(|| {
+            let target = format!("step {}", attempt.step);
+            let message = "the coordinator did not commit it in time";
+            Error::new(Kind::Transient, "commit", target, message)
+        })
     }
 
     /// Leaves a rank's part for the coordinator.
@@ -220,11 +224,34 @@ impl Store {
         write_file(&path.join(part_file(part.shard.rank)), &part.text())
     }
 
-    /// Removes all that an attempt wrote.
-    pub(crate) fn give_up(&self, attempt: &Attempt) {
+    /// Tells the coordinator that a rank could not write its shard, so that it need not wait.
+    pub(crate) fn report(&self, attempt: &Attempt, rank: u32, error: &Error) {
+        // If even that cannot be written, the time-out says it.
+        let path = self.attempt_path(attempt).join(failure_file(rank));
+        let _ = write_file(&path, &error.to_string());
+    }
+
+    /// Removes all that an attempt wrote that will not be committed.
+    pub fn abandon(&self, attempt: &Attempt) {
         // It is hidden and never looked at again; what stays is swept by the next run.
         let _ = remove_folder(&self.attempt_path(attempt));
     }
+}
+
+/// What a rank is told whose coordinator removed the folder they worked in.
+pub(crate) fn given_up(attempt: &Attempt) -> Error {
+    let target = format!("step {}", attempt.step);
+    let message = "the coordinator gave it up";
+    Error::new(Kind::Transient, "commit", target, message)
+}
+
+/// What a rank said before it gave up.
+fn failed_rank(path: &Path, attempt: &Attempt, rank: u32) -> Error {
+    let said = read_bounded(path).unwrap_or_default();
+    let said: String = String::from_utf8_lossy(&said).chars().take(1000).collect();
+    let target = format!("step {}", attempt.step);
+    let message = format!("rank {rank} failed: {said}");
+    Error::new(Kind::Transient, "commit", target, message)
 }
 
 fn read_part(path: &Path, attempt: &Attempt, rank: u32) -> Result<Part> {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use straightway_core::Result;
+use straightway_core::{Error, Kind, Result};
 use straightway_io::Region;
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     restorer::Restorer,
     scatter::Wanted,
 };
-use crate::weights::Rectangle;
+use crate::weights::{Rectangle, quoted};
 
 /// How a tensor differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +75,17 @@ impl Restorer {
             }
         }
         Ok(difference)
+    }
+
+    /// Bytes that were saved as no tensor.
+    pub fn opaque(&self, checkpoint: &Checkpoint, name: &str) -> Result<Vec<u8>> {
+        let tensor = checkpoint.manifest().tensor(name).filter(|t| t.opaque);
+        let tensor = tensor.ok_or_else(|| {
+            let step = checkpoint.manifest().step;
+            let message = format!("step {step} has no bytes of that name");
+            Error::new(Kind::NotFound, "restore", quoted(name), message)
+        })?;
+        Ok(self.whole(checkpoint, tensor)?.as_slice().to_vec())
     }
 
     /// All of a tensor, in host memory.

@@ -7,6 +7,7 @@ use std::{
     fs,
     io::{Read, Seek, Write},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -17,6 +18,9 @@ use straightway_core::{Error, Kind, Result};
 
 use super::name::LOCK;
 
+/// How often a lock that somebody has is asked for again.
+const RETRY: Duration = Duration::from_millis(20);
+
 /// A lock on a folder, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -26,8 +30,20 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock on `folder` for `run`. An error names who has it.
-    pub(crate) fn take(folder: &Path, run: &str) -> Result<Self> {
+    /// Takes the lock on `folder` for `run`, within `patience`. An error names who has it.
+    pub(crate) fn take(folder: &Path, run: &str, patience: Duration) -> Result<Self> {
+        let start = Instant::now();
+        loop {
+            match Self::try_take(folder, run) {
+                Err(error) if error.kind() == Kind::Invalid && start.elapsed() < patience => {
+                    std::thread::sleep(RETRY);
+                }
+                taken => return taken,
+            }
+        }
+    }
+
+    fn try_take(folder: &Path, run: &str) -> Result<Self> {
         let path = folder.join(LOCK);
         let failed = |e| Error::os("open", path.display(), e);
         let mut options = fs::OpenOptions::new();

@@ -46,6 +46,11 @@ pub(crate) fn part_file(rank: u32) -> String {
     format!("part-{rank:05}.json")
 }
 
+/// What a rank leaves that could not write its shard, and why.
+pub(crate) fn failure_file(rank: u32) -> String {
+    format!("failed-{rank:05}.txt")
+}
+
 /// A parity file.
 pub(crate) fn parity_file(number: usize) -> String {
     format!("parity-{number:05}.bin")

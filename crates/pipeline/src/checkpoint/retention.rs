@@ -3,7 +3,7 @@
 //! A step leaves every list by one rename, and is deleted then: whoever has it open reads on. Steps that
 //! refer to others go before those, so that whenever removal is broken off, what is listed is whole.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use straightway_core::{Error, Kind, Result};
 use straightway_io::draft::sync_folder;
@@ -53,7 +53,7 @@ impl Store {
         for step in removal_order(&pruned.removed, &manifests)? {
             self.remove(step)?;
         }
-        if let Ok(lock) = Lock::take(self.folder(), "prune")
+        if let Ok(lock) = Lock::take(self.folder(), "prune", Duration::ZERO)
             && lock.is_held
         {
             pruned.swept = self.sweep(None)?;

@@ -12,7 +12,7 @@ use straightway_io::{Executor, Progress};
 
 use super::{
     codec::Codec,
-    commit::Patience,
+    commit::{Patience, given_up},
     image::Image,
     lock::Lock,
     manifest::{CHUNK_BYTES, Manifest},
@@ -23,6 +23,9 @@ use super::{
     source::Source,
     store::Store,
 };
+
+/// How long a coordinator waits for the lock: longer than a prune has it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a save does that finds another still under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +44,9 @@ pub struct Options {
     pub chunk_bytes: u64,
     /// Whether chunks that the last step has already are referred to instead of written.
     pub incremental: bool,
+    /// How many other steps an incremental save may lie in. One that would lie in more is a full one:
+    /// else a chunk that never changes would keep the first step for ever.
+    pub references_max: usize,
     /// How chunks are compressed.
     pub codec: Codec,
     /// How many parity files are made: so many shards may be lost.
@@ -58,6 +64,7 @@ impl Default for Options {
         Self {
             chunk_bytes: CHUNK_BYTES,
             incremental: false,
+            references_max: 8,
             codec: Codec::Raw,
             parity: 0,
             memory_bytes_max: u64::MAX,
@@ -131,7 +138,7 @@ impl Saver {
         check_rank(rank)?;
         check_run(run)?;
         let lock = match rank.rank {
-            0 => Some(Lock::take(store.folder(), run)?),
+            0 => Some(Lock::take(store.folder(), run, LOCK_PATIENCE)?),
             _ => None,
         };
         if lock.as_ref().is_some_and(|lock| lock.is_held) {
@@ -273,6 +280,7 @@ impl Saver {
         };
         let manifest = self.store.manifest(parent)?;
         let fits = manifest.chunk_bytes == self.options.chunk_bytes
+            && manifest.referenced().len() < self.options.references_max
             && manifest.shards.iter().all(|s| !s.digests.is_empty());
         Ok(fits.then_some(manifest))
     }
@@ -293,7 +301,7 @@ impl Saver {
 
     fn give_up(&self, attempt: &Attempt) {
         if self.rank.rank == 0 {
-            self.store.give_up(attempt);
+            self.store.abandon(attempt);
         }
     }
 }
@@ -326,8 +334,14 @@ impl Flush {
         image: Image,
     ) -> (Studio, Result<Flushed>) {
         let outcome = self.flush(&mut studio, snapshot, image);
-        if outcome.is_err() && self.rank.rank == 0 {
-            self.store.give_up(&self.attempt);
+        match &outcome {
+            Err(_) if self.rank.rank == 0 => self.store.abandon(&self.attempt),
+            Err(error) if self.store.attempt_path(&self.attempt).exists() => {
+                self.store.report(&self.attempt, self.rank.rank, error);
+            }
+            // Whatever failed here, it failed because the folder went away under it.
+            Err(_) => return (studio, Err(given_up(&self.attempt))),
+            Ok(_) => {}
         }
         (studio, outcome)
     }

@@ -1,15 +1,16 @@
 //! Several ranks that share a file system and nothing else.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use straightway_core::Kind;
+use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
 use straightway_pipeline::{
     checkpoint::{Options, Part, Rank, Saver, Store, fresh_run},
     weights::Dtype,
 };
 
 use crate::fixture::{
-    Piece, State, assert_holds, executor, options, save, save_ranks, saver, sources,
+    Piece, State, assert_holds, executor, options, save, save_ranks, saver, settings, sources,
 };
 
 fn rank_saver(store: &Store, rank: u32, world: u32, run: &str, options: Options) -> Saver {
@@ -69,6 +70,37 @@ fn a_rank_that_never_comes_makes_the_save_fail_in_time_by_name_and_the_next_one_
         outcome.unwrap();
     }
     assert_holds(folder.path(), 1, &state);
+}
+
+#[test]
+fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::create(folder.path()).unwrap();
+    let state = State::small(1);
+    let mut first = rank_saver(&store, 0, 2, "run", options());
+    let faulty = Settings {
+        faults: Some(Faults {
+            seed: 1,
+            error_per_mille: 1000,
+            error_code: 28,
+            ..Faults::default()
+        }),
+        ..settings()
+    };
+    let broken = Arc::new(Executor::new(faulty).unwrap());
+    let rank = Rank { rank: 1, world: 2 };
+    let mut second = Saver::new(store.clone(), rank, "run", broken, options()).unwrap();
+    first
+        .save(1, &sources(&state.cut(0, 0, 2)), "null")
+        .unwrap();
+    second
+        .save(1, &sources(&state.cut(0, 1, 2)), "null")
+        .unwrap();
+    let error = first.wait().unwrap_err().to_string();
+    assert!(error.contains("rank 1 failed: "), "{error}");
+    assert!(error.contains("No space left on device"), "{error}");
+    assert_eq!(second.wait().unwrap_err().os_code(), Some(28));
+    assert_eq!(store.steps().unwrap(), [0_u64; 0]);
 }
 
 #[test]

@@ -87,11 +87,12 @@ fn bytes_that_are_no_tensor_come_back_marked_as_such() {
     let tensor = checkpoint.manifest().tensor("optimizer/step").unwrap();
     assert!(tensor.opaque);
     let restorer = Restorer::new(settings()).unwrap();
-    let gathered = restorer
-        .gather(&checkpoint, &[tensor], straightway_core::Place::Host)
-        .unwrap();
-    let mut region = Arc::into_inner(gathered.region).unwrap();
-    assert_eq!(&region.as_slice()[..5], b"\x80\x04K*.");
+    assert_eq!(
+        restorer.opaque(&checkpoint, "optimizer/step").unwrap(),
+        b"\x80\x04K*."
+    );
+    assert_eq!(restorer.opaque(&checkpoint, "none").unwrap(), b"");
+    assert!(restorer.opaque(&checkpoint, "nothing").is_err());
 }
 
 #[test]

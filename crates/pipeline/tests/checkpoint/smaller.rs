@@ -90,6 +90,30 @@ fn a_parent_is_kept_as_long_as_a_kept_step_refers_to_it() {
 }
 
 #[test]
+fn a_save_that_would_lie_in_too_many_steps_is_a_full_one_and_frees_the_old_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut state = State::of(1, &[("w", Dtype::U8, &[20, 4096])]);
+    let short = Options {
+        references_max: 2,
+        ..incremental()
+    };
+    let mut saver = saver(folder.path(), short).unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    for step in 1..=10 {
+        state.tensors[0].bytes[step as usize * 4096] ^= 1;
+        save(&mut saver, step, &state).unwrap();
+        assert!(store.manifest(step).unwrap().referenced().len() <= 2);
+        let keep_one = Retention {
+            last: 1,
+            every: None,
+        };
+        store.prune(&keep_one).unwrap();
+        assert!(store.steps().unwrap().len() <= 3);
+        assert_holds(folder.path(), step, &state);
+    }
+}
+
+#[test]
 fn what_was_compressed_is_restored_whatever_the_codec_and_mixed_with_what_was_not() {
     for codec in [Codec::Zstd, Codec::Lz4] {
         let folder = tempfile::tempdir().unwrap();

@@ -75,11 +75,8 @@ mod tests {
         slots[1].as_mut_slice().fill(2);
         let last = slots.pop();
         drop(slots);
-        let divided = match divided.unite() {
-            Ok(_) => panic!("a slot is still there"),
-            Err(error) => error,
-        };
-        assert!(divided.to_string().contains("still has part"), "{divided}");
+        let error = divided.unite().map(drop).unwrap_err();
+        assert!(error.to_string().contains("still has part"), "{error}");
         drop(last);
         let (divided, mut slots) = Region::host(100).unwrap().divide(&parts).unwrap();
         slots[0].as_mut_slice().fill(1);

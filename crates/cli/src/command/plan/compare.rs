@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use straightway_core::{Bytes, Rate, Route};
 use straightway_model::{
     check,
-    measured::{Comparison, MISS, Measured, Row, Unit},
+    measured::{At, Comparison, MISS, Measured, Row, Unit},
     path::Node,
 };
 use straightway_probe::{
@@ -15,8 +15,8 @@ use straightway_probe::{
 };
 use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
 
-use super::{page, source};
-use crate::command::{output::Output, tuning::profile_path};
+use super::page;
+use crate::command::{output::Output, source, tuning::profile_path};
 
 /// Set the models' predictions beside what was measured on a machine
 ///
@@ -98,10 +98,18 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
             (Route::Buffered, Cache::Cold) => &mut measured.buffered,
             (Route::Buffered, Cache::Warm) => &mut measured.cached,
         };
-        let rate = Some(Rate(knee.rate_bytes_per_s_max));
+        // What a drive can do is its best; what a path does is what it did with that block and depth.
+        let rate = Some(Rate(match knee.track.route {
+            Route::Direct => knee.rate_bytes_per_s_max,
+            _ => knee.rate_bytes_per_s,
+        }));
+        let at = Some(At {
+            io: Bytes(knee.block_bytes),
+            depth: u64::from(knee.depth),
+        });
         match knee.track.work {
-            Work::Read => route.read = rate,
-            Work::Write => route.write = rate,
+            Work::Read => (route.read, route.read_at) = (rate, at),
+            Work::Write => (route.write, route.write_at) = (rate, at),
             // Random blocks are another question than a path's rate.
             Work::Gather => {}
         }
@@ -144,6 +152,13 @@ fn fill(comparisons: &[Comparison], missed: usize) -> Page {
         };
         page = page.section(&*comparison.machine, [rows(comparison).into(), note.into()]);
     }
+    // Another machine's figures beside this one's must not look like a promise.
+    let assumed = "As assumed: the planner's default node, with the media, network and cores of a \
+                   training cluster. Calibrated: this machine's drive and copies in their place; \
+                   only this one is held to the measurement.";
+    if total > 0 {
+        page = page.section("", [assumed.to_owned().into()]);
+    }
     page
 }
 
@@ -153,7 +168,8 @@ fn rows(comparison: &Comparison) -> Table {
         Column::mixed("as assumed"),
         Column::mixed("calibrated"),
         Column::mixed("measured"),
-        Column::new("predicted / measured", report::Unit::Count),
+        Column::new("calibrated / measured", report::Unit::Count),
+        Column::text("follows"),
     ];
     let mut table = Table::new("", columns);
     for row in &comparison.rows {
@@ -164,6 +180,7 @@ fn rows(comparison: &Comparison) -> Table {
             cell(row.calibrated),
             cell(row.measured),
             Cell::count(row.ratio),
+            if misses(row) { "NO" } else { "yes" }.into(),
         ]);
     }
     table

@@ -2,57 +2,75 @@
 
 mod page;
 
-use std::{process::ExitCode, time::Instant};
+use std::{ops::ControlFlow, process::ExitCode, time::Instant};
 
+use serde_json::Value;
+use straightway_core::Result;
 use straightway_model::{
-    fabric::{Outcome, Progress, Scenario, cases, simulate},
+    fabric::{Outcome, Progress, Scenario, simulate},
     seed::Seed,
 };
 
-use super::{bar::Bar, source};
-use crate::command::{output::Output, plan::page::with_basis};
+use super::simulator::{SimAsk, Simulated};
+use crate::command::{bar::Bar, library::Runner, plan::page::with_basis};
 
 /// Simulate a lossless Ethernet fabric packet by packet: queues, marks, pauses, victims, deadlock
 ///
-/// Exits with 1 where the fabric came to a deadlock, or lost packets though it is lossless.
+/// Without --scenario it lists those that come with the program. Exits with 1 where the fabric came
+/// to a deadlock, or lost packets though it is lossless; a sweep shows that and exits with 0.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A scenario file, or the name of one that comes with the program; without it they are listed
-    #[arg(long, value_name = "FILE|NAME")]
-    scenario: Option<String>,
-
-    /// Change a parameter by its path, such as traffic[0].incast.senders=32 (repeatable)
-    #[arg(long, value_name = "PATH=VALUE")]
-    set: Vec<String>,
-
-    /// Start the randomness elsewhere: paths, permutations, marks
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-
-    /// Show every formula and constant with its source
-    #[arg(long)]
-    basis: bool,
-
     #[command(flatten)]
-    output: Output,
+    ask: SimAsk,
+}
+
+impl Simulated for Scenario {
+    const RUNNER: Runner = Runner::Fabric;
+    const NAME: &'static str = "Fabric";
+    const USUAL: &'static [(&'static str, &'static str)] = &[
+        ("traffic[0].completion.p50", "completion p50"),
+        ("traffic[0].completion.p99", "completion p99"),
+        ("traffic[0].goodput_mean", "goodput each"),
+        ("traffic[1].goodput_mean", "second: goodput"),
+        ("buffer.shared_peak_bytes", "buffer"),
+        ("pauses.frames", "pause frames"),
+        ("spreading.innocent_flows", "held for others"),
+        ("ledger.dropped_packets", "lost"),
+    ];
+
+    fn reseed(&mut self, seed: Seed) {
+        self.seed = seed;
+    }
+
+    fn forget_claims(&mut self) {
+        self.claims.clear();
+    }
+
+    /// The outcome without its queues over time: they are most of its bytes, and a sweep has a
+    /// thousand of them.
+    fn outcome(&self, look: &dyn Fn() -> ControlFlow<()>) -> Result<Value> {
+        let mut outcome = simulate(self, |_| look())?;
+        outcome.series.clear();
+        Ok(serde_json::json!(outcome))
+    }
 }
 
 /// Runs the simulation, or lists what can be run.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(asked) = &args.scenario else {
-        let (page, json) = page::list()?;
-        args.output.write(&page, &json)?;
-        return Ok(ExitCode::SUCCESS);
+    let Some(scenario) = args.ask.scenario::<Scenario>()? else {
+        return args.ask.list::<Scenario>();
     };
-    let scenario = source::read(asked, cases::case(asked), cases::CASES)?;
-    let scenario = changed(scenario, args)?;
+    let ask = &args.ask.ask;
+    if ask.sweep.is_asked() {
+        return args.ask.sweep(scenario);
+    }
     let begin = Instant::now();
     let outcome = watched(&scenario)?;
     page::say_effort(&outcome, begin.elapsed());
     let page = page::of(&scenario, &outcome);
-    let page = with_basis(page, &outcome.basis, args.basis || args.output.is_html());
+    let page = with_basis(page, &outcome.basis, ask.in_full());
     let json = serde_json::json!({ "scenario": scenario, "outcome": outcome });
-    args.output.write(&page, &json)?;
+    ask.output.write(&page, &json)?;
     let lossless = scenario.switch.pfc.enabled;
     let lost = lossless && outcome.ledger.dropped_packets > 0;
     Ok(if lost || outcome.deadlock.happened.is_some() {
@@ -60,18 +78,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
-}
-
-/// The scenario with what the command line changes. Claims are about the case as published.
-fn changed(mut scenario: Scenario, args: &Args) -> anyhow::Result<Scenario> {
-    if let Some(seed) = args.seed {
-        scenario.seed = Seed(seed);
-    }
-    if args.set.is_empty() {
-        return Ok(scenario);
-    }
-    scenario.claims.clear();
-    source::set(scenario, &args.set)
 }
 
 /// Runs a scenario with a progress bar, until it is done or the user has had enough.

@@ -3,47 +3,36 @@
 mod page;
 
 use std::{
+    ops::ControlFlow,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
+use straightway_core::Result;
 use straightway_model::{
     pcie::{self, Outcome, Scenario, Sweep, WhatIf},
     seed::Seed,
 };
 
-use super::{bar::Bar, source};
-use crate::command::{output::Output, plan::page::with_basis};
+use super::simulator::{SimAsk, Simulated};
+use crate::command::{bar::Bar, library::Runner, plan::page::with_basis};
 
 /// Simulate streams over a tree of PCIe links, TLP by TLP: who gets what, and what is in the way
+///
+/// Without --scenario it lists those that come with the program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A scenario file, or the name of one that comes with the program; without it they are listed
-    #[arg(long, value_name = "FILE|NAME")]
-    scenario: Option<String>,
-
-    /// Change a parameter by its path, such as stream[0].depth=8 or pcie.mps=512 (repeatable)
-    #[arg(long, value_name = "PATH=VALUE")]
-    set: Vec<String>,
-
-    /// Start the randomness elsewhere: the tails of latencies with a jitter
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[command(flatten)]
+    ask: SimAsk,
 
     /// Switch the streams on one after another and find how many give the most
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sweep")]
     streams_sweep: bool,
 
     /// Try every single move of a device and every wider or newer link, and rank them by gain
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sweep")]
     what_if: bool,
-
-    /// Show every formula and constant with its source
-    #[arg(long)]
-    basis: bool,
-
-    #[command(flatten)]
-    output: Output,
 }
 
 /// What was asked for beside the outcome.
@@ -53,15 +42,42 @@ struct More {
     what_if: Option<Vec<WhatIf>>,
 }
 
+impl Simulated for Scenario {
+    const RUNNER: Runner = Runner::Pcie;
+    const NAME: &'static str = "PCIe";
+    const USUAL: &'static [(&'static str, &'static str)] = &[
+        ("total_bytes_per_s", "together"),
+        ("mean_bytes_per_s", "each"),
+        ("bound_bytes_per_s", "bound"),
+        ("ios_per_s", "I/O a second"),
+        ("streams[0].latency.median_s", "first: p50"),
+        ("streams[0].latency.p99_s", "first: p99"),
+        ("bottleneck.what", "held by"),
+    ];
+
+    fn reseed(&mut self, seed: Seed) {
+        self.seed = seed;
+    }
+
+    fn forget_claims(&mut self) {
+        self.claims.clear();
+    }
+
+    fn outcome(&self, look: &dyn Fn() -> ControlFlow<()>) -> Result<Value> {
+        let outcome = pcie::simulate(self, |_| look())?;
+        Ok(serde_json::json!(outcome))
+    }
+}
+
 /// Runs the simulation, or lists what can be run.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(asked) = &args.scenario else {
-        let (page, json) = page::list()?;
-        args.output.write(&page, &json)?;
-        return Ok(ExitCode::SUCCESS);
+    let Some(scenario) = args.ask.scenario::<Scenario>()? else {
+        return args.ask.list::<Scenario>();
     };
-    let scenario = source::read(asked, pcie::case(asked), pcie::CASES)?;
-    let scenario = changed(scenario, args)?;
+    let ask = &args.ask.ask;
+    if ask.sweep.is_asked() {
+        return args.ask.sweep(scenario);
+    }
     let bar = Bar::begin();
     let begin = Instant::now();
     let outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating".to_owned()))?;
@@ -70,25 +86,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     drop(bar);
     say_effort(&outcome, took);
     let page = page::of(&scenario, &outcome, &more);
-    let page = with_basis(page, &outcome.basis, args.basis || args.output.is_html());
+    let page = with_basis(page, &outcome.basis, ask.in_full());
     let json = serde_json::json!({
         "scenario": scenario, "outcome": outcome,
         "streams_sweep": more.sweep, "what_if": more.what_if,
     });
-    args.output.write(&page, &json)?;
+    ask.output.write(&page, &json)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The scenario with what the command line changes. Claims are about the case as published.
-fn changed(mut scenario: Scenario, args: &Args) -> anyhow::Result<Scenario> {
-    if let Some(seed) = args.seed {
-        scenario.seed = Seed(seed);
-    }
-    if args.set.is_empty() {
-        return Ok(scenario);
-    }
-    scenario.claims.clear();
-    source::set(scenario, &args.set)
 }
 
 fn more(args: &Args, scenario: &Scenario, outcome: &Outcome, bar: &Bar) -> anyhow::Result<More> {

@@ -183,7 +183,7 @@ impl Scenario {
         let buffers = self.buffers(net);
         let mut reserved = vec![0u64; net.names.len()];
         for wire in &net.links {
-            reserved[wire.to as usize] += self.headroom(net, wire);
+            reserved[wire.to as usize] += self.kept_back(net, wire).sum();
         }
         let short = (0..reserved.len()).find(|n| reserved[*n] >= buffers[*n]);
         if let Some(node) = short {
@@ -195,7 +195,7 @@ impl Scenario {
                 format!("slow[{i}].buffer")
             });
             let allowed = format!(
-                "more than the {} that the ports of {} reserve as headroom",
+                "more than the {} that the ports of {} keep back: headroom and a frame each",
                 Bytes(reserved[node]),
                 net.names[node]
             );

@@ -174,9 +174,12 @@ impl<'a> Builder<'a> {
                 Input::Stream(number) => Some(number),
                 _ => None,
             };
-            self.inputs[port as usize]
-                .entry((input, channel))
-                .or_insert_with(|| Slot::new(ingress, source, channel, weight));
+            // What nothing ever takes is no input, or a port would wait for it.
+            if first != Input::Answers || has_answers(stream) {
+                self.inputs[port as usize]
+                    .entry((input, channel))
+                    .or_insert_with(|| Slot::new(ingress, source, channel, weight));
+            }
             way.push((port, input));
             input = Input::Port(port);
         }
@@ -232,7 +235,8 @@ impl<'a> Builder<'a> {
                 mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
                 last_ready: 0,
             });
-            hops.extend(way.iter().map(|(port, input)| Hop {
+            let taken = number % 2 == 0 || has_answers(stream);
+            hops.extend(way.iter().filter(|_| taken).map(|(port, input)| Hop {
                 port: *port,
                 passes: self.ports[*port as usize].passes,
                 slot: places[*port as usize][&(*input, channel)],
@@ -258,6 +262,7 @@ impl<'a> Builder<'a> {
             devices,
             relaxed: self.scenario.pcie.relaxed_ordering,
             starving: false,
+            blind: false,
             events: 0,
             tlps: 0,
         }
@@ -279,9 +284,11 @@ impl<'a> Builder<'a> {
                     ..
                 } => {
                     let stream = *stream as usize;
-                    let is_pure = self.topology.streams[stream].mode == Mode::Write
-                        && self.topology.streams[stream].fence_bytes.is_none();
-                    if is_pure { self.back(stream) } else { shortest }
+                    if has_answers(&self.topology.streams[stream]) {
+                        shortest
+                    } else {
+                        self.back(stream)
+                    }
                 }
                 // A request must arrive before its answer.
                 Slot { .. } => shortest,
@@ -339,6 +346,11 @@ impl<'a> Builder<'a> {
             dice: self.scenario.seed.part(number as u64).dice(),
         }
     }
+}
+
+/// Whether a stream asks for anything that must be answered: reads do, and fences.
+pub(super) fn has_answers(stream: &Stream) -> bool {
+    stream.mode == Mode::Read || stream.fence_bytes.is_some()
 }
 
 /// What a receiver promises for each class. Endpoints and root complexes must take every

@@ -172,8 +172,17 @@ impl Engine {
     pub(super) fn credits_at(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) -> Ps {
         let pool = self.pool_of(p, slot, class);
         let next = self.pools[pool].ready_at(at, data_units(class, tlp));
-        self.starving |= next > at;
+        if next > at {
+            self.starving = true;
+            self.blind |= self.is_blind(p, next);
+        }
         next
+    }
+
+    /// Whether a credit not known of yet may be back before `next`, the first that is.
+    #[inline(always)]
+    pub(super) fn is_blind(&self, p: usize, next: Ps) -> bool {
+        next == NEVER || !self.ports[p].credits_in_order
     }
 
     #[inline(always)]

@@ -140,6 +140,11 @@ pub(super) struct Port {
     pub(super) occupied: u64,
     /// Whether what comes goes on at once, without a queue.
     pub(super) passes: bool,
+    /// Whether its credits come back in order of time, for one port gives them all: those it
+    /// knows of are then the next.
+    pub(super) credits_in_order: bool,
+    /// Whether it carries posted writes alone: what comes in behind others cannot go before them.
+    pub(super) writes_only: bool,
     /// How long nothing another port does can bring a TLP here.
     pub(super) window: Ps,
     /// When the wire is free.
@@ -298,6 +303,8 @@ impl Port {
             wire,
             occupied: 0,
             passes: false,
+            credits_in_order: false,
+            writes_only: false,
             window: 0,
             free: 0,
             committed: 0,
@@ -314,6 +321,13 @@ impl Port {
             channel_slots: Vec::new(),
             channel_weights: Vec::new(),
         }
+    }
+
+    /// Whether every input has something and nothing that is still to come can go before it. Then
+    /// there is no horizon: all that could matter is known.
+    #[inline(always)]
+    pub(super) fn is_backlogged(&self) -> bool {
+        self.writes_only && self.occupied == self.channel_slots[0]
     }
 
     /// Notes the end of a wait for credits.
@@ -365,6 +379,13 @@ impl Port {
     #[inline]
     pub(super) fn in_turn(&self, among: u64) -> (u32, u64) {
         (self.turn, (self.occupied & among).rotate_right(self.turn))
+    }
+
+    /// The occupied slot whose turn it is, in round robin.
+    #[inline(always)]
+    pub(super) fn next_in_turn(&self) -> u32 {
+        let (turn, bits) = self.in_turn(u64::MAX);
+        (bits.trailing_zeros() + turn) % u64::BITS
     }
 
     /// Moves the turn past slot `number`, in round robin.

@@ -43,6 +43,7 @@ impl Engine {
             let units = data_units(class, tlp);
             let next = self.pools[pool].take_at(at, units);
             if next > at {
+                self.blind = self.is_blind(p, next);
                 let done = self.starve(p, at, next, ahead);
                 let ControlFlow::Continue(next) = done else {
                     break done;
@@ -66,6 +67,76 @@ impl Engine {
         self.slots[slot as usize].queues[class as usize] = queue;
         self.after_train(p, slot, &tally, free);
         done
+    }
+
+    /// As [`Self::train`], from several queues of posted writes by turns, for as long as each has
+    /// one. What is out of the ordinary is left to [`Self::step`].
+    pub(super) fn braid(&mut self, p: usize, from: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
+        let (wire, first) = (self.ports[p].wire, self.ports[p].slots.start);
+        let pool = self.ports[p].pool as usize + Class::Posted as usize;
+        let mut tally = Tally::default();
+        let mut at = from;
+        while self.ports[p].is_backlogged() {
+            let slot = first + self.ports[p].next_in_turn();
+            let here = &mut self.slots[slot as usize];
+            let queue = &mut here.queues[Class::Posted as usize];
+            let tlp = queue.front().expect("it is backlogged");
+            let units = data_units(Class::Posted, tlp);
+            if tlp.ready > at {
+                break;
+            }
+            let next = self.pools[pool].take_at(at, units);
+            if next > at {
+                match self.all_starve_until(p, at, units, next) {
+                    Some(next) => {
+                        self.ports[p].starved_since.get_or_insert(at);
+                        at = next;
+                        continue;
+                    }
+                    None => break,
+                }
+            }
+            queue.pop_front();
+            let (ingress, empty) = (here.ingress, queue.is_empty());
+            let port = &mut self.ports[p];
+            if empty {
+                port.occupied &= !(1 << (slot - first));
+            }
+            port.turn_after(slot - first);
+            port.fed(at);
+            let bytes = wire.bytes(Class::Posted, tlp);
+            let duration = wire.duration(bytes);
+            at += duration;
+            port.free = at;
+            tally.count(Class::Posted, tlp, bytes, duration);
+            self.release(ingress, Class::Posted, units, at);
+            self.onward(p, slot, Class::Posted, tlp, at + wire.latency);
+        }
+        self.ports[p].tally.add(&tally);
+        if self.ports[p].is_backlogged() {
+            self.step(p, at, ahead)
+        } else {
+            ControlFlow::Continue(at)
+        }
+    }
+
+    /// Until when all queues of a braid wait, given that a TLP of `units` finds its credits at
+    /// `next`: then, or when another is ready. `None` where one may need less, or credits may come
+    /// that are not known of.
+    #[inline(always)]
+    fn all_starve_until(&self, p: usize, at: Ps, units: u32, next: Ps) -> Option<Ps> {
+        if self.is_blind(p, next) {
+            return None;
+        }
+        let slots = self.ports[p].slots.clone();
+        slots.into_iter().try_fold(next, |next, slot| {
+            let front = self.slots[slot as usize].queues[Class::Posted as usize].front()?;
+            if front.ready > at {
+                Some(next.min(front.ready))
+            } else {
+                (data_units(Class::Posted, front) >= units).then_some(next)
+            }
+        })
     }
 
     /// As [`Self::train`], from a stream of plain writes.
@@ -99,6 +170,7 @@ impl Engine {
             let units = data_units(Class::Posted, head.tlp);
             let next = self.pools[pool].take_at(at, units);
             if next > at {
+                self.blind = self.is_blind(p, next);
                 let done = self.starve(p, at, next, ahead);
                 let ControlFlow::Continue(next) = done else {
                     break done;

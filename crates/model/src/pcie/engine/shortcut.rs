@@ -7,27 +7,39 @@
 //! link that feeds only such ports, none slower than itself, is like a link into a sink again, so
 //! both spread from the ends of the tree inwards until they meet a port where streams compete.
 //!
+//! There, a port may know more than its window tells it. Where one port gives all its credits back,
+//! they come in order, and one not known of yet comes after those that are. Where only posted writes
+//! go and every input has some, what is still to come waits behind them, and the port may decide all
+//! it has at once.
+//!
 //! A property test holds the whole to this: on random trees the outcome is the same without.
 
 use super::{
-    build::{Builder, Input, narrow},
+    build::{Builder, Input, has_answers, narrow},
     credit::UNIT_BYTES,
-    port::{CLASSES, Port},
+    port::{CLASSES, Port, Wire},
 };
-use crate::pcie::scenario::Mode;
+use crate::pcie::topology::Stream;
 
 /// A way through a port: its number, and the port after it.
 type Through = (usize, Option<usize>);
 
 impl Builder<'_> {
-    /// Forgets credits that cannot run out, and lets TLPs pass ports where nothing can happen.
+    /// Forgets credits that cannot run out, lets TLPs pass ports where nothing can happen, and
+    /// notes which ports know more than a window tells them.
     pub(super) fn take_shortcuts(&mut self) {
         let mut through: Vec<Vec<Through>> = vec![Vec::new(); self.ports.len()];
         for (flow, way) in self.ways.iter().enumerate() {
+            if flow % 2 == 1 && !has_answers(&self.topology.streams[flow / 2]) {
+                continue;
+            }
             for (k, (port, _)) in way.iter().enumerate() {
                 let next = way.get(k + 1).map(|hop| hop.0 as usize);
                 through[*port as usize].push((flow, next));
             }
+        }
+        for (p, through) in through.iter().enumerate() {
+            self.note_order(p, through);
         }
         // From the ends inwards: one round per level of the tree, and one to see that it is over.
         loop {
@@ -44,17 +56,30 @@ impl Builder<'_> {
         }
     }
 
+    /// Notes where credits come back in order, and where only posted writes go.
+    fn note_order(&mut self, p: usize, through: &[Through]) {
+        let port = &mut self.ports[p];
+        let mut nexts = through.iter().map(|(_, next)| next);
+        let first = nexts.next();
+        port.credits_in_order = nexts.all(|next| Some(next) == first);
+        let writes = |(flow, _): &Through| !has_answers(&self.topology.streams[flow / 2]);
+        let queued = self.inputs[p].values().all(|slot| slot.source.is_none());
+        // A latency with a tail is drawn when its I/O is issued: the order of draws must stay.
+        let steady = self.topology.nodes.iter().all(|node| node.jitter_s == 0.0);
+        port.writes_only =
+            steady && queued && self.scenario.channels.count == 1 && through.iter().all(writes);
+    }
+
     /// Whether all that leaves a port ends there, or passes another that is no slower.
     fn flows_freely(&self, p: usize, through: &[Through]) -> bool {
         let wire = &self.ports[p].wire;
-        let no_slower = |next: &Port| {
-            let headers = next.wire.overhead.iter().zip(&wire.overhead);
-            next.wire.byte_cost <= wire.byte_cost
-                && !next.wire.is_memory
-                && headers.into_iter().all(|(next, own)| next <= own)
-        };
-        let free = |next: usize| self.ports[next].passes && no_slower(&self.ports[next]);
-        through.iter().all(|(_, next)| next.is_none_or(free))
+        through.iter().all(|(flow, next)| {
+            next.is_none_or(|next| {
+                let next = &self.ports[next];
+                let stream = &self.topology.streams[flow / 2];
+                next.passes && !next.wire.is_memory && is_no_slower(&next.wire, wire, stream)
+            })
+        })
     }
 
     /// Whether a port has one input, another port, and nothing to wait for.
@@ -78,10 +103,11 @@ impl Builder<'_> {
             .min();
         let Some(smallest) = smallest else { return };
         // A TLP waits for at most the longest before it, and is gone once it is through.
-        let longest = port.wire.duration(PAYLOAD_BYTES_MAX + HEADER_BYTES_MAX);
+        let largest = self.largest_payload_bytes(port, through);
+        let longest = port.wire.duration(largest + HEADER_BYTES_MAX);
         let away = port.wire.latency + port.wire.credit_latency + 2 * longest;
         let tlps = away / port.wire.duration(smallest).max(1) + 2;
-        let bytes = (away << 20) / port.wire.byte_cost + 2 * u64::from(PAYLOAD_BYTES_MAX);
+        let bytes = (away << 20) / port.wire.byte_cost + 2 * u64::from(largest);
         let pools = self.pools_of(p);
         for pool in &mut self.pools[pools] {
             let ample = pool.promised().is_some_and(|promise| {
@@ -96,6 +122,18 @@ impl Builder<'_> {
         }
     }
 
+    /// The largest payload that a port carries; a memory works for what a request asks for, too.
+    fn largest_payload_bytes(&self, port: &Port, through: &[Through]) -> u32 {
+        if port.wire.is_memory {
+            return PAYLOAD_BYTES_MAX;
+        }
+        let streams = through
+            .iter()
+            .map(|(flow, _)| &self.topology.streams[flow / 2]);
+        let largest = streams.map(|stream| stream.mps_bytes).max();
+        largest.unwrap_or(PAYLOAD_BYTES_MAX)
+    }
+
     fn pools_of(&self, p: usize) -> std::ops::Range<usize> {
         let channels = usize::try_from(self.scenario.channels.count).expect("at most eight");
         let first = self.ports[p].pool as usize;
@@ -106,21 +144,40 @@ impl Builder<'_> {
     fn smallest_wire_bytes(&self, flow: usize, port: &Port) -> u32 {
         let stream = &self.topology.streams[flow / 2];
         let least = port.wire.overhead.iter().min();
-        let least = *least.expect("there are three classes");
-        if stream.fence_bytes.is_some() || stream.mode == Mode::Read {
-            return least;
-        }
-        let mps = u64::from(stream.mps_bytes);
-        let tail = |bytes: u64| match bytes % mps {
-            0 => mps,
-            rest => rest,
-        };
-        let payload = match stream.size_bytes % stream.io_bytes {
-            0 => tail(stream.io_bytes),
-            odd => tail(stream.io_bytes).min(tail(odd)),
-        };
-        least + narrow(usize::try_from(payload).expect("at most a payload"))
+        least.expect("there are three classes") + smallest_payload_bytes(stream)
     }
+}
+
+/// The smallest payload of a stream's TLPs: the tail of an I/O, or none, of a request or a fence.
+fn smallest_payload_bytes(stream: &Stream) -> u32 {
+    if has_answers(stream) {
+        return 0;
+    }
+    let mps = u64::from(stream.mps_bytes);
+    let tail = |bytes: u64| match bytes % mps {
+        0 => mps,
+        rest => rest,
+    };
+    let payload = match stream.size_bytes % stream.io_bytes {
+        0 => tail(stream.io_bytes),
+        odd => tail(stream.io_bytes).min(tail(odd)),
+    };
+    narrow(usize::try_from(payload).expect("at most a payload"))
+}
+
+/// Whether no TLP of a stream takes longer on `next` than on `wire`. Time is linear in payload, so
+/// what holds for the smallest and the largest holds for all.
+fn is_no_slower(next: &Wire, wire: &Wire, stream: &Stream) -> bool {
+    let payloads = [smallest_payload_bytes(stream), stream.mps_bytes];
+    let time = |wire: &Wire, class: usize, payload: u32| {
+        u128::from(wire.byte_cost) * u128::from(payload + wire.overhead[class])
+    };
+    // Without answers there are only posted writes.
+    let classes = if has_answers(stream) { CLASSES } else { 1 };
+    (0..classes).all(|class| {
+        let mut payloads = payloads.iter();
+        payloads.all(|payload| time(next, class, *payload) <= time(wire, class, *payload))
+    })
 }
 
 /// The largest TLP there is.

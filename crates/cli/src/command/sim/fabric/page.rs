@@ -2,12 +2,8 @@
 
 use std::{io::Write, time::Duration};
 
-use serde_json::Value;
 use straightway_core::{Bytes, Seconds};
-use straightway_model::{
-    check,
-    fabric::{Group, Outcome, Scenario, Series, cases::CASES},
-};
+use straightway_model::fabric::{Group, Outcome, Scenario, Series};
 use straightway_report::{
     self as report, Axis, Block, Cell, Chart, Column, Page, Table, Tone, Unit,
 };
@@ -17,19 +13,6 @@ use crate::command::plan::page::paragraphs;
 
 /// Rows of a table that has its worst first.
 const ROWS_MAX: usize = 8;
-
-/// The scenarios that come with the program.
-pub(super) fn list() -> anyhow::Result<(Page, Value)> {
-    let mut table = Table::new("", [Column::text("scenario"), Column::text("about")]);
-    for case in CASES {
-        let scenario: Scenario = check::read(case.text)?;
-        table.push([Cell::from(case.name), scenario.title.into()]);
-    }
-    let json = table.to_json();
-    let hint = "Run one with --scenario NAME.".to_owned();
-    let page = Page::new("Fabric scenarios").section("", [table.into(), Block::from(hint)]);
-    Ok((page, json))
-}
 
 /// Says on stderr what the run took.
 pub(super) fn say_effort(outcome: &Outcome, took: Duration) {

@@ -1,12 +1,8 @@
 //! A PCIe outcome as a page: the verdict, who got what, how full every link was, what would help.
 
-use serde_json::Value;
-use straightway_model::{
-    check,
-    pcie::{
-        CASES, Outcome, Scenario, Sweep, WhatIf,
-        outcome::{LinkOutcome, StreamOutcome},
-    },
+use straightway_model::pcie::{
+    Outcome, Scenario, Sweep, WhatIf,
+    outcome::{LinkOutcome, StreamOutcome},
 };
 use straightway_report::{Axis, Block, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
@@ -15,19 +11,6 @@ use crate::command::plan::page::paragraphs;
 
 /// Rows of a table that has its fullest or best first.
 const ROWS_MAX: usize = 12;
-
-/// The scenarios that come with the program.
-pub(super) fn list() -> anyhow::Result<(Page, Value)> {
-    let mut table = Table::new("", [Column::text("scenario"), Column::text("about")]);
-    for case in CASES {
-        let scenario: Scenario = check::read(case.text)?;
-        table.push([Cell::from(case.name), scenario.title.into()]);
-    }
-    let json = table.to_json();
-    let hint = "Run one with --scenario NAME.".to_owned();
-    let page = Page::new("PCIe scenarios").section("", [table.into(), Block::from(hint)]);
-    Ok((page, json))
-}
 
 /// The page of an outcome and what was asked for beside it.
 pub(super) fn of(scenario: &Scenario, outcome: &Outcome, more: &More) -> Page {

@@ -1,4 +1,4 @@
-//! Showing how far a simulation has come, and stopping it on Ctrl-C.
+//! Showing how far a simulation or a sweep has come, and stopping it on Ctrl-C.
 
 use std::{
     ops::ControlFlow,
@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar on stderr (nothing where that is no terminal) with an ear for Ctrl-C.
 #[derive(Debug)]
-pub(super) struct Bar {
+pub(crate) struct Bar {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
 }
@@ -22,7 +22,7 @@ const STEPS: u64 = 1000;
 
 impl Bar {
     /// An empty bar.
-    pub(super) fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         // A second bar in one process finds the first one's handler set, and is stopped with it.
@@ -34,7 +34,7 @@ impl Bar {
     }
 
     /// Shows a share of the whole and what is being done; breaks where the user has had enough.
-    pub(super) fn show(&self, done: f64, doing: String) -> ControlFlow<()> {
+    pub(crate) fn show(&self, done: f64, doing: String) -> ControlFlow<()> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -42,6 +42,11 @@ impl Bar {
         )]
         self.bar.set_position((done * STEPS as f64) as u64);
         self.bar.set_message(doing);
+        self.look()
+    }
+
+    /// Breaks where the user has had enough.
+    pub(crate) fn look(&self) -> ControlFlow<()> {
         if self.stop.load(Ordering::Relaxed) {
             ControlFlow::Break(())
         } else {

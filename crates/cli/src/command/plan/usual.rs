@@ -1,70 +1,9 @@
-//! The figures of an answer that a sweep shows.
+//! The figures that matter most, topic by topic: what a sweep shows where none are asked for.
 
 use straightway_model::scenario::Topic;
-use straightway_report::Unit;
 
-/// A figure of an answer: where it stands, what to call it, what it counts.
-#[derive(Clone, Debug)]
-pub(super) struct Headline {
-    /// Its path in the JSON answer.
-    pub(super) path: String,
-    /// What it is called.
-    pub(super) label: String,
-    /// What it counts.
-    pub(super) unit: Unit,
-}
-
-/// The figures asked for, or those that matter most for the topic.
-pub(super) fn chosen(topic: Topic, asked: &[String]) -> Vec<Headline> {
-    if asked.is_empty() {
-        let few = usual(topic).iter();
-        return few.map(|(path, label)| headline(path, label)).collect();
-    }
-    asked.iter().map(|path| headline(path, path)).collect()
-}
-
-fn headline(path: &str, label: &str) -> Headline {
-    Headline {
-        path: path.to_owned(),
-        label: label.to_owned(),
-        unit: unit(path),
-    }
-}
-
-/// What a figure counts, by the ending of its name.
-fn unit(path: &str) -> Unit {
-    let name = path.rsplit('.').next().unwrap_or(path);
-    let share = [
-        "availability",
-        "goodput",
-        "utilisation",
-        "load",
-        "per_io",
-        "gds",
-        "persistent",
-    ];
-    if let "xoff" | "propagation" | "cable" | "peer_response" = name {
-        Unit::Bytes
-    } else if name == "pause_max" {
-        Unit::Seconds
-    } else if name.ends_with("_bytes_per_s") {
-        Unit::Rate
-    } else if name.ends_with("_bytes") {
-        Unit::Bytes
-    } else if name.ends_with("_per_s") {
-        Unit::Count
-    } else if name.ends_with("_s") || name.ends_with("_s_p99") || name == "seconds" {
-        Unit::Seconds
-    } else if name.ends_with("_w") {
-        Unit::named("W")
-    } else if share.contains(&name) || name.ends_with("_share") || name.ends_with("_points") {
-        Unit::Share
-    } else {
-        Unit::Count
-    }
-}
-
-fn usual(topic: Topic) -> &'static [(&'static str, &'static str)] {
+/// Each figure's path in the JSON answer, and what to call it.
+pub(super) fn usual(topic: Topic) -> &'static [(&'static str, &'static str)] {
     match topic {
         Topic::Checkpoint => &[
             ("ways.standard.durable_s", "standard"),
