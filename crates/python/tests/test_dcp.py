@@ -238,6 +238,17 @@ def test_one_process_saves_and_loads_by_dcp(tmp_path):
         assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], expected["optimizer"]["state"][0]["exp_avg"])
 
 
+def test_what_the_one_saved_the_other_reads_or_refuses_by_name(tmp_path):
+    with straightway.Checkpointer(tmp_path / "own") as checkpointer:
+        checkpointer.save(1, {"model": {"w": torch.ones(4)}}, async_=False)
+    found = {"model": {"w": torch.zeros(4)}}
+    dcp.load(found, storage_reader=StorageReader(tmp_path / "own"))
+    assert found["model"]["w"].all()
+    dcp.save(found, storage_writer=StorageWriter(tmp_path / "dcp"))
+    with pytest.raises(ValueError, match="StorageReader"):
+        straightway.Checkpointer(tmp_path / "dcp").load()
+
+
 def test_dcp_finds_a_corrupt_chunk(tmp_path):
     dcp.save({"w": torch.ones(2 << 20)}, storage_writer=StorageWriter(tmp_path / "step-1"))
     (shard,) = (tmp_path / "step-1").glob("*.safetensors")

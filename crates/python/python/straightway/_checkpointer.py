@@ -251,12 +251,13 @@ class Checkpointer:
         first = rank if rank < world else 0
         ranks = [first] if world == self._ranks.world_size else [first, *(r for r in range(world) if r != first)]
         names = [TREE.format(r) for r in ranks]
-        if not any(name == names[0] for name, *_ in opened.tensors()):
+        try:
+            contents = opened.contents(names)
+        except KeyError as error:
             raise ValueError(
                 f"step {opened.step} was not saved by a Checkpointer\nhint: straightway.torch.StorageReader reads what "
                 "torch.distributed.checkpoint saved"
-            )
-        contents = opened.contents(names)
+            ) from error
         trees: list[Node] = [json.loads(contents[name]) for name in names]
         for other in trees[1:]:
             merge(trees[0], other)

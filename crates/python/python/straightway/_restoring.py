@@ -23,18 +23,19 @@ class Filling:
 
     def __init__(self, opened: Checkpoint) -> None:
         self._opened = opened
-        self.dtypes = {name: dtype for name, dtype, *_ in opened.tensors()}
+        #: What is saved: the type and the shape of each tensor.
+        self.known = {name: (dtype, shape) for name, dtype, shape, *_ in opened.tensors()}
         self._targets: list[tuple[Described, list[int]]] = []
         self._aside: list[tuple[Any, Any]] = []
         self._taken: set[tuple[str, int]] = set()
 
     def add(self, name: str, local: Any, start: Iterable[int]) -> None:
         """Fills ``local`` with what begins at ``start`` of the tensor of that name."""
-        if name not in self.dtypes:
+        if name not in self.known:
             raise KeyError(f"step {self._opened.step} has no tensor {name!r}")
         described = self._describe(name, local)
         if described is None:
-            aside = empty_like(local, self.dtypes[name])
+            aside = empty_like(local, self.known[name][0])
             self._aside.append((local, aside))
             described = describe(name, aside)
         start = list(start)
@@ -59,30 +60,37 @@ class Filling:
             return None
         described = describe(name, local)
         place = (described[5], described[3])
-        if described[1] != self.dtypes[name] or (described[4] and place in self._taken):
+        if described[1] != self.known[name][0] or (described[4] and place in self._taken):
             return None
         self._taken.add(place)
         return described
 
 
-def fill(opened: Checkpoint, filled: Iterable[tuple[str, Any]]) -> Told:
+def fill(opened: Checkpoint, filled: list[tuple[str, Any]]) -> Told:
     """Fills tensors, or the parts of them that this rank holds, each with what is saved under a name."""
-    shapes = {name: tuple(shape) for name, _, shape, *_ in opened.tensors()}
+    if not filled:
+        return nothing()
     filling = Filling(opened)
     for name, tensor in filled:
         _parts.check_writable(name, tensor)
+        dtype, saved = filling.known[name]
         for part in _parts.parts(tensor):
-            wanted = tuple(_parts.counted(filling.dtypes.get(name, ""), part.shape, part.start)[0])
-            if shapes.get(name, wanted) != wanted:
-                raise ValueError(f"{name!r} was saved with shape {shapes[name]}, and goes to one of {wanted}")
+            wanted, _ = _parts.counted(dtype, part.shape, part.start)
+            if saved != wanted:
+                raise ValueError(f"{name!r} was saved with shape {tuple(saved)}, and goes to one of {tuple(wanted)}")
             filling.add(name, part.local, part.start)
     return filling.run()
+
+
+def nothing() -> Told:
+    """What is told where nothing was to be read."""
+    return {"bytes": 0, "read_bytes": 0, "seconds": 0.0, "rebuilt": []}
 
 
 def make(opened: Checkpoint, made: dict[str, str], device: str) -> tuple[dict[str, Any], Told]:
     """Makes tensors, whole, by name; ``made`` says of which library each is."""
     tensors: dict[str, Any] = {}
-    sums: Told = {"bytes": 0, "read_bytes": 0, "seconds": 0.0, "rebuilt": []}
+    sums = nothing()
     has_torch = importlib.util.find_spec("torch") is not None
     for library in ("pt", "np"):
         names = [name for name, whose in made.items() if whose == library]
