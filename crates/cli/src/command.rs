@@ -3,6 +3,7 @@
 mod ask;
 mod bar;
 pub(crate) mod bench;
+pub(crate) mod checkpoint;
 mod chosen;
 pub(crate) mod completions;
 pub(crate) mod copy;

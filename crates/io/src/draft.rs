@@ -174,7 +174,7 @@ pub fn folder_of(path: &Path) -> &Path {
 }
 
 /// Makes the names in a folder durable.
-fn sync_folder(folder: &Path) -> Result<()> {
+pub fn sync_folder(folder: &Path) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match open(folder, flags, Mode::empty()).and_then(fsync) {
         // Some network file systems do not sync folders; the rename stands all the same.

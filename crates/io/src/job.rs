@@ -42,7 +42,8 @@ impl Progress {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, bytes: u64) {
+    /// Counts bytes that are in place.
+    pub fn add(&self, bytes: u64) {
         self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }

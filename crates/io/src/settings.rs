@@ -254,7 +254,7 @@ impl Settings {
     }
 
     /// The engine of one drive lane that serves `place`.
-    pub(crate) fn drive_engine(&self, place: Place) -> Result<Box<dyn Engine>> {
+    pub fn drive_engine(&self, place: Place) -> Result<Box<dyn Engine>> {
         let engine: Box<dyn Engine> = match self.engine {
             DriveEngine::Ring => Box::new(Ring::new(self.depth)?),
             DriveEngine::Pool => Box::new(Pool::new(self.depth)?),
@@ -282,7 +282,7 @@ impl Settings {
     }
 
     /// The engine of one page-cache lane.
-    pub(crate) fn cached_engine(&self) -> Box<dyn Engine> {
+    pub fn cached_engine(&self) -> Box<dyn Engine> {
         let engine: Box<dyn Engine> = Box::new(Cached::default());
         let lanes = f64::from(self.cached_lanes);
         self.wrap(match self.rate_max {

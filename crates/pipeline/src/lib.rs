@@ -1,6 +1,7 @@
-//! What people came for, built on jobs and receipts: copying files and folders, and the weights of
-//! models.
+//! What people came for, built on jobs and receipts: copying files and folders, the weights of
+//! models, and checkpoints.
 
+pub mod checkpoint;
 pub mod copy;
 pub mod errand;
 pub mod verify;

@@ -44,3 +44,7 @@ pub use shape::{RANK_MAX, Shape};
 pub use slice::{Part, Slice};
 pub use stream::{BATCH_BYTES, Stream};
 pub use tensor::Tensor;
+
+pub(crate) use model::INDEX_NAME;
+pub(crate) use outline::{Entry, Outline};
+pub(crate) use tensor::{quoted, whole_bytes};

@@ -1,10 +1,12 @@
-//! The Python package `straightway`: weights into memory and out of it, copies, the doctor.
+//! The Python package `straightway`: weights into memory and out of it, checkpoints, copies, the
+//! doctor.
 //!
 //! This is the part of it that is written in Rust, and no more than the edge: it turns Python's
 //! values into ours and ours into Python's. What people import stands in `python/straightway`.
 //! Bytes move on threads that do not hold the interpreter's lock, and the thread that asked looks
 //! for Ctrl-C while it waits.
 
+mod checkpoint;
 mod dlpack;
 mod error;
 mod executor;
@@ -13,6 +15,7 @@ mod model;
 mod receipt;
 mod saving;
 mod service;
+mod subject;
 mod tensor;
 mod waiting;
 
@@ -23,6 +26,7 @@ use pyo3::prelude::*;
 mod _straightway {
     #[pymodule_export]
     use crate::{
+        checkpoint::{Checkpoint, Saver, Store, fresh_run},
         loading::{Loading, Stream},
         model::Model,
         receipt::Receipt,

@@ -257,7 +257,7 @@ impl Drop for Pause<'_> {
 }
 
 /// Makes another library's tensors of ours.
-fn handed_over<'py>(
+pub(crate) fn handed_over<'py>(
     py: Python<'py>,
     region: &Arc<Region>,
     placed: &[Placed],

@@ -90,11 +90,44 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # A checkpoint
+//!
+//! The state is copied, the call returns, and lanes write while the job goes on. What is restored is
+//! checked before it arrives. See `docs/checkpoint.md`.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use straightway::checkpoint::{Options, Rank, Restorer, Saver, Source, Store, Wanted, fresh_run};
+//! use straightway::weights::{Dtype, Rectangle, Shape};
+//! use straightway::{Executor, Region, Settings};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! let store = Store::create(folder.path())?;
+//! let executor = Arc::new(Executor::new(Settings::default())?);
+//! let alone = Rank { rank: 0, world: 1 };
+//! let mut saver = Saver::new(store.clone(), alone, &fresh_run(), executor, Options::default())?;
+//!
+//! let mut weight = vec![1; 6];
+//! let shape = Shape::from(&[2, 3][..]);
+//! saver.save(100, &[Source::whole("weight", Dtype::U8, shape.clone(), &weight)], "{\"loss\": 2.5}")?;
+//! weight.fill(9); // the job goes on; what was saved is what was there
+//! saver.wait()?;
+//!
+//! // The second row, into memory of one's own.
+//! let mut region = Arc::new(Region::host(3)?);
+//! let rectangle = Rectangle::whole(&shape).cut("weight", 0, 1, 1)?;
+//! let wanted = Wanted { name: "weight".into(), rectangle, region: Arc::clone(&region), at: 0 };
+//! Restorer::new(Settings::default())?.restore(&store.open_latest()?, &[wanted])?;
+//! let bytes = Arc::get_mut(&mut region).expect("nothing is under way").as_slice();
+//! assert_eq!(bytes, [1, 1, 1]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # The rooms
 //!
 //! - [`core`]: the vocabulary and the planner; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
-//! - [`pipeline`]: copying files and folders, the weights of models.
+//! - [`pipeline`]: copying files and folders, the weights of models, checkpoints.
 //! - [`model`]: what a cluster would do, by formula and by simulation; pure and seeded.
 //! - [`probe`]: what this machine can do, and why not more.
 
@@ -102,7 +135,7 @@ pub use straightway_core as core;
 pub use straightway_io as io;
 pub use straightway_model as model;
 pub use straightway_pipeline as pipeline;
-pub use straightway_pipeline::weights;
+pub use straightway_pipeline::{checkpoint, weights};
 pub use straightway_probe as probe;
 
 pub use straightway_core::{

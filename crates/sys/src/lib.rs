@@ -29,7 +29,7 @@ pub mod uring;
 pub mod usage;
 
 pub use file::File;
-pub use region::{Region, Window};
+pub use region::{Divided, Region, Window};
 pub use request::{Buf, By, Done, Io, Op};
 pub use slot::Slot;
 pub use uring::Uring;

@@ -6,9 +6,13 @@
 //! out only by `&mut`, which needs the last `Arc`. A region freed or read while in use is thus not
 //! an error but impossible.
 
-use std::sync::Arc;
+mod divided;
+
+use std::{ptr::NonNull, sync::Arc};
 
 use straightway_core::{Error, Kind, Place, Result};
+
+pub use divided::Divided;
 
 use crate::{
     cuda::{Context, DeviceMemory, Driver, Owner},
@@ -28,16 +32,45 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Memory {
-    Host(HostMemory),
+    Host(Arc<HostMemory>),
+    Lent(Lent),
     Device(Arc<DeviceMemory>),
 }
+
+/// Host memory of somebody else's, who is kept.
+#[derive(Debug)]
+struct Lent {
+    start: NonNull<u8>,
+    _owner: Owner,
+}
+
+// SAFETY: whoever lent it promised that nobody else uses the memory, from whatever thread, and the
+// owner is `Send` and `Sync` itself.
+unsafe impl Send for Lent {}
+// SAFETY: as above; `&Lent` gives out an address, never a reference to the bytes.
+unsafe impl Sync for Lent {}
 
 impl Region {
     /// Host memory, faulted in.
     pub fn host(bytes: u64) -> Result<Self> {
         let memory = HostMemory::new(bytes)?;
         memory.populate();
-        Ok(Self::new(Memory::Host(memory), bytes))
+        Ok(Self::new(Memory::Host(Arc::new(memory)), bytes))
+    }
+
+    /// Host memory that is somebody else's, a tensor's say, who is kept until the region goes.
+    ///
+    /// # Safety
+    ///
+    /// The range is mapped, initialised and writable as long as `owner` is kept, and until the
+    /// region is dropped nobody else reads or writes it.
+    pub unsafe fn lent_host(start: NonNull<u8>, bytes: u64, owner: Owner) -> Result<Self> {
+        length(bytes)?;
+        let lent = Lent {
+            start,
+            _owner: owner,
+        };
+        Ok(Self::new(Memory::Lent(lent), bytes))
     }
 
     /// Memory of the context's GPU, which holds whatever was there before.
@@ -50,7 +83,10 @@ impl Region {
     /// then clears its own while the others move theirs.
     pub fn at(place: Place, bytes: u64) -> Result<Self> {
         match place {
-            Place::Host => Ok(Self::new(Memory::Host(HostMemory::new(bytes)?), bytes)),
+            Place::Host => Ok(Self::new(
+                Memory::Host(Arc::new(HostMemory::new(bytes)?)),
+                bytes,
+            )),
             Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
         }
     }
@@ -81,7 +117,7 @@ impl Region {
     /// Where it is.
     pub fn place(&self) -> Place {
         match &self.memory {
-            Memory::Host(_) => Place::Host,
+            Memory::Host(_) | Memory::Lent(_) => Place::Host,
             Memory::Device(memory) => Place::Gpu(memory.context().device().ordinal()),
         }
     }
@@ -94,16 +130,43 @@ impl Region {
     /// Its address.
     pub fn address(&self) -> u64 {
         match &self.memory {
-            Memory::Host(memory) => memory.start().addr().get() as u64,
             Memory::Device(memory) => memory.address(),
+            Memory::Host(_) | Memory::Lent(_) => self.host_start().addr().get() as u64,
         }
     }
 
     /// The GPU's memory that it is, if it is on one.
     pub fn device_memory(&self) -> Option<&Arc<DeviceMemory>> {
         match &self.memory {
-            Memory::Host(_) => None,
+            Memory::Host(_) | Memory::Lent(_) => None,
             Memory::Device(memory) => Some(memory),
+        }
+    }
+
+    /// Lets GPUs reach host memory of its own by themselves, until it goes: copies between the two
+    /// then run at the speed of the bus.
+    pub fn pin(&self, context: &Context) -> Result<()> {
+        match &self.memory {
+            Memory::Host(memory) if memory.is_pinned() => Ok(()),
+            Memory::Host(memory) => {
+                // Pages that are there already are pinned in half the time.
+                memory.populate();
+                memory.pin(context)
+            }
+            Memory::Lent(_) | Memory::Device(_) => {
+                let message = "it is not host memory of our own";
+                Err(Error::new(Kind::Invalid, "pin", "the region", message))
+            }
+        }
+    }
+
+    /// Where host memory begins. A GPU's has no address that the CPU may use, and asking for it is
+    /// our mistake.
+    fn host_start(&self) -> NonNull<u8> {
+        match &self.memory {
+            Memory::Host(memory) => memory.start(),
+            Memory::Lent(lent) => lent.start,
+            Memory::Device(_) => panic!("the CPU does not reach into memory of a GPU"),
         }
     }
 
@@ -122,12 +185,11 @@ impl Region {
     ///
     /// If it is on a GPU: see [`write_at`](Self::write_at).
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        let Memory::Host(memory) = &self.memory else {
-            panic!("memory of a GPU has no slice");
-        };
-        // SAFETY: the memory is mapped, zeroed at first, and as long as it says; `&mut self` means
-        // that no window is left, for each holds an `Arc` of the region.
-        unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), memory.bytes()) }
+        let bytes = usize::try_from(self.bytes).expect("memory of that length was taken");
+        // SAFETY: the memory is mapped, initialised, and as long as it says; `&mut self` means that
+        // no window is left, for each holds an `Arc` of the region, and no slot, for a region that
+        // is divided into slots is not there.
+        unsafe { std::slice::from_raw_parts_mut(self.host_start().as_ptr(), bytes) }
     }
 
     /// Copies what is at `offset` into `bytes`, wherever the region is. For tests and checks: from
@@ -246,12 +308,9 @@ impl Window {
     /// The address of a host region's window. Memory of a GPU has none that the CPU may use, and
     /// asking for it is our mistake.
     pub(crate) fn pointer(&self) -> *mut u8 {
-        let Memory::Host(memory) = &self.region.memory else {
-            panic!("the CPU does not reach into memory of a GPU");
-        };
         let offset = usize::try_from(self.offset).expect("it lies inside memory");
         // SAFETY: the offset lies inside the region.
-        unsafe { memory.start().as_ptr().add(offset) }
+        unsafe { self.region.host_start().as_ptr().add(offset) }
     }
 }
 
@@ -270,6 +329,22 @@ mod tests {
         drop(window);
         let bytes = Arc::get_mut(&mut region).unwrap().as_slice();
         assert!(bytes[..4096].iter().all(|b| *b == 0) && bytes[4096..].iter().all(|b| *b == 7));
+    }
+
+    #[test]
+    fn memory_that_was_lent_is_written_to_and_its_owner_is_kept_until_the_region_goes() {
+        let owner: Owner = Arc::new(());
+        let mut bytes = vec![1_u8; 100];
+        let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+        // SAFETY: the vector outlives the region and is not touched while that is there.
+        let mut region = unsafe { Region::lent_host(start, 100, Arc::clone(&owner)) }.unwrap();
+        region.write_at(99, b"z").unwrap();
+        assert_eq!(region.place(), Place::Host);
+        assert_eq!(region.as_slice()[..99], [1; 99]);
+        assert_eq!(Arc::strong_count(&owner), 2);
+        drop(region);
+        assert_eq!(Arc::strong_count(&owner), 1);
+        assert_eq!(bytes[99], b'z');
     }
 
     #[test]

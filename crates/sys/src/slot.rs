@@ -66,17 +66,24 @@ impl Slot {
 
     /// Cuts `memory`, which nobody else uses, into `count` slots of `bytes` each.
     fn cut(memory: &Arc<HostMemory>, count: usize, bytes: usize) -> Vec<Self> {
+        (0..count)
+            .map(|i| Self::part(memory, i * bytes, bytes))
+            .collect()
+    }
+
+    /// Part of `memory` that no other slot has.
+    pub(crate) fn part(memory: &Arc<HostMemory>, offset: usize, bytes: usize) -> Self {
+        let end = offset.checked_add(bytes);
         assert!(
-            count * bytes <= memory.bytes(),
-            "the slots fit into the memory"
+            end.is_some_and(|end| end <= memory.bytes()),
+            "the slot fits into the memory"
         );
-        let slot = |i| Self {
+        Self {
             memory: Arc::clone(memory),
-            offset: i * bytes,
+            offset,
             bytes,
             event: None,
-        };
-        (0..count).map(slot).collect()
+        }
     }
 
     /// How many bytes it holds.

@@ -10,6 +10,7 @@
 )]
 
 mod bench;
+mod checkpoint;
 mod copy;
 mod luck;
 mod machine;

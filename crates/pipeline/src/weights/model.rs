@@ -30,7 +30,7 @@ const READERS_MAX: usize = 8;
 
 /// What index files end in, and the one that counts where there are several.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
-const INDEX_NAME: &str = "model.safetensors.index.json";
+pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
 
 /// A file of a model.
 #[derive(Clone, Debug)]

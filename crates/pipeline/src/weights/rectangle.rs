@@ -115,6 +115,20 @@ impl Rectangle {
         Some(shared)
     }
 
+    /// The same, counted from the start of `outer`, which it lies inside.
+    #[must_use]
+    pub(crate) fn within(&self, outer: &Self) -> Self {
+        let offsets = self
+            .offsets
+            .iter()
+            .zip(&*outer.offsets)
+            .map(|(own, o)| own - o);
+        Self {
+            offsets: offsets.collect(),
+            lengths: self.lengths.clone(),
+        }
+    }
+
     /// Its runs in a tensor of this shape, in order: where each begins and how many elements it has,
     /// counted over the whole tensor. Runs that touch are one.
     pub fn runs(&self, shape: &Shape) -> Runs {

@@ -52,7 +52,7 @@ pub enum Holding<'a> {
 
 impl Holding<'_> {
     /// How many there are.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Host(bytes) => bytes.len(),
             Self::Device(memory) => memory.len(),

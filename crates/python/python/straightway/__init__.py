@@ -1,9 +1,12 @@
-"""Model weights into memory by the straightest way the machine allows, with a receipt.
+"""Model weights into memory by the straightest way the machine allows, with a receipt; and checkpoints.
 
     import straightway
 
     weights = straightway.load_model("llama-70b/", device="cuda:0")
     print(weights.receipt)
+
+    with straightway.Checkpointer("runs/llama", keep_last=3) as checkpointer:
+        checkpointer.save(step, {"model": model, "optimizer": optimizer})
 
 ``load_file``, ``save_file`` and ``safe_open`` are those of safetensors; ``straightway.torch`` and
 ``straightway.numpy`` stand in for ``safetensors.torch`` and ``safetensors.numpy``. Tensors are
@@ -16,6 +19,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ._checkpointer import Checkpointer, Progress, Restored, Saved
 from ._handle import Slice, safe_open
 from ._straightway import Model, Receipt, Tensor, __version__, doctor
 from ._straightway import copy as _copy
@@ -23,8 +27,12 @@ from ._weights import Cut, Stream, Weights, load, stream
 from . import _saving
 
 __all__ = [
+    "Checkpointer",
     "Model",
+    "Progress",
     "Receipt",
+    "Restored",
+    "Saved",
     "Slice",
     "Stream",
     "Tensor",

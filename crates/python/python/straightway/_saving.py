@@ -41,7 +41,7 @@ def save_file(
     """Saves tensors of any library to a safetensors file."""
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     for device in {d[5] for d in described if d[5] != "host:"}:
-        _synchronize(device)
+        synchronize(device)
     return save(described, filename, dict(metadata or {}))
 
 
@@ -88,6 +88,31 @@ def _describe_array(name: str, array: Any, address: int, device: str) -> Describ
     return name, dtype, list(array.shape), address if array.nbytes else 0, array.nbytes, device, array
 
 
+def torch_name(dtype: str) -> str:
+    """What PyTorch calls a type of a safetensors file."""
+    for theirs, ours in _FROM_TORCH.items():
+        if ours == dtype:
+            return theirs
+    raise ValueError(f"PyTorch has no {dtype}")
+
+
+def empty_like(tensor: Any, dtype: str) -> Any:
+    """A new tensor of the same library, device and shape, of a type that a safetensors file has a name for."""
+    theirs = torch_name(dtype)
+    if hasattr(tensor, "data_ptr"):
+        import torch
+
+        return torch.empty(tensor.shape, dtype=getattr(torch, theirs), device=tensor.device)
+    import numpy
+
+    return numpy.empty(tensor.shape, dtype=theirs)
+
+
+def is_storable(dtype: str) -> bool:
+    """Whether a safetensors file has a name for what a library calls so."""
+    return dtype in _FROM_TORCH
+
+
 def _dtype(name: str, theirs: str) -> str:
     ours = _FROM_TORCH.get(theirs)
     if ours is None:
@@ -95,7 +120,7 @@ def _dtype(name: str, theirs: str) -> str:
     return ours
 
 
-def _synchronize(device: str) -> None:
+def synchronize(device: str) -> None:
     """Waits for what is still computing the tensors."""
     import sys
 

@@ -88,7 +88,8 @@ impl Context {
         code.error(self.api(), operation, self.device())
     }
 
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    /// Whether both are one.
+    pub fn is_same(&self, other: &Self) -> bool {
         self.0.raw == other.0.raw
     }
 }

@@ -1,8 +1,4 @@
-"""What ``safetensors.torch`` has, by the straightest way: change the import, and nothing else.
-
-``load_file`` and ``save_file`` take the same arguments and give the same tensors; what comes back
-has a ``receipt`` as well.
-"""
+"""What ``safetensors.torch`` has."""
 
 from __future__ import annotations
 
@@ -11,10 +7,10 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from . import load_file as _load_file
-from . import save_file as _save_file
-from ._straightway import Receipt
-from ._weights import Weights
+from .. import load_file as _load_file
+from .. import save_file as _save_file
+from .._straightway import Receipt
+from .._weights import Weights
 
 __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
 

@@ -1,0 +1,78 @@
+//! `straightway checkpoint`: checkpoints listed, checked, compared, removed, exported, restored and tried.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Subcommand;
+use straightway_core::Result;
+use straightway_pipeline::checkpoint::{Checkpoint, Store};
+
+mod bench;
+mod diff;
+mod export;
+mod ls;
+mod prune;
+mod restore;
+mod tag;
+mod verify;
+
+use super::output::print;
+
+/// List, check, compare, prune, export, restore and try out checkpoints.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Ls(ls::Args),
+    Verify(verify::Args),
+    Diff(diff::Args),
+    Prune(prune::Args),
+    Tag(tag::Args),
+    Export(export::Args),
+    Restore(restore::Args),
+    Bench(bench::Args),
+}
+
+/// Does what was asked for.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.what {
+        What::Ls(args) => ls::run(args),
+        What::Verify(args) => verify::run(args),
+        What::Diff(args) => diff::run(args),
+        What::Prune(args) => prune::run(args),
+        What::Tag(args) => tag::run(args),
+        What::Export(args) => export::run(args),
+        What::Restore(args) => restore::run(args),
+        What::Bench(args) => bench::run(args),
+    }
+}
+
+/// Writes lines to stdout.
+fn print_lines(lines: &[String]) -> anyhow::Result<()> {
+    print(&(lines.join("\n") + "\n"))
+}
+
+/// A folder of checkpoints, and one of its steps.
+#[derive(Clone, Debug, clap::Args)]
+struct Chosen {
+    /// The folder of checkpoints.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+
+    /// Which step [default: the latest].
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+}
+
+impl Chosen {
+    fn open(&self) -> Result<Checkpoint> {
+        let store = Store::open(&self.folder)?;
+        match self.step {
+            Some(step) => store.checkpoint(step),
+            None => store.open_latest(),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `straightway checkpoint bench`: how fast checkpoints are here.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use straightway_core::{Bytes, Place, Rate, Seconds};
+use straightway_pipeline::checkpoint::{Codec, Options, Round, Trial};
+use straightway_report::{Cell, Column, Page, Table, Unit};
+
+use crate::command::{chosen::device, output::Output, tuning::Tuning};
+
+/// How chunks are compressed.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum CodecChoice {
+    /// Not at all.
+    #[default]
+    Raw,
+    /// By Zstandard.
+    Zstd,
+    /// By LZ4.
+    Lz4,
+}
+
+/// Save and restore a state of a given size, round by round, as MLPerf Storage does it.
+///
+/// Ranks are threads, each with a saver and lanes of its own. Saves are synced; before each cold restore the
+/// page cache lets go of the files. What counts is the slowest rank.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A folder on the file system that is meant; everything made in it is removed again.
+    #[arg(value_name = "FOLDER", default_value = ".")]
+    folder: PathBuf,
+
+    /// How large the state of all ranks together is.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    size: Bytes,
+
+    /// How many ranks.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    ranks: u32,
+
+    /// How often it is saved and restored.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: u32,
+
+    /// Whose memory the state is in: `host` or `cuda:0`.
+    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
+    device: Place,
+
+    /// How chunks are compressed.
+    #[arg(long, value_enum, default_value_t)]
+    codec: CodecChoice,
+
+    /// How many parity files are made.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    parity: usize,
+
+    #[command(flatten)]
+    output: Output,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let trial = Trial {
+        ranks: args.ranks,
+        bytes: args.size.0,
+        rounds: args.rounds,
+        place: args.device,
+        options: Options {
+            codec: match args.codec {
+                CodecChoice::Raw => Codec::Raw,
+                CodecChoice::Zstd => Codec::Zstd,
+                CodecChoice::Lz4 => Codec::Lz4,
+            },
+            parity: args.parity,
+            ..Options::default()
+        },
+        settings: args.tuning.settings(&args.folder)?,
+    };
+    let style = ProgressStyle::with_template("{bar:32} round {pos} of {len}")
+        .expect("the template is a constant");
+    let bar = ProgressBar::new(args.rounds.into()).with_style(style);
+    let rounds = trial.run(&args.folder, |_| bar.inc(1))?;
+    bar.finish_and_clear();
+    let json = json!({
+        "bytes": args.size.0,
+        "ranks": args.ranks,
+        "device": args.device.to_string(),
+        "rounds": rounds,
+    });
+    args.output.write(&page(args, &rounds), &json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(args: &Args, rounds: &[Round]) -> Page {
+    let columns = [
+        Column::new("round", Unit::Count),
+        Column::new("stopped", Unit::Seconds),
+        Column::new("durable", Unit::Seconds),
+        Column::new("write", Unit::Rate),
+        Column::new("restore cold", Unit::Rate),
+        Column::new("restore warm", Unit::Rate),
+    ];
+    let mut table = Table::new("", columns);
+    let rate = |seconds: f64| Rate(args.size.0 as f64 / seconds.max(1e-9));
+    for (number, round) in (1_u32..).zip(rounds) {
+        table.push([
+            Cell::from(number),
+            Seconds(round.stop_s).into(),
+            Seconds(round.durable_s).into(),
+            rate(round.durable_s).into(),
+            rate(round.restore_cold_s).into(),
+            rate(round.restore_warm_s).into(),
+        ]);
+    }
+    let title = format!(
+        "{} from {} ranks on {}, the slowest rank's times",
+        args.size, args.ranks, args.device
+    );
+    Page::new(title).section("", [table.into()])
+}

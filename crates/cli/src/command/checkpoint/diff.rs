@@ -1,0 +1,73 @@
+//! `straightway checkpoint diff`: what changed from one step to another.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use serde_json::json;
+use straightway_pipeline::checkpoint::{Change, Restorer, Store};
+
+use super::print_lines;
+use crate::command::{output::print, tuning::Tuning};
+
+/// Compare two steps, tensor by tensor.
+///
+/// The answer is whether they are the same: yes (0) or no (1).
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The folder of checkpoints.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+
+    /// The first step.
+    #[arg(value_name = "BEFORE")]
+    before: u64,
+
+    /// The second step.
+    #[arg(value_name = "AFTER")]
+    after: u64,
+
+    /// Write the result as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let store = Store::open(&args.folder)?;
+    let restorer = Restorer::new(args.tuning.settings(&args.folder)?)?;
+    let (before, after) = (
+        store.checkpoint(args.before)?,
+        store.checkpoint(args.after)?,
+    );
+    let difference = restorer.diff(&before, &after)?;
+    let is_same = difference.changes.is_empty();
+    if args.json {
+        let change = |(name, change): &(String, Change)| match change {
+            Change::Added => json!({ "tensor": name, "change": "added" }),
+            Change::Removed => json!({ "tensor": name, "change": "removed" }),
+            Change::Reshaped(before, after) => {
+                json!({ "tensor": name, "change": "reshaped", "before": before, "after": after })
+            }
+            Change::Bytes { different, of } => {
+                json!({ "tensor": name, "change": "bytes", "different_bytes": different, "bytes": of })
+            }
+        };
+        let changes: Vec<_> = difference.changes.iter().map(change).collect();
+        let json = json!({ "is_same": is_same, "same": difference.same, "changes": changes });
+        print(&format!("{json:#}\n"))?;
+    } else {
+        let line = |(name, change): &(String, Change)| match change {
+            Change::Added => format!("+ {name}"),
+            Change::Removed => format!("- {name}"),
+            Change::Reshaped(before, after) => format!("! {name}: {before} became {after}"),
+            Change::Bytes { different, of } => {
+                format!("~ {name}: {different} of {of} bytes differ")
+            }
+        };
+        let mut lines: Vec<_> = difference.changes.iter().map(line).collect();
+        lines.push(format!("{} tensors are the same", difference.same));
+        print_lines(&lines)?;
+    }
+    Ok(ExitCode::from(u8::from(!is_same)))
+}

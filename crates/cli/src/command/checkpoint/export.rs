@@ -1,0 +1,74 @@
+//! `straightway checkpoint export`: a checkpoint as a plain model.
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+use serde_json::json;
+use straightway_core::Bytes;
+use straightway_io::Executor;
+use straightway_pipeline::{
+    checkpoint::{EXPORT_BYTES, Restorer},
+    weights::Saver,
+};
+
+use super::{Chosen, print_lines};
+use crate::command::{output::print, tuning::Tuning, watch::Watch};
+
+/// Write a checkpoint as plain safetensors files, as Hugging Face has them.
+///
+/// Every tensor is whole, however many ranks saved it. What is no tensor is left out.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    chosen: Chosen,
+
+    /// Where to: a folder that is new or empty.
+    #[arg(value_name = "TARGET")]
+    target: PathBuf,
+
+    /// The largest file.
+    #[arg(long, value_name = "SIZE", default_value_t = Bytes(EXPORT_BYTES))]
+    shard_size: Bytes,
+
+    /// Write the result as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let checkpoint = args.chosen.open()?;
+    let settings = args.tuning.settings(&args.chosen.folder)?;
+    let mut saver = Saver::new(Arc::new(Executor::new(settings.clone())?));
+    let restorer = Restorer::new(settings)?;
+    saver.progress = Arc::clone(restorer.progress());
+    let watch = Watch::begin(
+        restorer.progress(),
+        checkpoint.manifest().bytes().saturating_mul(2),
+    );
+    let exported = restorer.export(&checkpoint, &saver, &args.target, args.shard_size.0)?;
+    drop(watch);
+    if args.json {
+        let json = json!({
+            "files": exported.files,
+            "tensors": exported.tensors,
+            "bytes": exported.bytes,
+            "left_out": exported.left_out,
+        });
+        print(&format!("{json:#}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut lines = vec![format!(
+        "{} tensors, {}, in {} files",
+        exported.tensors,
+        Bytes(exported.bytes),
+        exported.files.len()
+    )];
+    if !exported.left_out.is_empty() {
+        let names = exported.left_out.join(", ");
+        lines.push(format!("left out, being no tensors: {names}"));
+    }
+    print_lines(&lines)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,88 @@
+//! `straightway checkpoint ls`: which steps there are.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use serde_json::json;
+use straightway_core::Bytes;
+use straightway_pipeline::checkpoint::Store;
+use straightway_report::{Cell, Column, Page, Table, Unit};
+
+use crate::command::output::Output;
+
+/// List the complete checkpoints of a folder.
+///
+/// A save under way, or one that crashed, is not listed. A step whose manifest is damaged is, with what is wrong.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The folder of checkpoints.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let store = Store::open(&args.folder)?;
+    let columns = [
+        Column::new("step", Unit::Count),
+        Column::new("ranks", Unit::Count),
+        Column::new("tensors", Unit::Count),
+        Column::new("size", Unit::Bytes),
+        Column::new("written", Unit::Bytes),
+        Column::new("parity", Unit::Count),
+        Column::text("refers to"),
+        Column::text("tags"),
+    ];
+    let mut table = Table::new("", columns);
+    let mut list = Vec::new();
+    let mut code = ExitCode::SUCCESS;
+    for step in store.steps()? {
+        let manifest = match store.manifest(step) {
+            Ok(manifest) => manifest,
+            Err(error) => {
+                code = ExitCode::from(1);
+                list.push(json!({ "step": step, "error": error.to_string() }));
+                let blank = || Cell::from("");
+                table.push([
+                    Cell::from(step),
+                    blank(),
+                    blank(),
+                    blank(),
+                    blank(),
+                    blank(),
+                    error.to_string().into(),
+                    blank(),
+                ]);
+                continue;
+            }
+        };
+        let tags = store.tags(step)?;
+        let referenced = manifest.referenced();
+        let words: Vec<_> = referenced.iter().map(u64::to_string).collect();
+        table.push([
+            Cell::from(step),
+            manifest.world.into(),
+            manifest.tensors.len().into(),
+            Bytes(manifest.bytes()).into(),
+            Bytes(manifest.written_bytes()).into(),
+            manifest.parity.len().into(),
+            words.join(", ").into(),
+            tags.join(", ").into(),
+        ]);
+        list.push(json!({
+            "step": step,
+            "world": manifest.world,
+            "run": manifest.run,
+            "tensors": manifest.tensors.len(),
+            "bytes": manifest.bytes(),
+            "written_bytes": manifest.written_bytes(),
+            "parity": manifest.parity.len(),
+            "refers_to": referenced,
+            "tags": tags,
+        }));
+    }
+    let page = Page::new(store.folder().display().to_string()).section("", [table.into()]);
+    args.output.write(&page, &json!({ "steps": list }))?;
+    Ok(code)
+}

@@ -1,0 +1,73 @@
+//! `straightway checkpoint restore`: a checkpoint into memory, as a job that resumes would.
+
+use std::{process::ExitCode, time::Instant};
+
+use serde_json::json;
+use straightway_core::{Bytes, Place, Rate, Seconds};
+use straightway_pipeline::checkpoint::Restorer;
+
+use super::{Chosen, print_lines};
+use crate::command::{chosen::device, output::print, tuning::Tuning, watch::Watch};
+
+/// Restore a checkpoint into memory, checked, and say how long that took.
+///
+/// The memory is let go again: this is what a job that resumes would wait for.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    chosen: Chosen,
+
+    /// Whose memory: `host` or `cuda:0`.
+    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
+    device: Place,
+
+    /// Write the result as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let checkpoint = args.chosen.open()?;
+    let restorer = Restorer::new(args.tuning.settings(&args.chosen.folder)?)?;
+    let manifest = checkpoint.manifest();
+    let tensors: Vec<_> = manifest.tensors.iter().collect();
+    let watch = Watch::begin(restorer.progress(), manifest.bytes());
+    let start = Instant::now();
+    let gathered = restorer.gather(&checkpoint, &tensors, args.device)?;
+    let seconds = start.elapsed().as_secs_f64();
+    drop(watch);
+    let fetched = &gathered.fetched;
+    let rate = Rate(fetched.bytes as f64 / seconds.max(1e-9));
+    if args.json {
+        let json = json!({
+            "step": manifest.step,
+            "device": args.device.to_string(),
+            "tensors": tensors.len(),
+            "bytes": fetched.bytes,
+            "read_bytes": fetched.read_bytes,
+            "chunks": fetched.chunks,
+            "rebuilt": fetched.rebuilt,
+            "seconds": seconds,
+            "rate_bytes_per_s": rate.0,
+        });
+        print(&format!("{json:#}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rebuilt = fetched.rebuilt.iter();
+    let mut lines: Vec<_> = rebuilt
+        .map(|why| format!("rebuilt from parity: {why}"))
+        .collect();
+    lines.push(format!(
+        "step {} to {}: {} tensors, {}, checked, in {}: {rate}",
+        manifest.step,
+        args.device,
+        tensors.len(),
+        Bytes(fetched.bytes),
+        Seconds(seconds)
+    ));
+    print_lines(&lines)?;
+    Ok(ExitCode::SUCCESS)
+}

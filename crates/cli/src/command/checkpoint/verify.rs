@@ -1,0 +1,59 @@
+//! `straightway checkpoint verify`: whether a step is what it was.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use straightway_core::Bytes;
+use straightway_pipeline::checkpoint::Restorer;
+
+use super::{Chosen, print_lines};
+use crate::command::{output::print, tuning::Tuning, watch::Watch};
+
+/// Read all of a checkpoint and check every byte of it.
+///
+/// The answer is yes (0) or no (1). What is damaged is named, and whether parity can mend it is said.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    chosen: Chosen,
+
+    /// Write the result as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let checkpoint = args.chosen.open()?;
+    let restorer = Restorer::new(args.tuning.settings(&args.chosen.folder)?)?;
+    let manifest = checkpoint.manifest();
+    let images = manifest.image_bytes();
+    let watch = Watch::begin(restorer.progress(), images);
+    let verdict = restorer.verify(&checkpoint)?;
+    drop(watch);
+    let is_whole = verdict.damage.is_empty();
+    if args.json {
+        let json = json!({
+            "step": manifest.step,
+            "is_whole": is_whole,
+            "is_mendable": is_whole || verdict.is_mendable,
+            "bytes": images,
+            "read_bytes": verdict.fetched.read_bytes,
+            "chunks": verdict.fetched.chunks,
+            "damage": verdict.damage,
+        });
+        print(&format!("{json:#}\n"))?;
+    } else {
+        let step = manifest.step;
+        let mut lines = verdict.damage;
+        lines.push(match (is_whole, verdict.is_mendable) {
+            (true, _) => format!("step {step} is whole: {} checked", Bytes(images)),
+            (false, true) => format!("step {step} is damaged; its parity mends that"),
+            (false, false) => format!("step {step} is damaged"),
+        });
+        print_lines(&lines)?;
+    }
+    Ok(ExitCode::from(u8::from(!is_whole)))
+}

@@ -1,0 +1,190 @@
+//! `checkpoint` on small folders: what each subcommand says, and its exit code.
+
+use std::{fs, os::unix::fs::FileExt, sync::Arc};
+
+use serde_json::Value;
+use straightway_io::{Executor, Settings};
+use straightway_pipeline::{
+    checkpoint::{Options, Rank, Saver, Source, Store, fresh_run},
+    weights::{Dtype, Shape},
+};
+
+use crate::yard::{Ran, Yard, noise};
+
+/// A folder `run` with steps 10, 20 and 30, of which the last two hold the same.
+fn checkpoints(yard: &Yard) {
+    let store = Store::create(&yard.path("run")).unwrap();
+    let executor = Arc::new(Executor::new(Settings::default()).unwrap());
+    let alone = Rank { rank: 0, world: 1 };
+    let options = Options {
+        incremental: true,
+        ..Options::default()
+    };
+    let mut saver = Saver::new(store, alone, &fresh_run(), executor, options).unwrap();
+    for (step, seed) in [(10, 1), (20, 2), (30, 2)] {
+        let weight = noise(64 << 10, seed);
+        let shape = Shape::from(&[64_u64, 1024][..]);
+        let state = [
+            Source::whole("weight", Dtype::U8, shape, &weight),
+            Source::opaque("rng", b"42"),
+        ];
+        saver.save(step, &state, "{\"loss\":1.5}").unwrap();
+        saver.wait().unwrap();
+    }
+}
+
+fn run(yard: &Yard, line: &str) -> Ran {
+    yard.run(line.split(' '))
+}
+
+fn json(yard: &Yard, line: &str, code: i32) -> Value {
+    let ran = run(yard, line);
+    assert_eq!(ran.code, Some(code), "{}", ran.err);
+    serde_json::from_str(&ran.out).unwrap()
+}
+
+#[test]
+fn the_steps_of_a_folder_are_listed_and_nothing_that_is_half_done() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    fs::create_dir(yard.path("run/.step-40.dead-1")).unwrap();
+    fs::create_dir(yard.path("run/step-50")).unwrap();
+    let list = json(&yard, "checkpoint ls run --json", 0);
+    let steps = list["steps"].as_array().unwrap();
+    let numbers: Vec<_> = steps.iter().map(|s| s["step"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [10, 20, 30]);
+    assert_eq!(steps[2]["written_bytes"], 0);
+    assert_eq!(steps[2]["refers_to"], serde_json::json!([20]));
+    let ran = run(&yard, "checkpoint ls run");
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.out.contains("64 KiB"), "{}", ran.out);
+    fs::write(yard.path("run/step-20/manifest.json"), "{}").unwrap();
+    let list = json(&yard, "checkpoint ls run --json", 1);
+    assert!(
+        list["steps"][1]["error"]
+            .as_str()
+            .unwrap()
+            .contains("too short"),
+        "{list}"
+    );
+}
+
+#[test]
+fn a_whole_step_is_verified_with_yes_and_a_damaged_one_with_no_and_its_name() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    let ran = run(&yard, "checkpoint verify run --step 10");
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.starts_with("step 10 is whole: "), "{}", ran.out);
+    let shard = yard.path("run/step-10/rank-00000-of-00001.safetensors");
+    let file = fs::OpenOptions::new().write(true).open(shard).unwrap();
+    file.write_all_at(b"?", 5000).unwrap();
+    let ran = run(&yard, "checkpoint verify run --step 10");
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.out
+            .contains("chunk 0 of run/step-10/rank-00000-of-00001.safetensors"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.ends_with("step 10 is damaged\n"), "{}", ran.out);
+    let said = json(&yard, "checkpoint verify run --step 10 --json", 1);
+    assert_eq!(
+        (&said["is_whole"], &said["is_mendable"]),
+        (&false.into(), &false.into())
+    );
+    let ran = run(&yard, "checkpoint restore run --step 10");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("its checksum is"), "{}", ran.err);
+}
+
+#[test]
+fn two_steps_are_compared() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    let ran = run(&yard, "checkpoint diff run 10 20");
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    assert!(ran.out.starts_with("~ weight: "), "{}", ran.out);
+    assert!(ran.out.ends_with("1 tensors are the same\n"), "{}", ran.out);
+    let said = json(&yard, "checkpoint diff run 20 30 --json", 0);
+    assert_eq!((&said["is_same"], &said["same"]), (&true.into(), &2.into()));
+}
+
+#[test]
+fn pruning_keeps_the_last_the_tagged_and_what_those_refer_to() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    fs::create_dir(yard.path("run/.step-40.dead-1")).unwrap();
+    assert_eq!(run(&yard, "checkpoint tag run 10 best").code, Some(0));
+    let ran = run(&yard, "checkpoint prune run --keep 1 --dry-run");
+    assert_eq!(ran.out, "3 steps stay\n");
+    assert_eq!(
+        run(&yard, "checkpoint tag run 10 best --remove").code,
+        Some(0)
+    );
+    let ran = run(&yard, "checkpoint prune run --keep 1");
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(
+        ran.out,
+        "removed step 10\nswept .step-40.dead-1\n2 steps stay\n"
+    );
+    assert!(!yard.path("run/step-10").exists());
+    assert_eq!(run(&yard, "checkpoint verify run").code, Some(0));
+    assert_eq!(run(&yard, "checkpoint prune run --keep 0").code, Some(2));
+}
+
+#[test]
+fn a_step_is_exported_as_a_model_and_restored_into_memory() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    let ran = run(&yard, "checkpoint export run model");
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(
+        ran.out,
+        "1 tensors, 64 KiB, in 1 files\nleft out, being no tensors: rng\n"
+    );
+    assert_eq!(run(&yard, "load model --verify").code, Some(0));
+    assert_eq!(run(&yard, "checkpoint export run model").code, Some(2));
+    let said = json(&yard, "checkpoint restore run --json", 0);
+    assert_eq!(
+        (&said["step"], &said["bytes"]),
+        (&30.into(), &65_538.into())
+    );
+}
+
+#[test]
+fn a_trial_saves_and_restores_and_leaves_nothing_behind() {
+    let yard = Yard::new();
+    let line = "checkpoint bench . --size 3MiB --ranks 3 --rounds 2 --parity 1 --codec lz4 --json";
+    let said = json(&yard, line, 0);
+    let rounds = said["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 2);
+    assert!(
+        rounds
+            .iter()
+            .all(|r| r["durable_s"].as_f64().unwrap() > 0.0)
+    );
+    assert_eq!(fs::read_dir(yard.root()).unwrap().count(), 0);
+    assert_eq!(run(&yard, "checkpoint bench . --ranks 0").code, Some(2));
+}
+
+#[test]
+fn what_is_not_there_is_an_error_with_a_hint() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    let ran = run(&yard, "checkpoint restore run --step 11");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("its 3 steps are 10 to 30"), "{}", ran.err);
+    assert!(
+        ran.err.contains("hint: `straightway checkpoint ls`"),
+        "{}",
+        ran.err
+    );
+    yard.folder("empty");
+    let ran = run(&yard, "checkpoint verify empty");
+    assert!(
+        ran.err.contains("no complete checkpoint is in it"),
+        "{}",
+        ran.err
+    );
+}

@@ -1,0 +1,59 @@
+//! Checkpoints: the state of a job saved while it goes on, and restored to the byte, by any number
+//! of ranks.
+//!
+//! The way of a save: [`Source`]s (parts of tensors, and where their bytes are) become the image of a
+//! shard, which is a safetensors file as it will be; a snapshot fills it, and the job goes on. Lanes then write
+//! it, the rank's [`Part`] says what is in it, and the parts of all ranks together become a [`Manifest`]
+//! and, by one rename, a step. The way of a restore: [`Wanted`] rectangles become chunks that hold some of
+//! their bytes; each is read, checked, and only then copied to where it goes.
+//!
+//! `docs/checkpoint.md` has the format and what it promises.
+
+mod codec;
+mod commit;
+mod diff;
+mod export;
+mod fetch;
+mod image;
+mod lock;
+mod manifest;
+mod name;
+mod opened;
+mod parity;
+mod part;
+mod restorer;
+mod retention;
+mod ring;
+mod saver;
+mod scatter;
+mod seal;
+mod shard;
+mod snapshot;
+mod source;
+mod store;
+mod streams;
+mod sum;
+mod trial;
+mod verify;
+
+pub use codec::Codec;
+pub use diff::{Change, Difference};
+pub use export::{EXPORT_BYTES, Exported, Gathered};
+pub use fetch::Fetched;
+pub use manifest::{
+    CHUNK_BYTES, MANIFEST_BYTES_MAX, Manifest, PARITY_MAX, ParityRecord, RANKS_MAX, Saved,
+    SavedPart, ShardRecord, Stored, VERSION,
+};
+pub use name::{Attempt, STEP_MAX};
+pub use opened::Checkpoint;
+pub use part::Part;
+pub use restorer::Restorer;
+pub use retention::{Pruned, Retention};
+pub use saver::{Busy, Committed, Options, Saver, fresh_run};
+pub use scatter::Wanted;
+pub use shard::Rank;
+pub use source::Source;
+pub use store::Store;
+pub use sum::{Digest, Sum};
+pub use trial::{Round, Trial};
+pub use verify::Verdict;

@@ -1,0 +1,101 @@
+//! How the bytes of a chunk are stored: as they are, or compressed.
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Error, Kind, Result};
+
+/// What was done to a chunk before it was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Codec {
+    /// Nothing.
+    #[default]
+    Raw,
+    /// Zstandard, one frame.
+    Zstd,
+    /// LZ4, one block without a header.
+    Lz4,
+}
+
+/// The level of Zstandard: its fastest positive one. Weights shrink by what their exponents share,
+/// and higher levels find no more of that.
+const ZSTD_LEVEL: i32 = 1;
+
+/// What compression has to gain: less is not worth unpacking it.
+const GAIN_BYTES_MIN: usize = 4096;
+
+impl Codec {
+    /// The chunk compressed; `None` where that gains less than a page, so that it is stored raw.
+    pub(crate) fn shrink(self, chunk: &[u8]) -> Option<Vec<u8>> {
+        let room = chunk
+            .len()
+            .checked_sub(GAIN_BYTES_MIN)
+            .filter(|room| *room > 0)?;
+        let mut small = match self {
+            Self::Raw => return None,
+            Self::Zstd => vec![0; room],
+            // It wants room for the worst case, even where that does not come.
+            Self::Lz4 => vec![0; lz4_flex::block::get_maximum_output_size(chunk.len())],
+        };
+        let bytes = match self {
+            Self::Raw => return None,
+            Self::Zstd => zstd::bulk::compress_to_buffer(chunk, &mut small, ZSTD_LEVEL).ok()?,
+            Self::Lz4 => lz4_flex::block::compress_into(chunk, &mut small).ok()?,
+        };
+        if bytes > room {
+            return None;
+        }
+        small.truncate(bytes);
+        Some(small)
+    }
+
+    /// Brings a chunk back into `chunk`, which is as long as it was. Errors call it `name`.
+    pub(crate) fn restore(self, name: &str, stored: &[u8], chunk: &mut [u8]) -> Result<()> {
+        let made = match self {
+            Self::Raw if stored.len() == chunk.len() => {
+                chunk.copy_from_slice(stored);
+                Ok(chunk.len())
+            }
+            Self::Raw => Ok(stored.len()),
+            Self::Zstd => {
+                zstd::bulk::decompress_to_buffer(stored, chunk).map_err(|e| e.to_string())
+            }
+            Self::Lz4 => lz4_flex::block::decompress_into(stored, chunk).map_err(|e| e.to_string()),
+        };
+        let why = match made {
+            Ok(bytes) if bytes == chunk.len() => return Ok(()),
+            Ok(bytes) => format!("it unpacks to {bytes} bytes, and {} are meant", chunk.len()),
+            Err(why) => format!("it does not unpack: {why}"),
+        };
+        Err(Error::new(Kind::Corrupt, "read", name, why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_comes_back_and_one_that_does_not_shrink_is_left_alone() {
+        let even: Vec<u8> = (0..100_u8).flat_map(|i| [i; 1000]).collect();
+        let mut noise = even.clone();
+        let mut state = 1_u64;
+        for byte in &mut noise {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            *byte = state.to_be_bytes()[0];
+        }
+        for codec in [Codec::Zstd, Codec::Lz4] {
+            let small = codec.shrink(&even).unwrap();
+            assert!(small.len() < even.len() / 10);
+            let mut back = vec![0; even.len()];
+            codec.restore("c", &small, &mut back).unwrap();
+            assert!(back == even);
+            assert!(codec.restore("c", &small[1..], &mut back).is_err());
+            let mut longer = vec![0; even.len() + 1];
+            assert!(codec.restore("c", &small, &mut longer).is_err());
+            assert_eq!(codec.shrink(&noise), None);
+            assert_eq!(codec.shrink(&[]), None);
+        }
+    }
+}

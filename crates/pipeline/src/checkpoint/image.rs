@@ -1,0 +1,140 @@
+//! The shard of a rank before there is one: a safetensors file as it will be, byte for byte.
+
+use std::{collections::BTreeMap, path::Path};
+
+use straightway_core::{Error, Extent, Kind, Result};
+
+use hashbrown::HashMap;
+
+use super::{
+    manifest::{Saved, SavedPart, check_tensor},
+    source::Source,
+};
+use crate::weights::{Entry, Holding, Outline, quoted};
+
+/// What the image of a shard will look like.
+#[derive(Debug)]
+pub(crate) struct Image {
+    outline: Outline,
+    /// What is in it, by name; all parts are in shard 0.
+    pub(crate) tensors: Vec<Saved>,
+}
+
+impl Image {
+    /// Lays out the image of `sources`. Errors call the file `path`.
+    pub(crate) fn new(path: &Path, sources: &[Source<'_>]) -> Result<Self> {
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        for source in sources {
+            *counts.entry(source.name).or_default() += 1;
+        }
+        let key = |source: &Source<'_>| {
+            if counts[source.name] == 1 {
+                return source.name.to_owned();
+            }
+            let start: Vec<_> = source
+                .rectangle
+                .offsets()
+                .iter()
+                .map(u64::to_string)
+                .collect();
+            format!("{}@{}", source.name, start.join(","))
+        };
+        let keys: Vec<_> = sources.iter().map(key).collect();
+        let mut entries = Vec::with_capacity(sources.len());
+        for (source, key) in sources.iter().zip(&keys) {
+            entries.push(Entry {
+                name: key,
+                dtype: source.dtype,
+                shape: source.rectangle.lengths(),
+                bytes: source.bytes()?,
+            });
+        }
+        let outline = Outline::new(path, &entries, &BTreeMap::new())?;
+        let tensors = gather(sources, &outline)?;
+        Ok(Self { outline, tensors })
+    }
+
+    /// How long it is.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.outline.bytes
+    }
+
+    /// Where each source goes that is on a GPU, in the order of the image: its number, and where.
+    pub(crate) fn on_devices<'a>(
+        &'a self,
+        sources: &'a [Source<'_>],
+    ) -> impl Iterator<Item = (usize, Extent)> + 'a {
+        let is_there = |(number, extent): &(usize, Extent)| {
+            let memory = &sources[*number].memory;
+            matches!(memory, Holding::Device(_)) && !extent.is_empty()
+        };
+        self.outline.places.iter().copied().filter(is_there)
+    }
+
+    /// Fills `chunk`, which is the image from `offset` on, with what is in host memory. Answers
+    /// whether that was all of it.
+    pub(crate) fn fill(&self, sources: &[Source<'_>], offset: u64, chunk: &mut [u8]) -> bool {
+        let window = Extent::new(offset, chunk.len() as u64);
+        let header = &self.outline.header;
+        copy_shared(window, chunk, Extent::new(0, header.len() as u64), header);
+        let mut is_all = true;
+        for (number, extent) in self.outline.within(window) {
+            match &sources[number].memory {
+                Holding::Host(bytes) => copy_shared(window, chunk, extent, bytes),
+                Holding::Device(_) => is_all = false,
+            }
+        }
+        is_all
+    }
+}
+
+/// Copies what `window`, held by `chunk`, and `extent`, held by `bytes`, share.
+fn copy_shared(window: Extent, chunk: &mut [u8], extent: Extent, bytes: &[u8]) {
+    let shared = window.intersection(extent);
+    if shared.is_empty() {
+        return;
+    }
+    let at = |start: u64| usize::try_from(shared.offset - start).expect("it lies inside memory");
+    let len = usize::try_from(shared.bytes).expect("it lies inside memory");
+    let (to, from) = (at(window.offset), at(extent.offset));
+    chunk[to..to + len].copy_from_slice(&bytes[from..from + len]);
+}
+
+/// The tensors, each with all its parts.
+fn gather(sources: &[Source<'_>], outline: &Outline) -> Result<Vec<Saved>> {
+    let mut tensors: Vec<Saved> = Vec::new();
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    for &(number, extent) in &outline.places {
+        let source = &sources[number];
+        let refuse = |why: String| Error::new(Kind::Invalid, "save", quoted(source.name), why);
+        let fresh = tensors.len();
+        let number = *numbers.entry(source.name).or_insert(fresh);
+        if number == fresh {
+            tensors.push(Saved {
+                name: source.name.into(),
+                dtype: source.dtype,
+                shape: source.shape.clone(),
+                opaque: source.opaque,
+                parts: Vec::new(),
+            });
+        }
+        let tensor = &mut tensors[number];
+        if (tensor.dtype, &tensor.shape, tensor.opaque)
+            != (source.dtype, &source.shape, source.opaque)
+        {
+            return Err(refuse(
+                "two parts of it differ in dtype or shape".to_owned(),
+            ));
+        }
+        tensor.parts.push(SavedPart {
+            shard: 0,
+            offset: extent.offset,
+            rectangle: source.rectangle.clone(),
+        });
+    }
+    for tensor in &tensors {
+        check_tensor(tensor)
+            .map_err(|why| Error::new(Kind::Invalid, "save", quoted(&tensor.name), why))?;
+    }
+    Ok(tensors)
+}

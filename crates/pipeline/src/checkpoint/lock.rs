@@ -1,0 +1,79 @@
+//! The lock that a job holds on the folder it saves to: two jobs in one folder would each remove
+//! what the other needs.
+//!
+//! It is the kernel's, on an open file, and so goes when its process does, however that ends.
+
+use std::{
+    fs,
+    io::{Read, Seek, Write},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+use straightway_core::{Error, Kind, Result};
+
+use super::name::LOCK;
+
+/// How often a lock that somebody has is asked for again.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// A lock on a folder, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: fs::File,
+    /// Whether the file system has locks at all.
+    pub(crate) is_held: bool,
+}
+
+impl Lock {
+    /// Takes the lock on `folder` for `run`, within `patience`. An error names who has it.
+    pub(crate) fn take(folder: &Path, run: &str, patience: Duration) -> Result<Self> {
+        let start = Instant::now();
+        loop {
+            match Self::try_take(folder, run) {
+                Err(error) if error.kind() == Kind::Invalid && start.elapsed() < patience => {
+                    std::thread::sleep(RETRY);
+                }
+                taken => return taken,
+            }
+        }
+    }
+
+    fn try_take(folder: &Path, run: &str) -> Result<Self> {
+        let path = folder.join(LOCK);
+        let failed = |e| Error::os("open", path.display(), e);
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(&path).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                // Who it is, for the message above all; a folder that is full still takes the lock.
+                let who = format!("run {run}, process {}\n", std::process::id());
+                let _ = file.set_len(0).and_then(|()| file.rewind());
+                let _ = file.write_all(who.as_bytes());
+                Ok(Self {
+                    _file: file,
+                    is_held: true,
+                })
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let mut who = String::new();
+                let _ = file.take(200).read_to_string(&mut who);
+                let message = format!("another job saves there: {}", who.trim_end());
+                Err(
+                    Error::new(Kind::Invalid, "save to", folder.display(), message)
+                        .with_hint("wait for it to end, or save to another folder"),
+                )
+            }
+            // Some network file systems have none. The commit protects what is there all the same.
+            Err(_) => Ok(Self {
+                _file: file,
+                is_held: false,
+            }),
+        }
+    }
+}

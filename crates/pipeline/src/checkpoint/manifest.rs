@@ -1,0 +1,301 @@
+//! The manifest of a checkpoint: what is where, and what it must be.
+//!
+//! Whoever holds a [`Manifest`] may rely on it: it was sealed whole, every rectangle lies inside its
+//! tensor and every part inside its shard, no two parts of a tensor overlap, every chunk has its
+//! checksum, and no file name leads out of the folder. `docs/checkpoint.md` describes the text.
+
+mod check;
+mod overlap;
+mod wire;
+
+use std::{path::Path, sync::Arc};
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+use straightway_core::{Error, Extent, Kind, Result};
+use straightway_io::File;
+
+use super::{
+    codec::Codec,
+    name::Attempt,
+    seal,
+    sum::{Digest, Sum},
+};
+use crate::weights::{Dtype, Rectangle, Shape};
+
+pub(crate) use check::check_tensor;
+pub(crate) use overlap::covers;
+pub(crate) use wire::{PART_SCHEMA, PartWire};
+
+/// The longest manifest. One of 4 TiB in chunks of 4 MiB has some 60 MiB.
+pub const MANIFEST_BYTES_MAX: u64 = 512 << 20;
+
+/// Ranks that a job may have.
+pub const RANKS_MAX: u32 = 1 << 16;
+
+/// Parity files that a checkpoint may have.
+pub const PARITY_MAX: usize = 64;
+
+/// How long the chunks are that shards are cut into.
+pub const CHUNK_BYTES: u64 = 4 << 20;
+
+/// The version of the format that is written, and the highest that is read.
+pub const VERSION: u32 = 1;
+
+/// What is known of one checkpoint.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// Which step it is.
+    pub step: u64,
+    /// How many ranks saved it.
+    pub world: u32,
+    /// The run that saved it.
+    pub run: String,
+    /// How long chunks are.
+    pub chunk_bytes: u64,
+    /// The step that an incremental save refers to.
+    pub parent: Option<u64>,
+    /// The user's own, as JSON.
+    pub metadata: String,
+    /// Its tensors, by name.
+    pub tensors: Vec<Saved>,
+    /// Its shards.
+    pub shards: Vec<ShardRecord>,
+    /// Its parity files.
+    pub parity: Vec<ParityRecord>,
+    numbers: HashMap<Arc<str>, u32>,
+}
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// What it is called.
+    pub name: Arc<str>,
+    /// What its elements are.
+    pub dtype: Dtype,
+    /// Its shape over all ranks.
+    pub shape: Shape,
+    /// Whether it is not a tensor but somebody's bytes.
+    pub opaque: bool,
+    /// What of it is in which shard.
+    pub parts: Vec<SavedPart>,
+}
+
+/// A rectangle of a tensor, and where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedPart {
+    /// In which shard.
+    pub shard: u32,
+    /// Where in that shard's image.
+    pub offset: u64,
+    /// Which part of the tensor it is.
+    pub rectangle: Rectangle,
+}
+
+/// A rank's shard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardRecord {
+    /// Its file.
+    pub file: String,
+    /// Whose it is.
+    pub rank: u32,
+    /// How long its image is.
+    pub bytes: u64,
+    /// The checksum of each chunk.
+    pub chunks: Vec<Sum>,
+    /// The digest of each chunk, or none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub digests: Vec<Digest>,
+    /// Where each chunk lies; absent where the file is the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<Vec<Stored>>,
+}
+
+/// Where a chunk really lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stored {
+    /// In which step.
+    pub step: u64,
+    /// In which of its files.
+    pub file: String,
+    /// Where in it.
+    pub offset: u64,
+    /// How many bytes there.
+    pub bytes: u64,
+    /// How they were made from the chunk.
+    pub codec: Codec,
+}
+
+/// A parity file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParityRecord {
+    /// Its name.
+    pub file: String,
+    /// The checksum of each chunk.
+    pub chunks: Vec<Sum>,
+}
+
+impl Manifest {
+    /// Reads the manifest at `path`.
+    pub fn read(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        Self::parse(&name, &read_bounded(path)?)
+    }
+
+    /// The manifest that is this text. Errors call it `name`.
+    pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
+        let body = open(name, text, wire::MANIFEST_SCHEMA)?;
+        let wire: wire::ManifestWire = serde_json::from_str(&body)
+            .map_err(|e| Error::new(Kind::Corrupt, "read", name, e.to_string()))?;
+        wire.checked(name)
+    }
+
+    /// Its text.
+    pub fn text(&self) -> String {
+        let wire = wire::ManifestWire::of(self);
+        seal::seal(serde_json::to_string(&wire).expect("names and numbers are always JSON"))
+    }
+
+    /// A manifest of these tensors and shards, which nobody has looked at yet.
+    pub(crate) fn unchecked(
+        attempt: &Attempt,
+        world: u32,
+        chunk_bytes: u64,
+        metadata: String,
+        tensors: Vec<Saved>,
+        shards: Vec<ShardRecord>,
+    ) -> Self {
+        Self {
+            step: attempt.step,
+            world,
+            run: attempt.run.clone(),
+            chunk_bytes,
+            parent: None,
+            metadata,
+            tensors,
+            shards,
+            parity: Vec::new(),
+            numbers: HashMap::new(),
+        }
+    }
+
+    /// The tensor with this name.
+    pub fn tensor(&self, name: &str) -> Option<&Saved> {
+        let number = self.numbers.get(name)?;
+        Some(&self.tensors[*number as usize])
+    }
+
+    /// How many bytes its tensors have.
+    pub fn bytes(&self) -> u64 {
+        let bytes = self.tensors.iter().map(Saved::bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Other steps that its chunks lie in, in order.
+    pub fn referenced(&self) -> Vec<u64> {
+        let stored = self.shards.iter().filter_map(|s| s.stored.as_ref());
+        let steps = stored.flatten().map(|s| s.step);
+        let mut steps: Vec<_> = steps.filter(|step| *step != self.step).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        steps
+    }
+
+    /// How long the file of one of its shards is.
+    pub(crate) fn file_bytes(&self, shard: &ShardRecord) -> u64 {
+        let Some(stored) = &shard.stored else {
+            return shard.bytes;
+        };
+        let own = stored
+            .iter()
+            .filter(|s| s.step == self.step && s.file == shard.file);
+        own.map(|s| s.offset + s.bytes).max().unwrap_or(0)
+    }
+
+    /// How many bytes of shards were written for this step: less than its image where it refers to
+    /// others or is compressed.
+    pub fn written_bytes(&self) -> u64 {
+        let own = |shard: &ShardRecord| match &shard.stored {
+            None => shard.bytes,
+            Some(stored) => {
+                let own = stored.iter().filter(|s| s.step == self.step);
+                own.map(|s| s.bytes).fold(0, u64::saturating_add)
+            }
+        };
+        self.shards.iter().map(own).fold(0, u64::saturating_add)
+    }
+
+    /// How long its shards would be if each were whole in its own file.
+    pub fn image_bytes(&self) -> u64 {
+        let bytes = self.shards.iter().map(|shard| shard.bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+}
+
+impl Saved {
+    /// How many bytes all of it has.
+    pub fn bytes(&self) -> u64 {
+        self.shape
+            .elements()
+            .map_or(0, |n| n * self.dtype.bits() / 8)
+    }
+}
+
+impl ShardRecord {
+    /// Which bytes of the image chunk `number` has.
+    pub fn extent(&self, number: usize, chunk_bytes: u64) -> Extent {
+        let start = number as u64 * chunk_bytes;
+        Extent::between(start, self.bytes.min(start + chunk_bytes))
+    }
+
+    /// Where chunk `number` lies, if the shard is one of step `step`.
+    pub fn place(&self, step: u64, number: usize, chunk_bytes: u64) -> Stored {
+        if let Some(stored) = &self.stored {
+            return stored[number].clone();
+        }
+        let extent = self.extent(number, chunk_bytes);
+        Stored {
+            step,
+            file: self.file.clone(),
+            offset: extent.offset,
+            bytes: extent.bytes,
+            codec: Codec::Raw,
+        }
+    }
+}
+
+/// Reads a file that has no business to be longer than a manifest.
+pub(crate) fn read_bounded(path: &Path) -> Result<Vec<u8>> {
+    let file = File::open(path)?;
+    if file.bytes() > MANIFEST_BYTES_MAX {
+        let message = format!("it is longer than the {MANIFEST_BYTES_MAX} bytes of any manifest");
+        return Err(Error::new(Kind::Corrupt, "read", path.display(), message));
+    }
+    let bytes = usize::try_from(file.bytes()).expect("the limit fits every address space");
+    let mut text = vec![0; bytes];
+    file.read_exact_at(0, &mut text)?;
+    Ok(text)
+}
+
+/// The sealed object, if it is of this schema and of a version that is known.
+pub(crate) fn open(name: &str, text: &[u8], schema: &str) -> Result<String> {
+    let sealed = seal::unseal(name, text);
+    let body = sealed.as_deref().map_or(text, str::as_bytes);
+    match serde_json::from_slice::<wire::Head>(body) {
+        // A newer version may be sealed in another way, so it is asked for before the seal counts.
+        Ok(head) if head.schema == schema && head.version > VERSION => {
+            let version = head.version;
+            let message = format!("it is of version {version}, and {VERSION} is the newest known");
+            Err(Error::new(Kind::Unsupported, "read", name, message)
+                .with_hint("read it with the straightway that wrote it, or a newer one"))
+        }
+        Ok(head) if sealed.is_ok() && (head.schema.as_str(), head.version) != (schema, VERSION) => {
+            let message = format!("it is not a {schema} of version {VERSION}");
+            Err(Error::new(Kind::Corrupt, "read", name, message))
+        }
+        _ => sealed,
+    }
+}

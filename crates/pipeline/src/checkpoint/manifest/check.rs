@@ -1,0 +1,193 @@
+//! Everything that must hold in a manifest before anyone relies on it.
+
+use std::sync::Arc;
+
+use straightway_core::{Alignment, Error, Kind, Result};
+
+use super::{Manifest, PARITY_MAX, RANKS_MAX, Saved, ShardRecord, Stored, overlap::overlapping};
+use crate::{
+    checkpoint::{
+        codec::Codec,
+        name::{STEP_MAX, check_run, is_file_name},
+    },
+    weights::{Dtype, NAME_BYTES_MAX, RANK_MAX, TENSORS_MAX, quoted, whole_bytes},
+};
+
+/// The longest chunks: what a restore has to keep in memory, some times over.
+const CHUNK_BYTES_MAX: u64 = 64 << 20;
+
+/// No file has more bytes; sums of some of them stay far from the end of 64 bits.
+const BYTES_MAX: u64 = 1 << 60;
+
+impl Manifest {
+    /// The manifest itself, if all of it holds together.
+    pub(crate) fn checked(mut self, name: &str) -> Result<Self> {
+        let corrupt = |why: String| Error::new(Kind::Corrupt, "read", name, why);
+        self.check_figures().map_err(corrupt)?;
+        for shard in &self.shards {
+            check_shard(shard, self.world, self.chunk_bytes)
+                .map_err(|why| corrupt(format!("shard {}: {why}", quoted(&shard.file))))?;
+        }
+        if self.tensors.len() > TENSORS_MAX {
+            return Err(corrupt(format!("it has more than {TENSORS_MAX} tensors")));
+        }
+        self.tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        for pair in self.tensors.windows(2) {
+            if pair[0].name == pair[1].name {
+                let tensor = quoted(&pair[0].name);
+                return Err(corrupt(format!("tensor {tensor} is there twice")));
+            }
+        }
+        for tensor in &self.tensors {
+            check_tensor(tensor)
+                .and_then(|()| check_parts(tensor, &self.shards))
+                .map_err(corrupt)?;
+        }
+        self.check_parity().map_err(corrupt)?;
+        let numbers = (0..).zip(&self.tensors);
+        self.numbers = numbers.map(|(n, t)| (Arc::clone(&t.name), n)).collect();
+        Ok(self)
+    }
+
+    fn check_figures(&self) -> Result<(), String> {
+        let chunk_bytes = self.chunk_bytes;
+        if !(Alignment::PAGE_BYTES..=CHUNK_BYTES_MAX).contains(&chunk_bytes)
+            || !chunk_bytes.is_multiple_of(Alignment::PAGE_BYTES)
+        {
+            return Err(format!("chunks of {chunk_bytes} bytes are not allowed"));
+        }
+        if self.step >= STEP_MAX || self.parent.is_some_and(|parent| parent >= STEP_MAX) {
+            return Err("a step is 10^18 or more".to_owned());
+        }
+        check_run(&self.run).map_err(|e| e.to_string())?;
+        let world = self.world as usize;
+        if !(1..=RANKS_MAX).contains(&self.world) || self.shards.len() != world {
+            let shards = self.shards.len();
+            return Err(format!("{shards} shards of {world} ranks are not one each"));
+        }
+        let in_order = self.shards.iter().zip(0..).all(|(s, rank)| s.rank == rank);
+        if !in_order {
+            return Err("its shards are not in the order of the ranks".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_parity(&self) -> Result<(), String> {
+        if self.parity.len() > PARITY_MAX {
+            return Err(format!("it has more than {PARITY_MAX} parity files"));
+        }
+        let rows = self.shards.iter().map(|s| s.chunks.len()).max();
+        for parity in &self.parity {
+            let file = quoted(&parity.file);
+            if !is_file_name(&parity.file) || Some(parity.chunks.len()) != rows {
+                return Err(format!("parity file {file} does not fit the shards"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_shard(shard: &ShardRecord, world: u32, chunk_bytes: u64) -> Result<(), String> {
+    if !is_file_name(&shard.file) {
+        return Err("its file's name is not one that a step may have".to_owned());
+    }
+    if shard.rank >= world || shard.bytes > BYTES_MAX {
+        return Err("its rank or its length is beyond all bounds".to_owned());
+    }
+    let chunks = shard.bytes.div_ceil(chunk_bytes);
+    let fits = |count: usize| count as u64 == chunks;
+    if !fits(shard.chunks.len()) || !(shard.digests.is_empty() || fits(shard.digests.len())) {
+        return Err(format!(
+            "{} bytes are {chunks} chunks, and {} have a checksum and {} a digest",
+            shard.bytes,
+            shard.chunks.len(),
+            shard.digests.len()
+        ));
+    }
+    let Some(stored) = &shard.stored else {
+        return Ok(());
+    };
+    if !fits(stored.len()) {
+        return Err(format!("of {chunks} chunks {} are stored", stored.len()));
+    }
+    for (number, place) in stored.iter().enumerate() {
+        check_stored(place, shard.extent(number, chunk_bytes).bytes)
+            .map_err(|why| format!("chunk {number}: {why}"))?;
+    }
+    Ok(())
+}
+
+fn check_stored(place: &Stored, chunk_bytes: u64) -> Result<(), String> {
+    if place.step >= STEP_MAX || !is_file_name(&place.file) {
+        return Err("the place that it lies in has no name of a step's file".to_owned());
+    }
+    if place.offset > BYTES_MAX {
+        return Err("it lies beyond all bounds".to_owned());
+    }
+    let fits = match place.codec {
+        Codec::Raw => place.bytes == chunk_bytes,
+        Codec::Zstd | Codec::Lz4 => (1..chunk_bytes).contains(&place.bytes),
+    };
+    if !fits {
+        return Err(format!(
+            "{} bytes as {:?} cannot be its {chunk_bytes}",
+            place.bytes, place.codec
+        ));
+    }
+    Ok(())
+}
+
+/// Checks what a tensor says of itself.
+pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
+    let name = quoted(&tensor.name);
+    if tensor.name.len() > NAME_BYTES_MAX || tensor.shape.len() > RANK_MAX {
+        return Err(format!(
+            "tensor {name} has too long a name or too many dimensions"
+        ));
+    }
+    let (shape, dtype) = (&tensor.shape, tensor.dtype);
+    let Some(bytes) = shape.elements().and_then(|n| whole_bytes(n, dtype)) else {
+        return Err(format!(
+            "tensor {name} of shape {shape} and dtype {dtype} is no whole number of bytes"
+        ));
+    };
+    if bytes > BYTES_MAX {
+        return Err(format!("tensor {name} is longer than any file"));
+    }
+    if tensor.opaque && (dtype != Dtype::U8 || shape.len() != 1) {
+        return Err(format!("{name} is opaque and yet no list of bytes"));
+    }
+    for part in &tensor.parts {
+        if whole_bytes(part.rectangle.elements(), dtype).is_none() {
+            return Err(format!("a part of tensor {name} ends inside a byte"));
+        }
+    }
+    if let Some((a, b)) = overlapping(&tensor.parts) {
+        return Err(format!(
+            "parts of tensor {name} overlap: that of shard {} from {} on and that of shard {} from \
+             {} on",
+            a.shard,
+            a.rectangle.offsets(),
+            b.shard,
+            b.rectangle.offsets()
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the parts of a tensor lie inside their shards.
+fn check_parts(tensor: &Saved, shards: &[ShardRecord]) -> Result<(), String> {
+    for part in &tensor.parts {
+        let bytes = whole_bytes(part.rectangle.elements(), tensor.dtype);
+        let end = bytes.and_then(|bytes| part.offset.checked_add(bytes));
+        let shard = shards.get(part.shard as usize);
+        if shard.zip(end).is_none_or(|(shard, end)| end > shard.bytes) {
+            let name = quoted(&tensor.name);
+            return Err(format!(
+                "a part of tensor {name} lies outside shard {}",
+                part.shard
+            ));
+        }
+    }
+    Ok(())
+}

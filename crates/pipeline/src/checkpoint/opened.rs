@@ -1,0 +1,163 @@
+//! A checkpoint that is open to be read: its manifest, and the files that its chunks lie in.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use hashbrown::HashMap;
+use straightway_core::{Error, Kind, Result};
+use straightway_io::File;
+
+use super::{
+    manifest::{Manifest, Stored},
+    parity,
+    store::Store,
+    sum::Sum,
+};
+use crate::weights::quoted;
+
+/// A checkpoint to read. Files that were opened stay open, so it can be read to its end even when it
+/// is removed meanwhile.
+#[derive(Debug)]
+pub struct Checkpoint {
+    manifest: Arc<Manifest>,
+    store: Store,
+    /// Where its own files are: the step's folder, or before the commit the attempt's.
+    own: PathBuf,
+    files: Mutex<HashMap<(u64, String), Arc<File>>>,
+}
+
+impl Store {
+    /// Opens a step.
+    pub fn checkpoint(&self, step: u64) -> Result<Checkpoint> {
+        let manifest = self.manifest(step)?;
+        Ok(Checkpoint::new(self, self.step_path(step), manifest))
+    }
+
+    /// Opens the latest step.
+    ///
+    /// A step that is removed between the listing and the opening is no longer the latest.
+    pub fn open_latest(&self) -> Result<Checkpoint> {
+        loop {
+            let step = self.latest()?;
+            match self.checkpoint(step) {
+                Err(error) if error.kind() == Kind::NotFound => {}
+                opened => return opened,
+            }
+        }
+    }
+}
+
+impl Checkpoint {
+    pub(crate) fn new(store: &Store, own: PathBuf, manifest: Manifest) -> Self {
+        Self {
+            manifest: Arc::new(manifest),
+            store: store.clone(),
+            own,
+            files: Mutex::default(),
+        }
+    }
+
+    /// Its manifest.
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.manifest
+    }
+
+    /// Where a file is that its chunks lie in.
+    pub(crate) fn path(&self, step: u64, file: &str) -> PathBuf {
+        if step == self.manifest.step {
+            self.own.join(file)
+        } else {
+            self.store.step_path(step).join(file)
+        }
+    }
+
+    /// A file that its chunks lie in, opened once.
+    pub(crate) fn file(&self, step: u64, name: &str) -> Result<Arc<File>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (step, name.to_owned());
+        if let Some(file) = files.get(&key) {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(File::open(&self.path(step, name))?);
+        files.insert(key, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Where a chunk lies.
+    pub(crate) fn place(&self, shard: usize, chunk: usize) -> Stored {
+        let Manifest {
+            shards,
+            step,
+            chunk_bytes,
+            ..
+        } = &*self.manifest;
+        shards[shard].place(*step, chunk, *chunk_bytes)
+    }
+
+    /// How long a chunk is.
+    pub(crate) fn chunk_len(&self, shard: usize, chunk: usize) -> usize {
+        let extent = self.manifest.shards[shard].extent(chunk, self.manifest.chunk_bytes);
+        usize::try_from(extent.bytes).expect("a chunk fits into memory")
+    }
+
+    /// Reads a chunk, here and now, and checks it. For what is done rarely.
+    pub(crate) fn read_chunk(&self, shard: usize, chunk: usize) -> Result<Vec<u8>> {
+        let place = self.place(shard, chunk);
+        let file = self.file(place.step, &place.file)?;
+        let length = usize::try_from(place.bytes).expect("a chunk fits into memory");
+        let mut stored = vec![0; length];
+        file.read_exact_at(place.offset, &mut stored)?;
+        let mut bytes = vec![0; self.chunk_len(shard, chunk)];
+        let name = file.path().display().to_string();
+        place.codec.restore(&name, &stored, &mut bytes)?;
+        self.check(shard, chunk, &bytes)?;
+        Ok(bytes)
+    }
+
+    /// Checks the bytes of a chunk. An error names the file, the chunk and what is in it.
+    pub(crate) fn check(&self, shard: usize, chunk: usize, bytes: &[u8]) -> Result<()> {
+        let (found, wanted) = (Sum::of(bytes), self.manifest.shards[shard].chunks[chunk]);
+        if found == wanted {
+            return Ok(());
+        }
+        let message = format!("its checksum is {found}, and {wanted} is meant");
+        Err(self.damaged(shard, chunk, &message))
+    }
+
+    /// An error about a chunk.
+    pub(crate) fn damaged(&self, shard: usize, chunk: usize, why: &str) -> Error {
+        let place = self.place(shard, chunk);
+        let path = self.path(place.step, &place.file);
+        let target = format!("chunk {chunk} of {}", path.display());
+        let message = format!("{why}; in it {}", self.contents(shard, chunk));
+        Error::new(Kind::Corrupt, "read", target, message)
+            .with_hint("restore an earlier step; parity (`Options::parity`) lets damage be mended")
+    }
+
+    /// What is in a chunk, in words.
+    fn contents(&self, shard: usize, chunk: usize) -> String {
+        let extent = self.manifest.shards[shard].extent(chunk, self.manifest.chunk_bytes);
+        let is_inside = |tensor: &&super::manifest::Saved| {
+            tensor.parts.iter().any(|part| {
+                let bytes = part.rectangle.elements() * tensor.dtype.bits() / 8;
+                let own = straightway_core::Extent::new(part.offset, bytes);
+                part.shard as usize == shard && !own.intersection(extent).is_empty()
+            })
+        };
+        let mut names = self.manifest.tensors.iter().filter(is_inside);
+        let Some(first) = names.next() else {
+            return "is the header only".to_owned();
+        };
+        match names.count() {
+            0 => format!("is tensor {}", quoted(&first.name)),
+            more => format!("are tensor {} and {more} more", quoted(&first.name)),
+        }
+    }
+
+    /// A chunk that cannot be read, made of the others of its row, if there is parity.
+    pub(crate) fn rebuild(&self, shard: usize, chunk: usize) -> Result<Vec<u8>> {
+        parity::rebuild(self, shard, chunk)
+    }
+}

@@ -1,0 +1,401 @@
+//! Saving: a snapshot while the job stands still, the rest while it goes on.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Error, Kind, Receipt, Result};
+use straightway_io::{Executor, Progress};
+
+use super::{
+    codec::Codec,
+    commit::{Patience, given_up},
+    image::Image,
+    lock::Lock,
+    manifest::{CHUNK_BYTES, Manifest},
+    name::{Attempt, check_run, check_step, shard_file},
+    part::Part,
+    shard::{Rank, ShardWriter, check_rank},
+    snapshot::{Snapshot, Studio},
+    source::Source,
+    store::Store,
+};
+
+/// How long a coordinator waits for the lock: longer than a prune has it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a save does that finds another still under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Busy {
+    /// It waits for it.
+    #[default]
+    Wait,
+    /// It is refused.
+    Refuse,
+}
+
+/// How to save.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long chunks are: what is checked, compared and compressed as one.
+    pub chunk_bytes: u64,
+    /// Whether chunks that the last step has already are referred to instead of written.
+    pub incremental: bool,
+    /// How many other steps an incremental save may lie in. One that would lie in more is a full one:
+    /// else a chunk that never changes would keep the first step for ever.
+    pub references_max: usize,
+    /// How chunks are compressed.
+    pub codec: Codec,
+    /// How many parity files are made: so many shards may be lost.
+    pub parity: usize,
+    /// The most memory that a snapshot may take.
+    pub memory_bytes_max: u64,
+    /// How long the coordinator waits for the other ranks once its own shard is durable, and they for it.
+    pub timeout: Duration,
+    /// What to do when a save is under way.
+    pub busy: Busy,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            chunk_bytes: CHUNK_BYTES,
+            incremental: false,
+            references_max: 8,
+            codec: Codec::Raw,
+            parity: 0,
+            memory_bytes_max: u64::MAX,
+            timeout: Duration::from_mins(10),
+            busy: Busy::Wait,
+        }
+    }
+}
+
+/// A step that was committed, as the rank that asks knows it.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The step.
+    pub step: u64,
+    /// How long this rank's image is.
+    pub bytes: u64,
+    /// How many bytes of it were written: fewer where it is incremental or compressed.
+    pub written_bytes: u64,
+    /// Which way they went.
+    pub receipt: Receipt,
+    /// What part of its bytes compression would leave, by a sample.
+    pub estimate: f64,
+    /// From the snapshot's end to the commit.
+    pub took: Duration,
+}
+
+/// Saves the state of one rank, step by step.
+#[derive(Debug)]
+pub struct Saver {
+    store: Store,
+    rank: Rank,
+    run: String,
+    options: Options,
+    writer: ShardWriter,
+    studio: Option<Studio>,
+    /// Counts saves, so that no two work in one folder. All ranks count alike.
+    sequence: u64,
+    flying: Option<JoinHandle<(Studio, Result<Flushed>)>>,
+    /// The coordinator's lock on the folder.
+    _lock: Option<Lock>,
+}
+
+/// What came of a shard.
+#[derive(Debug)]
+struct Flushed {
+    committed: Committed,
+    part: Part,
+}
+
+/// Who brings the parts together.
+#[derive(Clone, Debug)]
+enum Gathering {
+    /// The ranks, by way of the file system. The metadata are the coordinator's.
+    Files(String),
+    /// The caller, who then commits.
+    Caller,
+}
+
+impl Saver {
+    /// A saver for one rank of a run, which is a name that all its ranks share and no other run has:
+    /// [`fresh_run`] makes one.
+    ///
+    /// Rank 0 is the coordinator. It takes the lock on the folder, and removes what runs that crashed left there.
+    pub fn new(
+        store: Store,
+        rank: Rank,
+        run: &str,
+        executor: Arc<Executor>,
+        options: Options,
+    ) -> Result<Self> {
+        check_rank(rank)?;
+        check_run(run)?;
+        let lock = match rank.rank {
+            0 => Some(Lock::take(store.folder(), run, LOCK_PATIENCE)?),
+            _ => None,
+        };
+        if lock.as_ref().is_some_and(|lock| lock.is_held) {
+            store.sweep(Some(run))?;
+        }
+        let writer = ShardWriter {
+            executor,
+            progress: Arc::default(),
+            chunk_bytes: options.chunk_bytes,
+            codec: options.codec,
+            digests: options.incremental,
+        };
+        Ok(Self {
+            store,
+            rank,
+            run: run.to_owned(),
+            options,
+            writer,
+            studio: Some(Studio::default()),
+            sequence: 0,
+            flying: None,
+            _lock: lock,
+        })
+    }
+
+    /// Saves a step: takes a snapshot and returns; the rest goes on by itself, and [`wait`](Self::wait) or
+    /// the next save says what came of it. All ranks call this, in the same order. The metadata
+    /// are JSON, and those of rank 0 count.
+    pub fn save(&mut self, step: u64, sources: &[Source<'_>], metadata: &str) -> Result<()> {
+        self.start(step, sources, Gathering::Files(metadata.to_owned()))
+    }
+
+    /// Writes this rank's shard of a step, without a commit: [`wait_part`](Self::wait_part) gives what
+    /// the coordinator's [`Store::commit`] needs of every rank.
+    pub fn write_shard(&mut self, step: u64, sources: &[Source<'_>]) -> Result<()> {
+        self.start(step, sources, Gathering::Caller)
+    }
+
+    /// Waits for the save under way, if there is one, and says what came of it.
+    pub fn wait(&mut self) -> Result<Option<Committed>> {
+        Ok(self.finish()?.map(|flushed| flushed.committed))
+    }
+
+    /// Waits for the shard under way, and gives its part.
+    pub fn wait_part(&mut self) -> Result<Part> {
+        let flushed = self.finish()?.ok_or_else(|| {
+            let message = "no shard is being written";
+            Error::new(Kind::Invalid, "wait for", "a shard", message)
+        })?;
+        Ok(flushed.part)
+    }
+
+    /// Whether a save is under way.
+    pub fn is_busy(&self) -> bool {
+        self.flying
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// How far the save under way has come, in bytes of this rank; cancelling it makes the save fail.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.writer.progress
+    }
+
+    /// Takes the memory for states of this size, so that the first save need not.
+    pub fn prepare(&mut self, bytes: u64) -> Result<()> {
+        if let Some(studio) = &mut self.studio {
+            let region = studio.region_of(bytes, self.options.memory_bytes_max)?;
+            region.populate();
+            studio.give_back(region);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, step: u64, sources: &[Source<'_>], gathering: Gathering) -> Result<()> {
+        // Counted first, whatever comes of it: all ranks count alike even where one refuses.
+        self.sequence += 1;
+        check_step(step)?;
+        if self.is_busy() && self.options.busy == Busy::Refuse {
+            let target = format!("step {step}");
+            let message = "the save before it is still under way";
+            return Err(Error::new(Kind::Transient, "save", target, message)
+                .with_hint("wait for it, or save less often"));
+        }
+        self.wait()?;
+        let attempt = Attempt {
+            step,
+            run: self.run.clone(),
+            sequence: self.sequence,
+        };
+        self.store.check_new(step)?;
+        let parent = self.parent(step)?;
+        let shard = shard_file(self.rank.rank, self.rank.world, true);
+        let image = Image::new(&self.store.attempt_path(&attempt).join(shard), sources)?;
+        self.store.begin(&attempt)?;
+        let mut studio = self
+            .studio
+            .take()
+            .expect("it is back when nothing is under way");
+        let (chunk_bytes, most) = (self.options.chunk_bytes, self.options.memory_bytes_max);
+        let snapshot = match studio.take(&image, sources, chunk_bytes, most) {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                self.studio = Some(studio);
+                self.give_up(&attempt);
+                return Err(error);
+            }
+        };
+        self.writer.progress = Arc::default();
+        let flush = Flush {
+            store: self.store.clone(),
+            rank: self.rank,
+            attempt,
+            writer: self.writer.clone(),
+            parent,
+            gathering,
+            parity: self.options.parity,
+            patience: Patience {
+                timeout: self.options.timeout,
+                progress: Arc::clone(&self.writer.progress),
+            },
+        };
+        let thread = Builder::new()
+            .name("straightway-flush".to_owned())
+            .spawn(move || flush.run(studio, snapshot, image))
+            .map_err(|e| Error::os("start", "a flush", e))?;
+        self.flying = Some(thread);
+        Ok(())
+    }
+
+    /// The checkpoint that an incremental save refers to: the latest before it that has digests.
+    fn parent(&self, step: u64) -> Result<Option<Manifest>> {
+        if !self.options.incremental {
+            return Ok(None);
+        }
+        let steps = self.store.steps()?;
+        let Some(parent) = steps.into_iter().rfind(|known| *known < step) else {
+            return Ok(None);
+        };
+        let manifest = self.store.manifest(parent)?;
+        let fits = manifest.chunk_bytes == self.options.chunk_bytes
+            && manifest.referenced().len() < self.options.references_max
+            && manifest.shards.iter().all(|s| !s.digests.is_empty());
+        Ok(fits.then_some(manifest))
+    }
+
+    /// Waits for what is under way and takes its memory back.
+    fn finish(&mut self) -> Result<Option<Flushed>> {
+        let Some(thread) = self.flying.take() else {
+            return Ok(None);
+        };
+        let Ok((studio, outcome)) = thread.join() else {
+            self.studio = Some(Studio::default());
+            let message = "its thread ended early";
+            return Err(Error::new(Kind::Transient, "finish", "a save", message));
+        };
+        self.studio = Some(studio);
+        outcome.map(Some)
+    }
+
+    fn give_up(&self, attempt: &Attempt) {
+        if self.rank.rank == 0 {
+            self.store.abandon(attempt);
+        }
+    }
+}
+
+impl Drop for Saver {
+    fn drop(&mut self) {
+        // A save that was begun is finished: whoever wants less cancels it first.
+        let _ = self.finish();
+    }
+}
+
+/// A save after its snapshot.
+#[derive(Debug)]
+struct Flush {
+    store: Store,
+    rank: Rank,
+    attempt: Attempt,
+    writer: ShardWriter,
+    parent: Option<Manifest>,
+    gathering: Gathering,
+    parity: usize,
+    patience: Patience,
+}
+
+impl Flush {
+    fn run(
+        self,
+        mut studio: Studio,
+        snapshot: Snapshot,
+        image: Image,
+    ) -> (Studio, Result<Flushed>) {
+        let outcome = self.flush(&mut studio, snapshot, image);
+        match &outcome {
+            Err(_) if self.rank.rank == 0 => self.store.abandon(&self.attempt),
+            Err(error) if self.store.attempt_path(&self.attempt).exists() => {
+                self.store.report(&self.attempt, self.rank.rank, error);
+            }
+            // Whatever failed here, it failed because the folder went away under it.
+            Err(_) => return (studio, Err(given_up(&self.attempt))),
+            Ok(_) => {}
+        }
+        (studio, outcome)
+    }
+
+    fn flush(&self, studio: &mut Studio, snapshot: Snapshot, image: Image) -> Result<Flushed> {
+        let start = Instant::now();
+        let folder = self.store.attempt_path(&self.attempt);
+        let (rank, step) = (self.rank, self.attempt.step);
+        let parent = self.parent.as_ref();
+        let written = self.writer.write(&folder, rank, step, snapshot, parent)?;
+        studio.give_back(written.region);
+        let record = written.record;
+        let own = |place: &&super::manifest::Stored| place.step == step;
+        let stored = record
+            .stored
+            .as_ref()
+            .map(|stored| stored.iter().filter(own));
+        let written_bytes = stored.map_or(record.bytes, |own| own.map(|s| s.bytes).sum());
+        let bytes = record.bytes;
+        let part = Part {
+            attempt: self.attempt.clone(),
+            world: rank.world,
+            chunk_bytes: self.writer.chunk_bytes,
+            parent: parent.map(|parent| parent.step),
+            tensors: image.tensors,
+            shard: record,
+        };
+        if let Gathering::Files(metadata) = &self.gathering {
+            self.store.publish(&part)?;
+            if rank.rank == 0 {
+                let parts = self
+                    .store
+                    .gather(&self.attempt, rank.world, &self.patience)?;
+                self.store.commit(parts, metadata, self.parity)?;
+            } else {
+                self.store.await_commit(&self.attempt, &self.patience)?;
+            }
+        } else {
+            straightway_io::draft::sync_folder(&folder)?;
+        }
+        let committed = Committed {
+            step,
+            bytes,
+            written_bytes,
+            receipt: written.receipt,
+            estimate: written.estimate,
+            took: start.elapsed(),
+        };
+        Ok(Flushed { committed, part })
+    }
+}
+
+/// A name for a run that no other has, as far as 64 random bits can promise it.
+pub fn fresh_run() -> String {
+    let random = RandomState::new().hash_one(std::process::id());
+    format!("{random:016x}")
+}

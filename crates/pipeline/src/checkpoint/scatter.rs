@@ -1,0 +1,251 @@
+//! What a restore wants, as chunks to read and where their bytes go.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use straightway_core::{Error, Kind, Result};
+use straightway_io::Region;
+
+use super::manifest::{Manifest, Saved, SavedPart};
+use crate::weights::{RUNS_MAX, Rectangle, quoted, whole_bytes};
+
+/// Part of a tensor that is wanted, and where it goes.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// What the tensor is called.
+    pub name: String,
+    /// Which part of it.
+    pub rectangle: Rectangle,
+    /// The memory that it goes to, of the host or of a GPU.
+    pub region: Arc<Region>,
+    /// Where in it; rows follow each other.
+    pub at: u64,
+}
+
+/// Bytes of a chunk, and where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CopyTo {
+    /// Where in the chunk.
+    pub(crate) from: usize,
+    pub(crate) bytes: usize,
+    /// Which of the regions.
+    pub(crate) region: usize,
+    pub(crate) at: u64,
+}
+
+/// A chunk that is to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) shard: usize,
+    pub(crate) chunk: usize,
+    pub(crate) copies: Vec<CopyTo>,
+}
+
+/// All chunks that hold something that is wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Scatter {
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) regions: Vec<Arc<Region>>,
+    /// How many bytes are wanted.
+    pub(crate) bytes: u64,
+    numbers: HashMap<(usize, usize), usize>,
+    runs: u64,
+}
+
+impl Scatter {
+    /// Finds out which chunks hold what is wanted. What no shard has is refused.
+    pub(crate) fn new(manifest: &Manifest, wanted: &[Wanted]) -> Result<Self> {
+        let mut scatter = Self::default();
+        let mut known: HashMap<*const Region, usize> = HashMap::new();
+        check_apart(wanted, manifest)?;
+        for want in wanted {
+            let region = *known.entry(Arc::as_ptr(&want.region)).or_insert_with(|| {
+                scatter.regions.push(Arc::clone(&want.region));
+                scatter.regions.len() - 1
+            });
+            scatter.add(manifest, want, region)?;
+        }
+        scatter
+            .tasks
+            .sort_unstable_by_key(|task| (task.shard, task.chunk));
+        Ok(scatter)
+    }
+
+    /// Every chunk there is, going nowhere.
+    pub(crate) fn everything(manifest: &Manifest) -> Self {
+        let mut scatter = Self::default();
+        for (shard, record) in manifest.shards.iter().enumerate() {
+            scatter
+                .tasks
+                .extend((0..record.chunks.len()).map(|chunk| Task {
+                    shard,
+                    chunk,
+                    copies: Vec::new(),
+                }));
+        }
+        scatter.bytes = manifest.image_bytes();
+        scatter
+    }
+
+    fn add(&mut self, manifest: &Manifest, want: &Wanted, region: usize) -> Result<()> {
+        let tensor = find(manifest, want)?;
+        let mut found = 0;
+        for part in &tensor.parts {
+            let Some(shared) = want.rectangle.intersection(&part.rectangle) else {
+                continue;
+            };
+            found += shared.elements();
+            self.add_shared(manifest, tensor, part, &shared, want, region)?;
+        }
+        let elements = want.rectangle.elements();
+        if found != elements {
+            let missing = elements - found;
+            let message = format!("{missing} of its {elements} wanted elements are in no shard");
+            return Err(refuse(&want.name, Kind::NotFound, message));
+        }
+        Ok(())
+    }
+
+    /// Adds what a part and what is wanted share. Both have it as runs of elements in the same order,
+    /// but cut at other places.
+    fn add_shared(
+        &mut self,
+        manifest: &Manifest,
+        tensor: &Saved,
+        part: &SavedPart,
+        shared: &Rectangle,
+        want: &Wanted,
+        region: usize,
+    ) -> Result<()> {
+        let runs = |outer: &Rectangle| shared.within(outer).runs(outer.lengths());
+        let (mut stored, mut placed) = (runs(&part.rectangle), runs(&want.rectangle));
+        self.runs += stored.left().max(placed.left());
+        if self.runs > RUNS_MAX {
+            let message = format!("what is wanted is more than {RUNS_MAX} runs of bytes");
+            return Err(refuse(&want.name, Kind::Invalid, message));
+        }
+        let bits = tensor.dtype.bits();
+        let (mut from, mut to) = (stored.next(), placed.next());
+        while let (Some((from_at, from_left)), Some((to_at, to_left))) = (from, to) {
+            let elements = from_left.min(to_left);
+            if [from_at, to_at, elements]
+                .iter()
+                .any(|n| whole_bytes(*n, tensor.dtype).is_none())
+            {
+                let message = format!("a part of {} begins or ends inside a byte", tensor.dtype);
+                return Err(refuse(&want.name, Kind::Invalid, message));
+            }
+            let offset = part.offset + from_at * bits / 8;
+            let (at, bytes) = (want.at + to_at * bits / 8, elements * bits / 8);
+            self.add_run(
+                manifest.chunk_bytes,
+                part.shard as usize,
+                offset,
+                bytes,
+                (region, at),
+            );
+            let rest = |run: (u64, u64)| {
+                (run.1 > elements).then_some((run.0 + elements, run.1 - elements))
+            };
+            from = rest((from_at, from_left)).or_else(|| stored.next());
+            to = rest((to_at, to_left)).or_else(|| placed.next());
+        }
+        Ok(())
+    }
+
+    /// Adds bytes of an image, cut where chunks are.
+    fn add_run(
+        &mut self,
+        chunk_bytes: u64,
+        shard: usize,
+        mut offset: u64,
+        mut bytes: u64,
+        (region, mut at): (usize, u64),
+    ) {
+        let length = |bytes: u64| usize::try_from(bytes).expect("a chunk fits into memory");
+        self.bytes += bytes;
+        while bytes > 0 {
+            let (chunk, from) = (offset / chunk_bytes, offset % chunk_bytes);
+            let now = bytes.min(chunk_bytes - from);
+            let chunk = usize::try_from(chunk).expect("a manifest in memory has a line for it");
+            let copies = self.copies(shard, chunk);
+            let copy = CopyTo {
+                from: length(from),
+                bytes: length(now),
+                region,
+                at,
+            };
+            match copies.last_mut() {
+                // What follows on in both is one copy.
+                Some(last)
+                    if last.region == region
+                        && last.from + last.bytes == copy.from
+                        && last.at + last.bytes as u64 == at =>
+                {
+                    last.bytes += copy.bytes;
+                }
+                _ => copies.push(copy),
+            }
+            offset += now;
+            at += now;
+            bytes -= now;
+        }
+    }
+
+    fn copies(&mut self, shard: usize, chunk: usize) -> &mut Vec<CopyTo> {
+        let fresh = self.tasks.len();
+        let number = *self.numbers.entry((shard, chunk)).or_insert(fresh);
+        if number == fresh {
+            self.tasks.push(Task {
+                shard,
+                chunk,
+                copies: Vec::new(),
+            });
+        }
+        &mut self.tasks[number].copies
+    }
+}
+
+/// The tensor that is wanted, if what is wanted of it is part of it and fits where it goes.
+fn find<'a>(manifest: &'a Manifest, want: &Wanted) -> Result<&'a Saved> {
+    let tensor = manifest.tensor(&want.name).ok_or_else(|| {
+        let message = format!("step {} has no tensor of that name", manifest.step);
+        refuse(&want.name, Kind::NotFound, message)
+    })?;
+    let (start, lengths) = (want.rectangle.offsets(), want.rectangle.lengths());
+    Rectangle::new(&want.name, &tensor.shape, start.clone(), lengths.clone())?;
+    let bytes = whole_bytes(want.rectangle.elements(), tensor.dtype);
+    let end = bytes.and_then(|bytes| want.at.checked_add(bytes));
+    if end.is_none_or(|end| end > want.region.bytes()) {
+        let message = "it does not fit where it is to go".to_owned();
+        return Err(refuse(&want.name, Kind::Invalid, message));
+    }
+    Ok(tensor)
+}
+
+/// Refuses places that overlap: threads write to them side by side.
+fn check_apart(wanted: &[Wanted], manifest: &Manifest) -> Result<()> {
+    let mut places = Vec::with_capacity(wanted.len());
+    for want in wanted {
+        let tensor = find(manifest, want)?;
+        let bytes = want.rectangle.elements() * tensor.dtype.bits() / 8;
+        if bytes > 0 {
+            places.push((Arc::as_ptr(&want.region), want.at, bytes, &want.name));
+        }
+    }
+    places.sort_unstable();
+    let overlap = |pair: &&[(*const Region, u64, u64, &String)]| {
+        pair[0].0 == pair[1].0 && pair[0].1 + pair[0].2 > pair[1].1
+    };
+    match places.windows(2).find(overlap) {
+        None => Ok(()),
+        Some(pair) => {
+            let message = format!("it would go where {} goes", quoted(pair[0].3));
+            Err(refuse(pair[1].3, Kind::Invalid, message))
+        }
+    }
+}
+
+fn refuse(name: &str, kind: Kind, message: String) -> Error {
+    Error::new(kind, "restore", format!("tensor {}", quoted(name)), message)
+}

@@ -1,0 +1,58 @@
+//! The seal of a manifest: a checksum of the text inside the text, as its last member.
+//!
+//! JSON has no place for a checksum of itself, and a second file beside it would be a second thing
+//! to lose. So the text ends in `,"crc64":"…"}` and a line end, always in just these bytes, and the sum is of
+//! all that stands before: whatever bit is flipped, in the text or in the seal, is found.
+
+use straightway_core::{Error, Kind, Result};
+
+use super::sum::Sum;
+
+const BEFORE: &str = ",\"crc64\":\"";
+const AFTER: &str = "\"}\n";
+const DIGITS: usize = 16;
+
+/// Seals a JSON object, which must have at least one member.
+pub(crate) fn seal(mut object: String) -> String {
+    let end = object.pop();
+    assert_eq!(end, Some('}'), "an object is sealed");
+    let sum = Sum::of(object.as_bytes());
+    format!("{object}{BEFORE}{sum}{AFTER}")
+}
+
+/// The object that was sealed. Errors call the text `name`.
+pub(crate) fn unseal(name: &str, text: &[u8]) -> Result<String> {
+    let corrupt = |why: &str| Err(Error::new(Kind::Corrupt, "read", name, why));
+    let tail = BEFORE.len() + DIGITS + AFTER.len();
+    let Some(start) = text.len().checked_sub(tail) else {
+        return corrupt("it is too short to be whole");
+    };
+    let (body, tail) = text.split_at(start);
+    let sealed = format!("{BEFORE}{}{AFTER}", Sum::of(body));
+    if tail != sealed.as_bytes() {
+        return corrupt("its checksum does not match: it is damaged or cut off");
+    }
+    let Ok(body) = std::str::from_utf8(body) else {
+        return corrupt("it is not UTF-8");
+    };
+    Ok(format!("{body}}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_of_a_sealed_text_is_found() {
+        let text = seal("{\"a\":1}".to_owned()).into_bytes();
+        assert_eq!(unseal("t", &text).unwrap(), "{\"a\":1}");
+        for bit in 0..text.len() * 8 {
+            let mut flipped = text.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(unseal("t", &flipped).is_err(), "bit {bit}");
+        }
+        for end in 0..text.len() {
+            assert!(unseal("t", &text[..end]).is_err(), "cut at {end}");
+        }
+    }
+}

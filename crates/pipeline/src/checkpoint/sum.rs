@@ -1,0 +1,112 @@
+//! What is known of a chunk's bytes: a checksum, by which damage is found, and where wanted a digest,
+//! by which two chunks are told to be equal.
+//!
+//! The checksum is CRC-64/NVME, which finds every flip of up to a few bits and runs at the speed of
+//! the cache. It is no proof of equality: a changed chunk has the same one once in 2^64 by chance, and by
+//! construction whenever somebody wants. The digest is XXH3 of 128 bits.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// The name of the checksum in a manifest.
+pub(crate) const CHECKSUM: &str = "crc64-nvme";
+
+/// The name of the digest in a manifest.
+pub(crate) const DIGEST: &str = "xxh3-128";
+
+/// A checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum(pub u64);
+
+/// A digest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digest(pub u128);
+
+impl Sum {
+    /// The checksum of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes))
+    }
+}
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(twox_hash::XxHash3_128::oneshot(bytes))
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl Serialize for Sum {
+    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+        writer.collect_str(self)
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+        writer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Sum {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        let number = hexadecimal(reader, 16)?;
+        Ok(Self(u64::try_from(number).expect("16 digits are 64 bits")))
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        hexadecimal(reader, 32).map(Self)
+    }
+}
+
+/// A number of so many lower-case hexadecimal digits.
+fn hexadecimal<'de, D: Deserializer<'de>>(reader: D, digits: usize) -> Result<u128, D::Error> {
+    let text = std::borrow::Cow::<'de, str>::deserialize(reader)?;
+    let fits = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    if text.len() != digits || !text.bytes().all(fits) {
+        let message = format!("a checksum of {digits} hexadecimal digits is meant");
+        return Err(D::Error::custom(message));
+    }
+    u128::from_str_radix(&text, 16).map_err(D::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_is_the_one_that_nvme_names() {
+        // The check value of CRC-64/NVME in the catalogue of parametrised CRC algorithms.
+        assert_eq!(Sum::of(b"123456789").to_string(), "ae8b14860a799888");
+    }
+
+    #[test]
+    fn sums_are_read_as_they_are_written_and_nothing_else_is() {
+        let sum = Sum(0x0123_4567_89ab_cdef);
+        let text = serde_json::to_string(&sum).unwrap();
+        assert_eq!(serde_json::from_str::<Sum>(&text).unwrap(), sum);
+        for text in [
+            "\"0123456789ABCDEF\"",
+            "\"123\"",
+            "7",
+            "\"+123456789abcdef\"",
+        ] {
+            assert!(serde_json::from_str::<Sum>(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A trial of checkpoints on a real folder: so many ranks, so large a state, saved and restored round by
+//! round, as the MLPerf Storage benchmark does it. Ranks are threads; what counts is the slowest.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Barrier},
+    time::Instant,
+};
+
+use serde::Serialize;
+use straightway_core::{Error, Kind, Place, Result};
+use straightway_io::{Executor, File, Region, Settings};
+use straightway_sys::cuda::DeviceMemory;
+
+use super::{
+    manifest::RANKS_MAX,
+    restorer::Restorer,
+    saver::{Options, Saver, fresh_run},
+    scatter::Wanted,
+    shard::Rank,
+    source::Source,
+    store::Store,
+};
+use crate::weights::{Dtype, Holding, Rectangle, Shape};
+
+/// How long the tensors of the state are: some hundred layers' worth in a model of usual size.
+const TENSOR_BYTES: u64 = 16 << 20;
+
+/// What is tried.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// How many ranks.
+    pub ranks: u32,
+    /// How large the state of all ranks together is.
+    pub bytes: u64,
+    /// How often it is saved and restored.
+    pub rounds: u32,
+    /// Where the state is.
+    pub place: Place,
+    /// How it is saved.
+    pub options: Options,
+    /// How lanes are set up.
+    pub settings: Settings,
+}
+
+/// What a round took, in seconds, each that of the slowest rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Round {
+    /// How long the job stood still for the save.
+    pub stop_s: f64,
+    /// From the start of the save until it was committed and durable.
+    pub durable_s: f64,
+    /// How long the restore took, from files that the page cache had let go of.
+    pub restore_cold_s: f64,
+    /// How long it took when the page cache had them.
+    pub restore_warm_s: f64,
+}
+
+impl Trial {
+    /// Runs it in a folder of its own inside `folder`, which is removed again. `after` is told each round.
+    pub fn run(&self, folder: &Path, after: impl Fn(&Round) + Sync) -> Result<Vec<Round>> {
+        let ranks = u64::from(self.ranks);
+        if !(1..=u64::from(RANKS_MAX)).contains(&ranks) || self.bytes < ranks {
+            let target = format!("{} bytes on {ranks} ranks", self.bytes);
+            let message = "each rank needs a byte at least, and there is one rank at least";
+            return Err(Error::new(Kind::Invalid, "try", target, message));
+        }
+        let yard = Yard::new(folder)?;
+        let barrier = Barrier::new(self.ranks as usize);
+        let run = fresh_run();
+        let one = |rank: u32| self.serve(&yard.store, rank, &run, &barrier, &after);
+        let rounds = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.ranks)
+                .map(|rank| scope.spawn(move || one(rank)))
+                .collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<Round>>>| {
+                thread
+                    .join()
+                    .expect("what goes wrong is an error, not a panic")
+            };
+            threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+        })?;
+        Ok(slowest(&rounds))
+    }
+
+    /// One rank's rounds.
+    fn serve(
+        &self,
+        store: &Store,
+        rank: u32,
+        run: &str,
+        barrier: &Barrier,
+        after: &(impl Fn(&Round) + Sync),
+    ) -> Result<Vec<Round>> {
+        // Whatever one rank meets, all come to the same barriers, or the others would wait for ever.
+        let mut bench = Bench::new(self, store, rank, run);
+        let mut rounds = Vec::new();
+        let mut outcome = Ok(());
+        for number in 1..=self.rounds {
+            barrier.wait();
+            let mut round = Round::default();
+            let saved = bench
+                .as_mut()
+                .map(|bench| bench.save(number.into(), &mut round));
+            outcome = keep(outcome, saved);
+            barrier.wait();
+            let read = bench
+                .as_mut()
+                .map(|bench| bench.restore_cold(number.into(), &mut round));
+            outcome = keep(outcome, read);
+            barrier.wait();
+            let read = bench
+                .as_mut()
+                .map(|bench| bench.restore_warm(number.into(), &mut round));
+            outcome = keep(outcome, read);
+            barrier.wait();
+            if rank == 0 {
+                after(&round);
+                // Only one round's files are there at a time.
+                let _ = store.remove(number.into());
+            }
+            rounds.push(round);
+        }
+        bench?;
+        outcome.map(|()| rounds)
+    }
+}
+
+/// Keeps the first error; one that made the bench itself impossible is told in the end.
+fn keep(outcome: Result<()>, next: Result<Result<()>, &mut Error>) -> Result<()> {
+    outcome.and(next.unwrap_or(Ok(())))
+}
+
+/// The slowest rank's figures of each round.
+fn slowest(ranks: &[Vec<Round>]) -> Vec<Round> {
+    let rounds = ranks.first().map_or(0, Vec::len);
+    let slowest = |number: usize| {
+        let most = |figure: fn(&Round) -> f64| {
+            let figures = ranks.iter().map(|rounds| figure(&rounds[number]));
+            figures.fold(0.0, f64::max)
+        };
+        Round {
+            stop_s: most(|r| r.stop_s),
+            durable_s: most(|r| r.durable_s),
+            restore_cold_s: most(|r| r.restore_cold_s),
+            restore_warm_s: most(|r| r.restore_warm_s),
+        }
+    };
+    (0..rounds).map(slowest).collect()
+}
+
+/// A folder that is removed again.
+#[derive(Debug)]
+struct Yard {
+    folder: PathBuf,
+    store: Store,
+}
+
+impl Yard {
+    fn new(parent: &Path) -> Result<Self> {
+        let folder = parent.join(format!(".straightway-trial-{}", fresh_run()));
+        let store = Store::create(&folder)?;
+        Ok(Self { folder, store })
+    }
+}
+
+impl Drop for Yard {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// One rank: its state, its saver, and where it restores to.
+#[derive(Debug)]
+struct Bench {
+    rank: u32,
+    store: Store,
+    saver: Saver,
+    restorer: Restorer,
+    tensors: Vec<Tensor>,
+    target: Arc<Region>,
+}
+
+/// A tensor of the state.
+#[derive(Debug)]
+struct Tensor {
+    name: String,
+    shape: Shape,
+    /// Where it goes in the region that it is restored to.
+    at: u64,
+    bytes: Bytes,
+}
+
+/// Where the bytes of a tensor are.
+#[derive(Debug)]
+enum Bytes {
+    Host(Vec<u8>),
+    Device(Arc<DeviceMemory>),
+}
+
+impl Tensor {
+    fn new(rank: u32, number: u64, bytes: u64, place: Place) -> Result<Self> {
+        let noise = noise(u64::from(rank) << 32 | (number + 1), bytes);
+        let held = match place {
+            Place::Host => Bytes::Host(noise),
+            Place::Gpu(_) => {
+                let mut region = Region::at(place, bytes)?;
+                region.write_at(0, &noise)?;
+                let memory = region.device_memory().expect("it is on a GPU");
+                Bytes::Device(Arc::clone(memory))
+            }
+        };
+        Ok(Self {
+            name: format!("rank{rank}.layer{number}"),
+            shape: Shape::from(&[bytes][..]),
+            at: number * TENSOR_BYTES,
+            bytes: held,
+        })
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source {
+            name: &self.name,
+            dtype: Dtype::U8,
+            shape: self.shape.clone(),
+            rectangle: Rectangle::whole(&self.shape),
+            opaque: false,
+            memory: match &self.bytes {
+                Bytes::Host(bytes) => Holding::Host(bytes),
+                Bytes::Device(memory) => Holding::Device(Arc::clone(memory)),
+            },
+        }
+    }
+}
+
+impl Bench {
+    fn new(trial: &Trial, store: &Store, rank: u32, run: &str) -> Result<Self> {
+        let bytes = trial.bytes / u64::from(trial.ranks);
+        let executor = Arc::new(Executor::new(trial.settings.clone())?);
+        let who = Rank {
+            rank,
+            world: trial.ranks,
+        };
+        let saver = Saver::new(store.clone(), who, run, executor, trial.options.clone())?;
+        let tensor = |number: u64| {
+            let left = bytes - number * TENSOR_BYTES;
+            Tensor::new(rank, number, left.min(TENSOR_BYTES), trial.place)
+        };
+        let tensors = (0..bytes.div_ceil(TENSOR_BYTES)).map(tensor);
+        let target = Region::at(trial.place, bytes)?;
+        target.populate();
+        Ok(Self {
+            rank,
+            store: store.clone(),
+            saver,
+            restorer: Restorer::new(trial.settings.clone())?,
+            tensors: tensors.collect::<Result<_>>()?,
+            target: Arc::new(target),
+        })
+    }
+
+    fn save(&mut self, step: u64, round: &mut Round) -> Result<()> {
+        let sources: Vec<_> = self.tensors.iter().map(Tensor::source).collect();
+        let start = Instant::now();
+        self.saver.save(step, &sources, "null")?;
+        round.stop_s = start.elapsed().as_secs_f64();
+        self.saver.wait()?;
+        round.durable_s = start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn restore_cold(&mut self, step: u64, round: &mut Round) -> Result<()> {
+        let checkpoint = self.store.checkpoint(step)?;
+        for shard in &checkpoint.manifest().shards {
+            File::open(&self.store.step_path(step).join(&shard.file))?.evict()?;
+        }
+        round.restore_cold_s = self.restore(step)?;
+        Ok(())
+    }
+
+    fn restore_warm(&mut self, step: u64, round: &mut Round) -> Result<()> {
+        let checkpoint = self.store.checkpoint(step)?;
+        let own = &checkpoint.manifest().shards[self.rank as usize];
+        let path = self.store.step_path(step).join(&own.file);
+        let failed = |e| Error::os("read", path.display(), e);
+        let mut file = fs::File::open(&path).map_err(failed)?;
+        io::copy(&mut file, &mut io::sink()).map_err(failed)?;
+        round.restore_warm_s = self.restore(step)?;
+        Ok(())
+    }
+
+    /// Restores this rank's state, and answers how long that took.
+    fn restore(&mut self, step: u64) -> Result<f64> {
+        let want = |tensor: &Tensor| Wanted {
+            name: tensor.name.clone(),
+            rectangle: Rectangle::whole(&tensor.shape),
+            region: Arc::clone(&self.target),
+            at: tensor.at,
+        };
+        let wanted: Vec<_> = self.tensors.iter().map(want).collect();
+        let start = Instant::now();
+        let checkpoint = self.store.checkpoint(step)?;
+        self.restorer.restore(&checkpoint, &wanted)?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}
+
+/// Bytes that no drive makes smaller.
+fn noise(seed: u64, bytes: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut noise = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+    for word in noise.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+    noise
+}

@@ -1,0 +1,79 @@
+//! Whether a checkpoint is what it was: every chunk of every shard, and of the parity files.
+
+use std::fs;
+
+use straightway_core::Result;
+
+use super::{
+    fetch::Fetched,
+    manifest::Manifest,
+    opened::Checkpoint,
+    parity::recovery_chunk,
+    restorer::{Restorer, first_first},
+    scatter::Scatter,
+};
+
+/// What a verification found.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// What was read.
+    pub fetched: Fetched,
+    /// What is wrong, in words, a line each.
+    pub damage: Vec<String>,
+    /// Whether parity makes all of it good.
+    pub is_mendable: bool,
+}
+
+impl Restorer {
+    /// Reads all of a checkpoint and checks it.
+    pub fn verify(&self, checkpoint: &Checkpoint) -> Result<Verdict> {
+        let manifest = checkpoint.manifest();
+        let scatter = Scatter::everything(manifest);
+        let (fetched, bad) = self.fetch(checkpoint, &scatter, true).run()?;
+        let mut verdict = Verdict {
+            fetched,
+            damage: Vec::new(),
+            is_mendable: true,
+        };
+        for (number, error) in first_first(bad) {
+            let task = &scatter.tasks[number];
+            verdict.damage.push(error.to_string());
+            verdict.is_mendable &= checkpoint.rebuild(task.shard, task.chunk).is_ok();
+        }
+        verdict.damage.extend(wrong_lengths(checkpoint, manifest));
+        for (number, parity) in manifest.parity.iter().enumerate() {
+            for row in 0..parity.chunks.len() {
+                if let Err(error) = recovery_chunk(checkpoint, number, row) {
+                    verdict.damage.push(error.to_string());
+                }
+            }
+        }
+        Ok(verdict)
+    }
+}
+
+/// Files that are longer than what their chunks need: no chunk covers what is too much.
+fn wrong_lengths(checkpoint: &Checkpoint, manifest: &Manifest) -> Vec<String> {
+    let parity_bytes = |rows: usize| rows as u64 * manifest.chunk_bytes;
+    let shards = manifest
+        .shards
+        .iter()
+        .map(|shard| (&shard.file, manifest.file_bytes(shard)));
+    let parity = manifest
+        .parity
+        .iter()
+        .map(|parity| (&parity.file, parity_bytes(parity.chunks.len())));
+    let mut wrong = Vec::new();
+    for (file, wanted) in shards.chain(parity) {
+        let path = checkpoint.path(manifest.step, file);
+        match fs::metadata(&path) {
+            Ok(meta) if meta.len() > wanted => wrong.push(format!(
+                "{} has {} bytes, and {wanted} are meant",
+                path.display(),
+                meta.len()
+            )),
+            _ => {}
+        }
+    }
+    wrong
+}

@@ -1,0 +1,19 @@
+//! Checkpoints: saved by some ranks and restored by others, and what bad luck gets.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+mod damage;
+mod fixture;
+mod full;
+mod gpu;
+mod housekeeping;
+mod kill;
+mod power;
+mod ranks;
+mod reshard;
+mod save;
+mod smaller;

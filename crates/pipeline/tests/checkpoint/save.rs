@@ -1,0 +1,175 @@
+//! One rank saves.
+
+use std::{fs, sync::Arc};
+
+use straightway_io::Region;
+use straightway_pipeline::{
+    checkpoint::{Busy, Options, Restorer, Source, Store, Wanted},
+    weights::{Dtype, Rectangle, Shape},
+};
+
+use crate::fixture::{State, assert_holds, noise, options, save, saver, settings, sources};
+
+#[test]
+fn what_was_saved_is_restored_to_the_byte_and_latest_is_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut saver = saver(folder.path(), options()).unwrap();
+    for step in [1, 2, 10] {
+        let committed = save(&mut saver, step, &State::small(step)).unwrap();
+        assert_eq!(committed.bytes, committed.written_bytes);
+    }
+    let store = Store::open(folder.path()).unwrap();
+    assert_eq!(store.steps().unwrap(), [1, 2, 10]);
+    assert_eq!(store.latest().unwrap(), 10);
+    for step in [1, 2, 10] {
+        assert_holds(folder.path(), step, &State::small(step));
+    }
+    assert_eq!(store.manifest(2).unwrap().metadata, "{\"lr\":0.1}");
+}
+
+#[test]
+fn a_tensor_changed_right_after_save_returned_is_saved_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut saver = saver(folder.path(), Options::default()).unwrap();
+    // Large enough for the flush to be under way still when the tensor is changed.
+    let was = noise(1, 40 << 20);
+    let mut bytes = was.clone();
+    let shape = Shape::from(&[bytes.len() as u64][..]);
+    let source = Source::whole("t", Dtype::U8, shape.clone(), &bytes);
+    saver.save(1, &[source], "null").unwrap();
+    bytes.fill(0);
+    saver.wait().unwrap();
+    let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
+    let mut region = Arc::new(Region::host(was.len() as u64).unwrap());
+    let wanted = Wanted {
+        name: "t".to_owned(),
+        rectangle: Rectangle::whole(&shape),
+        region: Arc::clone(&region),
+        at: 0,
+    };
+    let fetched = Restorer::new(settings())
+        .unwrap()
+        .restore(&checkpoint, &[wanted])
+        .unwrap();
+    assert_eq!(fetched.bytes, was.len() as u64);
+    assert!(Arc::get_mut(&mut region).unwrap().as_slice() == was);
+}
+
+#[test]
+fn any_safetensors_reader_reads_the_shard_of_a_plain_save() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = State::small(7);
+    save(&mut saver(folder.path(), options()).unwrap(), 3, &state).unwrap();
+    let shard = fs::read(folder.path().join("step-3/rank-00000-of-00001.safetensors")).unwrap();
+    let read = safetensors::SafeTensors::deserialize(&shard).unwrap();
+    assert_eq!(read.len(), state.tensors.len());
+    for tensor in &state.tensors {
+        let view = read.tensor(&tensor.name).unwrap();
+        assert_eq!(view.data(), tensor.bytes);
+        let shape: Vec<_> = view.shape().iter().map(|n| *n as u64).collect();
+        assert_eq!(shape, tensor.shape.to_vec());
+    }
+    let header = u64::from_le_bytes(shard[..8].try_into().unwrap());
+    assert_eq!((header + 8) % 4096, 0, "data begins on a page");
+}
+
+#[test]
+fn bytes_that_are_no_tensor_come_back_marked_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut saver = saver(folder.path(), options()).unwrap();
+    let state = [
+        Source::opaque("optimizer/step", b"\x80\x04K*."),
+        Source::opaque("none", b""),
+    ];
+    saver.save(1, &state, "null").unwrap();
+    saver.wait().unwrap();
+    let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
+    let tensor = checkpoint.manifest().tensor("optimizer/step").unwrap();
+    assert!(tensor.opaque);
+    let restorer = Restorer::new(settings()).unwrap();
+    assert_eq!(
+        restorer.opaque(&checkpoint, "optimizer/step").unwrap(),
+        b"\x80\x04K*."
+    );
+    assert_eq!(restorer.opaque(&checkpoint, "none").unwrap(), b"");
+    assert!(restorer.opaque(&checkpoint, "nothing").is_err());
+}
+
+#[test]
+fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = State::of(1, &[("t", Dtype::U8, &[30 << 20])]);
+    let pieces = state.cut(0, 0, 1);
+    let refusing = Options {
+        busy: Busy::Refuse,
+        ..Options::default()
+    };
+    let mut saver = saver(folder.path(), refusing).unwrap();
+    saver.save(1, &sources(&pieces), "null").unwrap();
+    let error = saver.save(2, &sources(&pieces), "null").unwrap_err();
+    assert!(error.to_string().contains("still under way"), "{error}");
+    saver.wait().unwrap().unwrap();
+    assert!(!saver.is_busy());
+    assert_eq!(saver.progress().moved_bytes(), saver_bytes(folder.path()));
+    saver.save(3, &sources(&pieces), "null").unwrap();
+    drop(saver);
+    assert_eq!(Store::open(folder.path()).unwrap().steps().unwrap(), [1, 3]);
+    let mut patient = crate::fixture::saver(folder.path(), Options::default()).unwrap();
+    patient.save(4, &sources(&pieces), "null").unwrap();
+    patient.save(5, &sources(&pieces), "null").unwrap();
+    patient.wait().unwrap();
+    assert_eq!(
+        Store::open(folder.path()).unwrap().steps().unwrap(),
+        [1, 3, 4, 5]
+    );
+}
+
+fn saver_bytes(folder: &std::path::Path) -> u64 {
+    Store::open(folder).unwrap().manifest(1).unwrap().shards[0].bytes
+}
+
+#[test]
+fn a_state_larger_than_the_memory_allowed_for_it_is_refused_with_the_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let tight = Options {
+        memory_bytes_max: 4096,
+        ..options()
+    };
+    let mut saver = saver(folder.path(), tight).unwrap();
+    let error = save(&mut saver, 1, &State::small(1)).unwrap_err();
+    assert!(
+        error.to_string().contains("4 KiB of memory are allowed"),
+        "{error}"
+    );
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "only the lock is there"
+    );
+}
+
+#[test]
+fn sources_that_do_not_hold_together_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut saver = saver(folder.path(), options()).unwrap();
+    let shape = || Shape::from(&[4_u64][..]);
+    let mut refused =
+        |sources: &[Source<'_>]| saver.save(1, sources, "null").unwrap_err().to_string();
+    let short = Source::whole("w", Dtype::F32, shape(), &[0; 15]);
+    assert!(refused(&[short]).contains("15 bytes are given"));
+    let one = Source::whole("w", Dtype::U8, shape(), &[0; 4]);
+    assert!(refused(&[one.clone(), one.clone()]).contains("two tensors are called \"w@0\""));
+    let other = Source {
+        dtype: Dtype::I8,
+        rectangle: Rectangle::whole(&shape()).cut("w", 0, 1, 1).unwrap(),
+        memory: straightway_pipeline::weights::Holding::Host(&[0; 1]),
+        ..one.clone()
+    };
+    assert!(refused(&[one, other]).contains("differ in dtype or shape"));
+    assert!(refused(&[Source::opaque("__metadata__", b"x")]).contains("__metadata__"));
+    saver
+        .save(1, &[Source::opaque("x", b"x")], "{not json")
+        .unwrap();
+    let error = saver.wait().unwrap_err();
+    assert!(error.to_string().contains("not JSON"), "{error}");
+}

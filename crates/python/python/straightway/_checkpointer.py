@@ -1,0 +1,285 @@
+"""Checkpoints: a state saved while the job goes on, and restored to the byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from . import _framework, _parts, _restoring
+from ._ranks import Ranks
+from ._saving import synchronize
+from ._straightway import Checkpoint, Receipt, Saver, Store
+from ._tree import Node, Plan, Sketch, merge
+
+StrPath = str | os.PathLike[str]
+
+#: The entry of a checkpoint that holds a rank's tree.
+TREE = "straightway.tree.{:05}"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A step that was committed, as this rank knows it."""
+
+    step: int
+    #: How many bytes this rank's state has, and how many of them were written.
+    bytes: int
+    written_bytes: int
+    #: From the snapshot's end to the commit.
+    seconds: float
+    #: What part of its bytes compression would leave, by a sample.
+    estimate: float
+    receipt: Receipt
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore did: every byte of it was checked before it arrived."""
+
+    step: int
+    #: What was given to ``save`` as ``metadata``.
+    metadata: Any
+    bytes: int
+    read_bytes: int
+    seconds: float
+    #: Damaged chunks that were made anew from parity, a line each.
+    rebuilt: list[str]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a save has come."""
+
+    step: int | None
+    bytes: int
+    written_bytes: int
+    is_busy: bool
+
+
+class Checkpointer:
+    """Saves the state of a job to a folder, step by step, and restores it.
+
+        with straightway.Checkpointer("runs/llama", keep_last=3) as checkpointer:
+            checkpointer.restore(into=state)
+            ...
+            checkpointer.save(step, state)
+
+    A state is tensors (of PyTorch, NumPy or CuPy), plain values, anything that can be pickled, and objects with
+    ``state_dict`` and ``load_state_dict``, in dictionaries, lists and tuples of any depth. Each rank of a job makes a
+    ``Checkpointer`` and calls ``save`` for the same steps in the same order.
+    """
+
+    def __init__(
+        self,
+        folder: StrPath,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        run: str | None = None,
+        group: Any = None,
+        incremental: bool = False,
+        compression: str | None = None,
+        parity: int = 0,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        memory_bytes_max: int | None = None,
+        rate_bytes_per_s: float | None = None,
+        timeout_s: float = 600.0,
+        busy: str = "wait",
+        trust: bool = False,
+    ) -> None:
+        """Opens a folder, which the first save makes where it is missing.
+
+        ``rank``, ``world_size`` and ``run`` come from ``torch.distributed`` where that is initialised (``group``: of that
+        process group). ``incremental`` writes only chunks that changed; ``compression`` is ``"zstd"`` or ``"lz4"``; with ``parity``
+        that many shards may be lost. ``keep_last`` and ``keep_every`` remove older steps after each save. A save that
+        finds another under way waits for it, or with ``busy="refuse"`` raises. ``timeout_s`` is how long ranks wait for
+        each other; ``rate_bytes_per_s`` limits the flush, ``memory_bytes_max`` the snapshot. ``trust`` lets pickles
+        make objects of any class: only for checkpoints of your own.
+        """
+        if keep_last is not None and keep_last < 1:
+            raise ValueError("keep_last is at least 1: the last step is always kept")
+        self._folder = os.fspath(folder)
+        self._ranks = Ranks(rank, world_size, run, group)
+        self._options = {
+            "incremental": incremental,
+            "compression": compression,
+            "parity": parity,
+            "memory_bytes_max": memory_bytes_max,
+            "timeout_s": timeout_s,
+            "busy": busy,
+            "rate_bytes_per_s": rate_bytes_per_s,
+        }
+        self._keep = (keep_last, keep_every) if keep_last is not None and self._ranks.rank == 0 else None
+        self._trust = trust
+        self._saver: Saver | None = None
+        self._finish: Any = None
+        self._pruning: threading.Thread | None = None
+        self._last: tuple[int | None, int] = (None, 0)
+
+    # Saving.
+
+    def save(self, step: int, state: Any, async_: bool = True, metadata: Any = None) -> Saved | None:
+        """Saves a state as a step. Returns when the state may change again; the rest goes on by itself.
+
+        What came of it is said by ``wait``, or by an exception from the next ``save``. With ``async_=False`` the step is
+        committed and durable when this returns. ``metadata`` is anything that JSON has; rank 0's counts.
+        """
+        text = json.dumps(metadata)
+        saver = self._open_saver()
+        given = self._given(state)
+        for device in {tensor[0][5] for tensor in given} - {"host:"}:
+            synchronize(device)
+        saver.save(step, given, text)
+        self._prune()
+        self._last = (step, sum(tensor[0][4] for tensor in given))
+        return None if async_ else self.wait()
+
+    def wait(self) -> Saved | None:
+        """Waits until the save under way is committed, and says what came of it; ``None`` where none was."""
+        if self._saver is None:
+            return None
+        told = self._saver.wait()
+        if told is not None:
+            self._prune()
+        if self._pruning is not None:
+            self._pruning.join()
+        return None if told is None else Saved(**told)
+
+    @property
+    def progress(self) -> Progress:
+        """How far the save under way, or the last, has come."""
+        step, total = self._last
+        if self._saver is None:
+            return Progress(step, total, 0, False)
+        return Progress(step, total, self._saver.written_bytes(), self._saver.is_busy())
+
+    def close(self) -> None:
+        """Waits for the save under way and lets the folder go, so that another job may save there."""
+        try:
+            self.wait()
+        finally:
+            self._saver = None
+            if self._finish is not None:
+                self._finish.detach()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Restoring.
+
+    def restore(self, step: int | str = "latest", into: Any = None, device: Any = "cpu") -> Restored:
+        """Restores a step into a state: straight into its tensors, and new objects for all else.
+
+        What ``into`` has is restored, and what only the checkpoint has is left unread; an empty dictionary gets everything. An
+        object with ``load_state_dict`` is given all of its state, and what it has no tensor for yet is made on ``device``. ``"latest"`` is
+        the latest step that is complete.
+        """
+        if into is None:
+            raise TypeError("restore needs into=, the state to restore\nhint: load() makes a new one")
+        opened = self._open(step)
+        plan = Plan(self._tree(opened), into, self._trust)
+        return self._run(opened, plan, device)[0]
+
+    def load(self, step: int | str = "latest", device: Any = "cpu") -> Any:
+        """A step as a new state, its tensors whole and on ``device``."""
+        opened = self._open(step)
+        plan = Plan(self._tree(opened), None, self._trust, has_target=False)
+        return self._run(opened, plan, device)[1]
+
+    def metadata(self, step: int | str = "latest") -> Any:
+        """What was given to ``save`` as ``metadata``."""
+        return json.loads(self._open(step).metadata)
+
+    def steps(self) -> list[int]:
+        """The steps that are complete, in order."""
+        return Store(self._folder).steps() if os.path.isdir(self._folder) else []
+
+    def latest(self) -> int | None:
+        """The latest step that is complete, if there is one."""
+        return max(self.steps(), default=None)
+
+    def verify(self, step: int | str = "latest") -> list[str]:
+        """Reads all of a step: what is damaged in it, a line each."""
+        return self._open(step).verify()[0]
+
+    def tag(self, step: int, tag: str) -> None:
+        """Gives a step a tag, which keeps it from being removed."""
+        Store(self._folder).tag(step, tag)
+
+    # What is inside.
+
+    def _open_saver(self) -> Saver:
+        if self._saver is None:
+            ranks = self._ranks
+            self._saver = Saver(
+                self._folder, rank=ranks.rank, world=ranks.world_size, run=ranks.run(), **self._options  # type: ignore[arg-type]
+            )
+            # A save that was begun is finished, even where the program just ends.
+            self._finish = weakref.finalize(self, _finish, self._saver)
+        return self._saver
+
+    def _given(self, state: Any) -> list[_parts.Given]:
+        """The state as the saver takes it. What other ranks hold as well is written by one of them."""
+        sketch = Sketch(state)
+        held = [(name, part) for name, tensor in sketch.tensors.items() for part in _parts.parts(tensor)]
+        own = self._ranks.own([(name, part.start) for name, part in held])
+        given = [_parts.given(name, part) for name, part in held if (name, part.start) in own]
+        tree = json.dumps(sketch.tree, separators=(",", ":")).encode()
+        return [*given, _parts.opaque(TREE.format(self._ranks.rank), tree)]
+
+    def _open(self, step: int | str) -> Checkpoint:
+        if isinstance(step, str):
+            if step != "latest":
+                raise ValueError(f'a step is a number or "latest", not {step!r}')
+            return Store(self._folder).open(None)
+        return Store(self._folder).open(step)
+
+    def _tree(self, opened: Checkpoint) -> Node:
+        """This rank's tree. Where another number of ranks saved, with what only other ranks' trees have."""
+        rank, world = self._ranks.rank, opened.world
+        first = rank if rank < world else 0
+        ranks = [first] if world == self._ranks.world_size else [first, *(r for r in range(world) if r != first)]
+        names = [TREE.format(r) for r in ranks]
+        try:
+            contents = opened.contents(names)
+        except KeyError as error:
+            raise ValueError(
+                f"step {opened.step} was not saved by a Checkpointer\nhint: straightway.torch.StorageReader reads what "
+                "torch.distributed.checkpoint saved"
+            ) from error
+        trees: list[Node] = [json.loads(contents[name]) for name in names]
+        for other in trees[1:]:
+            merge(trees[0], other)
+        return trees[0]
+
+    def _run(self, opened: Checkpoint, plan: Plan, device: Any) -> tuple[Restored, Any]:
+        told = _restoring.fill(opened, plan.filled)
+        made, more = _restoring.make(opened, plan.made, _framework.device_name(device))
+        plan.fresh = made
+        result = plan.result()
+        sums = {key: told[key] + more[key] for key in told}
+        return Restored(step=opened.step, metadata=json.loads(opened.metadata), **sums), result
+
+    def _prune(self) -> None:
+        """Removes what need not be kept, on a thread of its own: large files take their time to go."""
+        if self._keep is None or (self._pruning is not None and self._pruning.is_alive()):
+            return
+        last, every = self._keep
+        store = Store(self._folder)
+        self._pruning = threading.Thread(target=store.prune, args=(last, every), name="straightway-prune")
+        self._pruning.start()
+
+
+def _finish(saver: Saver) -> None:
+    saver.wait()

@@ -1,0 +1,224 @@
+"""A state as a checkpoint has it: a tree, in JSON, whose leaves are plain values, pickles, and the names of tensors.
+
+A node is a list whose first member says what it is:
+
+    ["d", [[key, node], …]]   a dictionary; ["o", …] an OrderedDict
+    ["l", [node, …]]          a list; ["t", …] a tuple
+    ["v", value]              None, a bool, a number or a string
+    ["p", text]               anything else, pickled
+    ["x", name, library]      a tensor: ``pt`` or ``np``, and ``pt-complex`` where its last dimension holds a complex number's two halves
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from . import _parts
+from ._pickling import pickled, unpickled
+
+Node = list[Any]
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def is_stateful(value: Any) -> bool:
+    """Whether it gives its state and takes it back, as modules and optimizers do."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+class Sketch:
+    """A state taken apart: its tree, and its tensors by name."""
+
+    def __init__(self, state: Any) -> None:
+        self.tensors: dict[str, Any] = {}
+        self._memories: dict[Any, str] = {}
+        self.tree = self._node(state, "")
+
+    def _node(self, value: Any, path: str) -> Node:
+        if is_stateful(value):
+            value = value.state_dict()
+        if type(value) in _PLAIN:
+            return ["v", value]
+        if isinstance(value, dict):
+            pairs = [[self._key(k), self._node(v, _join(path, k))] for k, v in value.items()]
+            return ["o" if isinstance(value, OrderedDict) else "d", pairs]
+        if type(value) in (list, tuple):
+            nodes = [self._node(v, _join(path, i)) for i, v in enumerate(value)]
+            return ["l" if type(value) is list else "t", nodes]
+        if _parts.is_tensor(value):
+            kind = _parts.library(value) + ("-complex" if _parts.is_complex(value) else "")
+            return ["x", self._name(value, path), kind]
+        return ["p", pickled(value)]
+
+    def _key(self, key: Any) -> Node:
+        return ["v", key] if type(key) in _PLAIN else ["p", pickled(key)]
+
+    def _name(self, tensor: Any, path: str) -> str:
+        """The name of a tensor. Those that are the very same memory, as tied weights are, have one name."""
+        memory = _memory(tensor)
+        if memory is not None and memory in self._memories:
+            return self._memories[memory]
+        base = name = path or "state"
+        number = 1
+        while name in self.tensors:
+            number += 1
+            name = f"{base}#{number}"
+        self.tensors[name] = tensor
+        if memory is not None:
+            self._memories[memory] = name
+        return name
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _memory(tensor: Any) -> tuple[Any, ...] | None:
+    """What two tensors have in common that are the same elements; ``None`` where that is hard to say."""
+    if type(tensor).__name__ == "DTensor" or _parts.library(tensor) != "pt" or hasattr(tensor, "local_shards"):
+        return None
+    if str(tensor.layout) != "torch.strided" or not tensor.numel():
+        return None
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def merge(tree: Node, other: Node) -> None:
+    """Adds to a tree what only another rank's has."""
+    if tree[0] not in ("d", "o") or other[0] not in ("d", "o"):
+        return
+    known = {_hashable(key): node for key, node in tree[1]}
+    for key, node in other[1]:
+        if _hashable(key) in known:
+            merge(known[_hashable(key)], node)
+        else:
+            tree[1].append([key, node])
+
+
+def _hashable(key: Node) -> tuple[str, str, Any]:
+    # 1 and True are one key to Python, and so they are here.
+    return "key", key[0], key[1]
+
+
+class Plan:
+    """How a tree becomes a state again: which tensors are filled in place, and which are made.
+
+    ``result`` gives the state when the bytes are there.
+    """
+
+    def __init__(self, tree: Node, into: Any, trust: bool, has_target: bool = True) -> None:
+        self._trust = trust
+        #: Tensors to fill, each with the name of what goes there.
+        self.filled: list[tuple[str, Any]] = []
+        #: Tensors to make, by name, with their library.
+        self.made: dict[str, str] = {}
+        #: What was made.
+        self.fresh: dict[str, Any] = {}
+        self.result = self._follow(tree, into, "") if has_target else self._make(tree)
+
+    def _follow(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
+        """Restores into what is there."""
+        if is_stateful(target):
+            return self._load(node, target, path)
+        kind = node[0]
+        if kind in ("d", "o") and isinstance(target, dict):
+            return self._follow_dict(node, target, path) if target else self._fill(node, target, path)
+        if kind == "l" and isinstance(target, list) and len(target) == len(node[1]):
+            return self._follow_list(node, target, path)
+        if kind == "t" and isinstance(target, tuple) and len(target) == len(node[1]):
+            makers = [self._follow(n, t, _join(path, i)) for i, (n, t) in enumerate(zip(node[1], target))]
+            return lambda: tuple(make() for make in makers)
+        if kind == "x" and _parts.is_tensor(target):
+            self.filled.append((node[1], target))
+            return lambda: target
+        if _parts.is_tensor(target):
+            raise ValueError(f"{path or 'the state'} is a tensor, and no tensor was saved there")
+        return self._make(node)
+
+    def _load(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
+        """Restores into an object that takes its state back. All of what was saved is given to it."""
+        make = self._fill(node, target.state_dict(), path)
+
+        def load() -> Any:
+            target.load_state_dict(make())
+            return target
+
+        return load
+
+    def _fill(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
+        """Restores all of what was saved: into what is there, where it fits, and else into new memory."""
+        if node[0] == "x" and _parts.is_tensor(target):
+            self.filled.append((node[1], target))
+            return lambda: target
+        if node[0] in ("d", "o") and isinstance(target, dict):
+            makers = [(self._key(k), self._fill(n, target.get(self._key(k)), _join(path, k[1]))) for k, n in node[1]]
+
+            def fill() -> Any:
+                values = {key: make() for key, make in makers}
+                target.clear()
+                target.update(values)
+                return target
+
+            return fill
+        if node[0] in ("l", "t") and isinstance(target, (list, tuple)) and len(target) == len(node[1]):
+            members = [self._fill(n, t, _join(path, i)) for i, (n, t) in enumerate(zip(node[1], target))]
+            kind: type = list if node[0] == "l" else tuple
+            return lambda: kind(make() for make in members)
+        return self._make(node)
+
+    def _follow_dict(self, node: Node, target: dict[Any, Any], path: str) -> Callable[[], Any]:
+        """Restores the keys that are there. What only the checkpoint has is left unread."""
+        saved = {self._key(k): n for k, n in node[1]}
+        absent = [key for key in target if key not in saved]
+        if absent:
+            shown = ", ".join(repr(_join(path, key)) for key in absent[:8])
+            raise KeyError(f"the checkpoint has no {shown}" + (" and more" if len(absent) > 8 else ""))
+        makers = [(key, self._follow(saved[key], value, _join(path, key))) for key, value in target.items()]
+
+        def assign() -> Any:
+            for key, make in makers:
+                target[key] = make()
+            return target
+
+        return assign
+
+    def _follow_list(self, node: Node, target: list[Any], path: str) -> Callable[[], Any]:
+        makers = [self._follow(n, t, _join(path, i)) for i, (n, t) in enumerate(zip(node[1], target))]
+
+        def assign() -> Any:
+            target[:] = [make() for make in makers]
+            return target
+
+        return assign
+
+    def _make(self, node: Node) -> Callable[[], Any]:
+        """Makes anew what a node says."""
+        kind, value = node[0], node[1]
+        if kind == "v":
+            return lambda: value
+        if kind == "p":
+            return lambda: unpickled(value, self._trust)
+        if kind in ("d", "o"):
+            pairs = [(self._key(k), self._make(n)) for k, n in value]
+            maker: Callable[[Any], Any] = OrderedDict if kind == "o" else dict
+            return lambda: maker((key, make()) for key, make in pairs)
+        if kind in ("l", "t"):
+            members = [self._make(n) for n in value]
+            sequence: type = list if kind == "l" else tuple
+            return lambda: sequence(make() for make in members)
+        library, _, is_complex = node[2].partition("-")
+        self.made[value] = library
+        return lambda: _complex(self.fresh[value]) if is_complex else self.fresh[value]
+
+    def _key(self, key: Node) -> Any:
+        return key[1] if key[0] == "v" else unpickled(key[1], self._trust)
+
+
+def _complex(tensor: Any) -> Any:
+    """A tensor of complex numbers, of one whose last dimension holds their two halves."""
+    if _parts.library(tensor) == "pt":
+        import torch
+
+        return torch.view_as_complex(tensor)
+    return tensor.view("complex128").reshape(tensor.shape[:-1])

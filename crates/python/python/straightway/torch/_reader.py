@@ -1,0 +1,125 @@
+"""``torch.distributed.checkpoint`` reads by this."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
+from torch.futures import Future
+
+from .._pickling import unpickled
+from .._restoring import Filling
+from .._saving import torch_name
+from .._straightway import Checkpoint, Store
+from ._location import Location, is_path
+from ._writer import PLANNER_DATA
+
+
+class StorageReader(_StorageReader):
+    """Restores what ``StorageWriter`` or a ``Checkpointer`` saved, by ``dcp.load``.
+
+        dcp.load(state, storage_reader=StorageReader("runs/llama"))
+
+    A path that ends with ``step-N`` is that step, and any other a folder whose latest complete step is meant. Bytes go
+    straight into the tensors, each checked before it arrives.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self._location = Location.of(path)
+        self._opened: Checkpoint | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Another checkpoint is meant."""
+        self._opened = None
+        if checkpoint_id is not None:
+            self._location = Location.of(checkpoint_id)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What is in the step."""
+        self._opened = None
+        opened = self._open()
+        entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+        for name, dtype, shape, is_opaque, parts in opened.tensors():
+            if is_opaque:
+                entries[name] = BytesStorageMetadata()
+                continue
+            chunks = [ChunkStorageMetadata(_size(dtype, start), _size(dtype, lengths)) for start, lengths in parts]
+            properties = TensorProperties(dtype=getattr(torch, torch_name(dtype)))
+            entries[name] = TensorStorageMetadata(properties, _size(dtype, shape), chunks)
+        notes = json.loads(opened.metadata)
+        text = notes.get(PLANNER_DATA) if isinstance(notes, dict) else None
+        planner_data = None if text is None else unpickled(text, trust=False)
+        meta = StorageMeta(checkpoint_id=self.checkpoint_id)
+        return Metadata(entries, planner_data=planner_data, storage_data={}, storage_meta=meta)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """All that is needed stands in the manifest."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Nothing depends on what other ranks read."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Nothing depends on what other ranks read."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Reads all that a plan wants, in one go."""
+        opened = self._open()
+        filling = Filling(opened)
+        resolved: list[tuple[ReadItem, torch.Tensor]] = []
+        byte_items: list[ReadItem] = []
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO:
+                byte_items.append(item)
+                continue
+            target = planner.resolve_tensor(item).detach()
+            begin = item.storage_index.offset or (0,) * len(item.lengths)
+            start = [a + b for a, b in zip(begin, item.storage_offsets)]
+            filling.add(item.storage_index.fqn, target, start)
+            resolved.append((item, target))
+        filling.run()
+        for item, target in resolved:
+            planner.commit_tensor(item, target)
+        contents = opened.contents([item.storage_index.fqn for item in byte_items])
+        for item in byte_items:
+            planner.load_bytes(item, io.BytesIO(contents[item.storage_index.fqn]))
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    @property
+    def checkpoint_id(self) -> str:
+        """Where it is."""
+        folder, step = self._location
+        return folder if step is None else os.path.join(folder, f"step-{step}")
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether it is a path."""
+        return is_path(checkpoint_id)
+
+    def _open(self) -> Checkpoint:
+        if self._opened is None:
+            folder, step = self._location
+            self._opened = Store(folder).open(step)
+        return self._opened
+
+
+def _size(dtype: str, lengths: list[int]) -> torch.Size:
+    """A shape as PyTorch counts it: two elements of half a byte are one."""
+    return torch.Size([*lengths[:-1], lengths[-1] // 2] if dtype == "F4" else lengths)

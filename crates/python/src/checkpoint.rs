@@ -1,0 +1,10 @@
+//! Checkpoints: one rank's saver, a folder of steps, and a step that is open to be read.
+
+mod opened;
+mod restorer;
+mod saver;
+mod store;
+
+pub(crate) use opened::Checkpoint;
+pub(crate) use saver::Saver;
+pub(crate) use store::{Store, fresh_run};

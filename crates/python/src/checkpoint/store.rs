@@ -1,0 +1,94 @@
+//! A folder of checkpoints.
+
+use std::{path::PathBuf, sync::Arc};
+
+use pyo3::prelude::*;
+use straightway_pipeline::checkpoint::{self, Part, Retention};
+
+use super::opened::Checkpoint;
+use crate::error::OrRaise;
+
+/// A folder of checkpoints: which steps there are, and what becomes of them.
+#[pyclass(frozen, module = "straightway._straightway")]
+#[derive(Debug)]
+pub(crate) struct Store(checkpoint::Store);
+
+#[pymethods]
+impl Store {
+    /// Opens a folder; with `create` it is made where it is missing.
+    #[new]
+    #[pyo3(signature = (folder, *, create=false))]
+    fn new(folder: PathBuf, create: bool) -> PyResult<Self> {
+        let store = if create {
+            checkpoint::Store::create(&folder)
+        } else {
+            checkpoint::Store::open(&folder)
+        };
+        store.or_raise().map(Self)
+    }
+
+    /// The steps that are complete, in order.
+    fn steps(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        py.detach(|| self.0.steps()).or_raise()
+    }
+
+    /// Opens a step, or the latest that is complete.
+    fn open(&self, py: Python<'_>, step: Option<u64>) -> PyResult<Checkpoint> {
+        let opened = py.detach(|| match step {
+            Some(step) => self.0.checkpoint(step),
+            None => self.0.open_latest(),
+        });
+        opened.or_raise().map(|opened| Checkpoint(Arc::new(opened)))
+    }
+
+    /// Makes a step of what all ranks wrote, each of whose parts is the text of its `Saver.wait_part`.
+    fn commit(
+        &self,
+        py: Python<'_>,
+        parts: Vec<String>,
+        metadata: &str,
+        parity: usize,
+    ) -> PyResult<()> {
+        let commit = || {
+            let parse = |text: &String| Part::parse("the part of a rank", text.as_bytes());
+            let parts = parts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+            self.0.commit(parts, metadata, parity)
+        };
+        py.detach(commit).or_raise().map(drop)
+    }
+
+    /// Removes all but the last so many steps, the multiples of `every`, those with a tag, and what those
+    /// refer to. Answers which went.
+    #[pyo3(signature = (last, every=None))]
+    fn prune(&self, py: Python<'_>, last: usize, every: Option<u64>) -> PyResult<Vec<u64>> {
+        let retention = Retention { last, every };
+        let pruned = py.detach(|| self.0.prune(&retention)).or_raise()?;
+        Ok(pruned.removed)
+    }
+
+    /// Gives a step a tag, which keeps it from being pruned.
+    fn tag(&self, py: Python<'_>, step: u64, tag: &str) -> PyResult<()> {
+        py.detach(|| self.0.tag(step, tag)).or_raise()
+    }
+
+    /// Takes a tag from a step.
+    fn untag(&self, py: Python<'_>, step: u64, tag: &str) -> PyResult<()> {
+        py.detach(|| self.0.untag(step, tag)).or_raise()
+    }
+
+    /// The tags of a step.
+    fn tags(&self, py: Python<'_>, step: u64) -> PyResult<Vec<String>> {
+        py.detach(|| self.0.tags(step)).or_raise()
+    }
+
+    /// Removes a step that no other refers to.
+    fn remove(&self, py: Python<'_>, step: u64) -> PyResult<()> {
+        py.detach(|| self.0.remove(step)).or_raise()
+    }
+}
+
+/// A name for a run that no other has.
+#[pyfunction]
+pub(crate) fn fresh_run() -> String {
+    checkpoint::fresh_run()
+}

@@ -1,0 +1,374 @@
+"""Checkpoints: what is restored is what was saved, whatever happened since."""
+
+import collections
+import datetime
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy
+import pytest
+import safetensors.numpy
+import straightway
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def equal(a, b):
+    """Whether two states are the same to the byte, objects and all."""
+    assert type(a) is type(b), (type(a), type(b))
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        assert torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+    elif isinstance(a, numpy.ndarray):
+        assert a.dtype == b.dtype
+        numpy.testing.assert_array_equal(a, b)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            equal(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            equal(x, y)
+    else:
+        assert a == b
+    return True
+
+
+def nested():
+    torch.manual_seed(3)
+    bits = torch.randint(0, 120, (64, 32), dtype=torch.uint8)
+    return {
+        "tensors": [bits.view(getattr(torch, t)) for t in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "int64", "complex64")],
+        "numbers": {1: 2.5, "inf": float("inf"), "none": None, "long": 1 << 80, True: "yes"},
+        "tuple": (torch.tensor(3.5), [numpy.arange(7), numpy.float32(1.25)], ()),
+        "strided": torch.arange(24).reshape(4, 6).T[1:, ::2],
+        "complex": torch.randn(3, 2, dtype=torch.complex128),
+        "array": numpy.arange(6, dtype="complex128").reshape(2, 3).T,
+        "empty": torch.zeros(0, 4),
+        "dots.in": {"names": torch.ones(2)},
+        "dots": {"in.names": torch.zeros(2)},
+        "ordered": collections.OrderedDict(b=1, a=torch.ones(1)),
+        "others": [{1, 2}, torch.bfloat16, torch.device("cpu"), torch.Size([2, 3]), datetime.date(2026, 1, 2), b"bytes", numpy.random.RandomState(5).get_state()],
+    }
+
+
+def test_a_nested_state_comes_back_as_it_was(tmp_path):
+    state = nested()
+    with straightway.Checkpointer(tmp_path / "made/here") as checkpointer:
+        saved = checkpointer.save(7, state, async_=False, metadata={"loss": 0.5})
+        assert (saved.step, saved.written_bytes) == (7, saved.bytes) and saved.receipt.bytes == saved.bytes
+        equal(checkpointer.load(), state)
+        assert checkpointer.metadata() == {"loss": 0.5} and checkpointer.steps() == [7] and checkpointer.verify() == []
+
+
+def test_a_restore_writes_into_the_tensors_that_are_there(tmp_path):
+    state = nested()
+    checkpointer = straightway.Checkpointer(tmp_path)
+    checkpointer.save(1, state, async_=False, metadata=["m"])
+    into = nested()
+    kept = [into["strided"], into["complex"], into["tensors"][0], into["tuple"][0]]
+    for tensor in [*kept, *into["tensors"]]:
+        tensor.zero_()
+    into["numbers"] = {}
+    into["array"] = numpy.zeros((3, 2), "complex128")
+    restored = checkpointer.restore(into=into)
+    assert (restored.step, restored.metadata, restored.rebuilt) == (1, ["m"], [])
+    equal(into, state)
+    assert into["strided"] is kept[0] and into["complex"] is kept[1] and into["tensors"][0] is kept[2] and into["tuple"][0] is kept[3]
+
+
+def test_only_what_is_asked_for_is_restored_and_what_cannot_be_is_named(tmp_path):
+    checkpointer = straightway.Checkpointer(tmp_path)
+    checkpointer.save(1, {"a": torch.ones(3), "b": {"c": torch.ones(5), "d": 4}}, async_=False)
+    into = {"b": {"c": torch.zeros(5, dtype=torch.float64)}}
+    checkpointer.restore(into=into)
+    assert into["b"].keys() == {"c"} and into["b"]["c"].sum() == 5
+    for wrong, error, words in [
+        ({"b": {"x": 1}}, KeyError, "b.x"),
+        ({"a": torch.zeros(4)}, ValueError, r"'a' was saved with shape \(3,\)"),
+        ({"b": {"d": torch.zeros(1)}}, ValueError, "no tensor was saved"),
+        ({"a": numpy.broadcast_to(numpy.zeros(1, "f4"), 3)}, ValueError, "not to be written"),
+    ]:
+        with pytest.raises(error, match=words):
+            checkpointer.restore(into=wrong)
+    with pytest.raises(FileNotFoundError, match="step 9"):
+        checkpointer.restore(9, into=into)
+    with pytest.raises(ValueError, match="latest"):
+        checkpointer.restore("last", into=into)
+
+
+def test_a_module_and_its_optimizer_go_on_where_they_were(tmp_path):
+    def train(model, optimizer, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.ones(2, 16)).square().sum().backward()
+            optimizer.step()
+
+    def fresh(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        return {"model": model, "optimizer": optimizer, "schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3)}
+
+    one = fresh(1)
+    train(one["model"], one["optimizer"], 3)
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(3, one)
+        train(one["model"], one["optimizer"], 3)
+        checkpointer.wait()
+        # A fresh optimizer has no state yet, and one that was used has other numbers in it.
+        for other in [fresh(2), fresh(3)]:
+            checkpointer.restore(into=other)
+            train(other["model"], other["optimizer"], 3)
+            equal(other["model"].state_dict(), one["model"].state_dict())
+            equal(other["optimizer"].state_dict(), one["optimizer"].state_dict())
+        # Into memory that is there, and by the object itself.
+        checkpointer.restore(3, into={"model": other["model"]})
+        assert not torch.equal(other["model"][0].weight, one["model"][0].weight)
+
+
+def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):
+    weight = torch.randn(1000, 100)
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        saved = checkpointer.save(1, {"embed": weight, "head": weight}, async_=False)
+        assert saved.bytes < 500_000
+        found = checkpointer.load()
+        assert found["embed"].data_ptr() == found["head"].data_ptr()
+        apart = {"embed": torch.zeros(1000, 100), "head": torch.zeros(1000, 100)}
+        checkpointer.restore(into=apart)
+        assert torch.equal(apart["embed"], weight) and torch.equal(apart["head"], weight)
+        tied = torch.zeros(1000, 100)
+        checkpointer.restore(into={"embed": tied, "head": tied})
+        assert torch.equal(tied, weight)
+
+
+def test_a_tensor_changed_right_after_save_is_saved_as_it_was(tmp_path):
+    tensor, array = torch.ones(4 << 20), numpy.ones(1 << 20)
+    with straightway.Checkpointer(tmp_path, rate_bytes_per_s=100e6) as checkpointer:
+        for step in range(1, 4):
+            tensor.fill_(step)
+            array.fill(step)
+            checkpointer.save(step, {"t": tensor, "a": array})
+            tensor.fill_(-1)
+            array.fill(-1)
+            assert checkpointer.progress.step == step and checkpointer.progress.bytes > 24 << 20
+        checkpointer.wait()
+        assert not checkpointer.progress.is_busy and checkpointer.progress.written_bytes >= 24 << 20
+        for step in range(1, 4):
+            found = checkpointer.load(step)
+            assert bool((found["t"] == step).all()) and bool((found["a"] == step).all())
+
+
+def test_a_save_that_finds_another_waits_or_is_refused(tmp_path):
+    state = {"t": torch.ones(2 << 20)}
+    with straightway.Checkpointer(tmp_path, busy="refuse", rate_bytes_per_s=20e6) as checkpointer:
+        checkpointer.save(1, state)
+        with pytest.raises(OSError, match="still under way"):
+            checkpointer.save(2, state)
+    assert checkpointer.steps() == [1]
+
+
+def test_an_incremental_save_writes_what_changed(tmp_path):
+    state = {"frozen": torch.randn(4, 1 << 20), "small": torch.zeros(1000)}
+    with straightway.Checkpointer(tmp_path, incremental=True, keep_last=1) as checkpointer:
+        full = checkpointer.save(1, state, async_=False)
+        state["frozen"][3, -1] = 7
+        part = checkpointer.save(2, state, async_=False)
+        assert full.written_bytes > 16 << 20 and part.written_bytes <= 8 << 20
+        # The parent of a kept step is kept.
+        assert checkpointer.steps() == [1, 2]
+        equal(checkpointer.load(), state)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_compressed_checkpoints_are_smaller_and_the_same(tmp_path, codec):
+    state = {"t": torch.zeros(1 << 20)}
+    with straightway.Checkpointer(tmp_path, compression=codec) as checkpointer:
+        assert checkpointer.save(1, state, async_=False).written_bytes < 1 << 20
+        equal(checkpointer.load(), state)
+
+
+def test_what_need_not_be_kept_is_removed(tmp_path):
+    with straightway.Checkpointer(tmp_path, keep_last=2, keep_every=4) as checkpointer:
+        for step in range(1, 9):
+            checkpointer.save(step, {"t": torch.ones(3)})
+            if step == 3:
+                checkpointer.wait()
+                checkpointer.tag(3, "good")
+        checkpointer.wait()
+        assert checkpointer.steps() == [3, 4, 7, 8] and checkpointer.latest() == 8
+
+
+def flip(folder, step):
+    """Changes a byte in the middle of a step's shard."""
+    (shard,) = (folder / f"step-{step}").glob("*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    return shard.name
+
+
+def test_a_corrupt_chunk_is_named_and_nothing_of_it_arrives(tmp_path):
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"weight": torch.ones(3 << 20)}, async_=False)
+        shard = flip(tmp_path, 1)
+        into = {"weight": torch.zeros(3 << 20)}
+        with pytest.raises(ValueError, match=rf"chunk 1 of .*{shard}.*weight"):
+            checkpointer.restore(into=into)
+        # Chunks that were good may have arrived; of the bad one nothing did.
+        assert not into["weight"][1 << 20 : 2 << 20].all() and len(checkpointer.verify()) == 1
+
+
+def test_parity_makes_it_good(tmp_path):
+    with straightway.Checkpointer(tmp_path, parity=1) as checkpointer:
+        checkpointer.save(1, {"weight": torch.ones(3 << 20)}, async_=False)
+        flip(tmp_path, 1)
+        into = {"weight": torch.zeros(3 << 20)}
+        restored = checkpointer.restore(into=into)
+        assert into["weight"].all() and len(restored.rebuilt) == 1 and "chunk 1" in restored.rebuilt[0]
+
+
+def test_latest_is_the_latest_that_is_complete(tmp_path):
+    checkpointer = straightway.Checkpointer(tmp_path / "none/yet")
+    assert checkpointer.steps() == [] and checkpointer.latest() is None
+    with pytest.raises(FileNotFoundError):
+        checkpointer.load()
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, {"n": step})
+        checkpointer.wait()
+    os.remove(tmp_path / "step-2/manifest.json")
+    (tmp_path / ".step-3.crashed-1").mkdir()
+    (tmp_path / "step-4").mkdir()
+    assert checkpointer.latest() == 1 and checkpointer.load() == {"n": 1}
+    assert checkpointer.restore(into={"n": 0}).step == 1
+
+
+def test_a_step_that_exists_is_not_replaced_and_a_second_job_is_refused(tmp_path):
+    with straightway.Checkpointer(tmp_path) as one:
+        one.save(1, {"n": 1}, async_=False)
+        with pytest.raises(ValueError, match="there already"):
+            one.save(1, {"n": 2})
+        with pytest.raises((OSError, RuntimeError, ValueError), match="lock|another|saves"):
+            straightway.Checkpointer(tmp_path).save(2, {"n": 2})
+    # When it is closed the folder is free again.
+    with straightway.Checkpointer(tmp_path) as other:
+        other.save(2, {"n": 2})
+    assert other.steps() == [1, 2] and other.load(1) == {"n": 1}
+
+
+class Own:
+    """A class of the user's."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __eq__(self, other):
+        return self.n == other.n
+
+
+def test_objects_of_any_class_are_made_only_where_the_writer_is_trusted(tmp_path):
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"own": Own(5), "t": torch.ones(2)}, async_=False)
+        with pytest.raises(ValueError, match="Own.*\n.*trust=True"):
+            checkpointer.load()
+        into = {"t": torch.zeros(2)}
+        checkpointer.restore(into=into)
+        assert into["t"].all()
+    assert straightway.Checkpointer(tmp_path, trust=True).load()["own"] == Own(5)
+
+
+def test_shards_are_plain_safetensors_and_an_export_is_a_model(tmp_path):
+    state = {"w": torch.randn(50, 7), "step": 3}
+    with straightway.Checkpointer(tmp_path / "c") as checkpointer:
+        checkpointer.save(1, state, async_=False)
+    (shard,) = (tmp_path / "c/step-1").glob("*.safetensors")
+    numpy.testing.assert_array_equal(safetensors.numpy.load_file(shard)["w"], state["w"].numpy())
+    files = straightway._straightway.Store(tmp_path / "c").open(1).export(tmp_path / "model")
+    assert files == ["model.safetensors"]
+    equal(dict(straightway.load_model(tmp_path / "model")), {"w": state["w"]})
+
+
+def python(code, *arguments, **more):
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], capture_output=True, text=True, timeout=60, **more)
+
+
+def test_a_program_that_just_ends_has_saved(tmp_path):
+    code = """
+        import sys, numpy, straightway
+        checkpointer = straightway.Checkpointer(sys.argv[1], rate_bytes_per_s=50e6)
+        checkpointer.save(1, {"t": numpy.ones(2 << 20)})
+    """
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert straightway.Checkpointer(tmp_path).steps() == [1]
+
+
+def test_ranks_that_share_only_the_file_system_save_together(tmp_path):
+    code = """
+        import sys, numpy, straightway
+        folder, rank = sys.argv[1], int(sys.argv[2])
+        with straightway.Checkpointer(folder, rank=rank, world_size=3, run="job-1", timeout_s=30) as checkpointer:
+            for step in (1, 2):
+                checkpointer.save(step, {f"own.{rank}": numpy.full(1000, rank + step), "all": numpy.ones(5), "rank": rank}, metadata=step)
+            checkpointer.wait()
+            assert checkpointer.load()["rank"] == rank
+    """
+    ranks = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(tmp_path), str(rank)]) for rank in range(3)]
+    assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+    one = straightway.Checkpointer(tmp_path)
+    assert one.steps() == [1, 2] and one.metadata(1) == 1
+    # One process sees what all ranks had.
+    found = one.load()
+    assert [int(found[f"own.{rank}"][0]) for rank in range(3)] == [2, 3, 4] and found["rank"] == 0
+    with pytest.raises(ValueError, match="run="):
+        straightway.Checkpointer(tmp_path, rank=0, world_size=2).save(3, {})
+
+
+def test_a_rank_that_dies_makes_the_save_fail_in_time(tmp_path):
+    with straightway.Checkpointer(tmp_path, rank=0, world_size=2, run="job-2", timeout_s=0.5) as checkpointer:
+        checkpointer.save(1, {"t": torch.ones(3)})
+        with pytest.raises(OSError, match="nothing came from 1 of 2 ranks: 1"):
+            checkpointer.wait()
+        assert checkpointer.steps() == [] and checkpointer.wait() is None
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_save(tmp_path):
+    code = """
+        import os, signal, sys, threading, numpy, straightway
+        checkpointer = straightway.Checkpointer(sys.argv[1], rate_bytes_per_s=16e6)
+        checkpointer.save(1, {"t": numpy.ones(2 << 20)})
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            checkpointer.wait()
+        except KeyboardInterrupt:
+            assert checkpointer.progress.is_busy
+        else:
+            raise SystemExit("nobody heard it")
+        checkpointer.close()
+    """
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert straightway.Checkpointer(tmp_path).steps() == [1]
+
+
+def test_the_interpreter_runs_while_bytes_move(tmp_path):
+    with straightway.Checkpointer(tmp_path, rate_bytes_per_s=50e6) as checkpointer:
+        checkpointer.save(1, {"t": torch.ones(4 << 20)})
+        turns = 0
+        while checkpointer.progress.is_busy:
+            turns += 1
+        assert turns > 100
+
+
+def test_the_manifest_says_what_is_where(tmp_path):
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"a": {"b": torch.zeros(2, 3)}, "n": 1}, async_=False, metadata={"k": "v"})
+    manifest = json.loads((tmp_path / "step-1/manifest.json").read_text())
+    tensors = {t["name"]: t for t in manifest["tensors"]}
+    assert tensors["a.b"]["shape"] == [2, 3] and manifest["metadata"] == {"k": "v"}
+    assert tensors["straightway.tree.00000"]["opaque"] is True

@@ -1,0 +1,278 @@
+"""Many ranks, and ``torch.distributed.checkpoint``: saved by four processes, restored by two and by one."""
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not torch.distributed.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import straightway
+from straightway.torch import StorageReader, StorageWriter
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+
+def ranks(world, scene, *arguments):
+    """Runs a scene of this file in ``world`` processes; answers their exit codes."""
+    started = [
+        subprocess.Popen([sys.executable, os.path.abspath(__file__), scene, str(rank), str(world), *map(str, arguments)])
+        for rank in range(world)
+    ]
+    try:
+        return [process.wait(100) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
+# What ranks do.
+
+
+def whole():
+    """The tensors over all ranks."""
+    generator = torch.Generator().manual_seed(11)
+    return {
+        "rows": torch.randn(10, 6, generator=generator),
+        "columns": torch.randn(7, 9, generator=generator).to(torch.bfloat16),
+        "grid": torch.randint(0, 99, (9, 5), generator=generator),
+        "alike": torch.randn(33, generator=generator),
+        "few": torch.randn(2, 3, generator=generator),
+    }
+
+
+def distributed(world, fill):
+    """The same tensors, each cut in its own way among the ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    line = init_device_mesh("cpu", (world,))
+    grid = init_device_mesh("cpu", (2, world // 2))
+    cuts = {"rows": (line, [Shard(0)]), "columns": (line, [Shard(1)]), "grid": (grid, [Shard(0), Shard(1)]), "alike": (line, [Replicate()]), "few": (line, [Shard(0)])}
+    tensors = {name: tensor if fill else torch.zeros_like(tensor) for name, tensor in whole().items()}
+    return {name: distribute_tensor(tensors[name], *cut) for name, cut in cuts.items()}
+
+
+def check(tensors):
+    for name, expected in whole().items():
+        assert torch.equal(tensors[name].full_tensor(), expected), name
+
+
+def trained(steps):
+    """A module and its optimizer, sharded by FSDP2."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.Linear(10, 3))
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        for parameter in model.parameters():
+            parameter.grad = parameter.detach() * 0.5 + 1
+        optimizer.step()
+    return model, optimizer
+
+
+def parallel_state(model, optimizer):
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    states = get_state_dict(model, optimizer)
+    return {"model": states[0], "optimizer": states[1], "epoch": 3, "tags": ["a", {"b": 2.5}]}
+
+
+def scene_save(rank, world, folder):
+    tensors = distributed(world, fill=True)
+    with straightway.Checkpointer(f"{folder}/own", timeout_s=60) as checkpointer:
+        checkpointer.save(1, {"t": tensors, "plain": torch.ones(1000), "rank": rank, f"only.{rank}": torch.full((5,), rank)}, metadata="m")
+        tensors["rows"].to_local().zero_()
+        checkpointer.wait()
+        tensors = distributed(world, fill=False)
+        checkpointer.restore(into={"t": tensors})
+        check(tensors)
+        assert checkpointer.load()["rank"] == rank
+    writer = StorageWriter(f"{folder}/dcp", metadata={"by": "a test"})
+    state = parallel_state(*trained(3)) | {"t": tensors}
+    dcp.save(state, storage_writer=writer, checkpoint_id=f"{folder}/dcp/step-5")
+    # The next step's number is found by the coordinator.
+    future = dcp.async_save(state, storage_writer=writer, checkpoint_id=f"{folder}/dcp")
+    future.result()
+    assert straightway.Checkpointer(f"{folder}/dcp").steps() == [5, 6]
+
+
+def scene_load(rank, world, folder):
+    tensors = distributed(world, fill=False)
+    with straightway.Checkpointer(f"{folder}/own") as checkpointer:
+        into = {"t": tensors, "plain": torch.zeros(1000), "only.3": torch.zeros(5, dtype=torch.int64)}
+        assert checkpointer.restore(into=into).metadata == "m"
+        check(tensors)
+        assert into["plain"].all() and bool((into["only.3"] == 3).all()) and checkpointer.load()["rank"] == rank
+    for place in ("dcp/step-5", "dcp"):
+        model, optimizer = trained(1)
+        state = parallel_state(model, optimizer) | {"t": distributed(world, fill=False), "epoch": 0}
+        dcp.load(state, storage_reader=StorageReader(f"{folder}/{place}"))
+        check(state["t"])
+        assert state["epoch"] == 3 and state["tags"] == ["a", {"b": 2.5}]
+        expected = parallel_state(*trained(3))
+        for part in ("model", "optimizer"):
+            found, meant = flat(state[part]), flat(expected[part])
+            assert found.keys() == meant.keys() and len(found) > 3
+            for name in meant:
+                assert torch.equal(found[name], meant[name]), name
+
+
+def flat(state, path=""):
+    """All tensors of a state, whole."""
+    tensors = {}
+    for key, value in state.items():
+        if isinstance(value, dict):
+            tensors |= flat(value, f"{path}.{key}")
+        elif isinstance(value, torch.Tensor):
+            tensors[f"{path}.{key}"] = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return tensors
+
+
+def scene_fail(rank, world, folder):
+    """A rank whose part cannot be written makes the save fail on all, and the next one works."""
+    writer = StorageWriter(folder)
+    good = {"a": torch.ones(5), f"own.{rank}": torch.full((3,), rank)}
+    dcp.save(good, storage_writer=writer)
+    bad = good | ({"bad": torch.zeros(2, dtype=torch.complex128)} if rank == 1 else {})
+    try:
+        dcp.save(bad, storage_writer=writer)
+    except dcp.api.CheckpointException as error:
+        assert "complex128" in str(error), error
+    else:
+        raise SystemExit("it did not fail")
+    dcp.save(good, storage_writer=writer)
+    # The process group's other user: a rank that is gone.
+    checkpointer = straightway.Checkpointer(f"{folder}/own", timeout_s=2)
+    checkpointer.save(1, {"a": 1}, async_=False)
+    if rank == 1:
+        os._exit(0)
+    start = time.monotonic()
+    try:
+        checkpointer.save(2, {"a": 2}, async_=False)
+    except (OSError, RuntimeError):
+        assert time.monotonic() - start < 20 and checkpointer.steps() == [1]
+        os._exit(0)
+    raise SystemExit("it did not fail")
+
+
+# What is claimed.
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """What four ranks saved."""
+    folder = tmp_path_factory.mktemp("four")
+    assert ranks(4, "save", folder) == [0] * 4
+    return folder
+
+
+def test_two_ranks_restore_what_four_saved(saved):
+    assert ranks(2, "load", saved) == [0, 0]
+
+
+def test_one_process_restores_what_four_saved(saved):
+    checkpointer = straightway.Checkpointer(saved / "own")
+    found = checkpointer.load()
+    for name, expected in whole().items():
+        assert torch.equal(found["t"][name], expected), name
+    assert [int(found[f"only.{rank}"][0]) for rank in range(4)] == [0, 1, 2, 3]
+    state = {"t": {name: torch.zeros_like(tensor) for name, tensor in whole().items()}}
+    dcp.load(state, storage_reader=StorageReader(saved / "dcp"))
+    assert all(torch.equal(state["t"][name], tensor) for name, tensor in whole().items())
+
+
+def test_what_all_ranks_hold_alike_is_written_once(saved):
+    shards = list((saved / "own/step-1").glob("*.safetensors"))
+    from safetensors import safe_open
+
+    names = []
+    for shard in shards:
+        with safe_open(shard, "pt") as file:
+            names += file.keys()
+    assert len(shards) == 4 and names.count("plain") == 1 and names.count("t.alike") == 1 and names.count("t.rows") == 4
+
+
+def test_a_save_that_fails_on_one_rank_fails_on_all_and_the_next_works(tmp_path):
+    assert ranks(2, "fail", tmp_path) == [0, 0]
+    assert straightway.Checkpointer(tmp_path).steps() == [1, 2]
+
+
+def state():
+    torch.manual_seed(2)
+    model = torch.nn.Linear(30, 20)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(30)).sum().backward()
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "strided": torch.arange(12.0).reshape(3, 4).T, "fp8": torch.ones(9).to(torch.float8_e4m3fn), "n": {"deep": [1, "two"]}}
+
+
+def test_one_process_saves_and_loads_by_dcp(tmp_path):
+    writer = StorageWriter(tmp_path / "step-3", incremental=True)
+    dcp.save(state(), storage_writer=writer)
+    changed = state()
+    future = dcp.async_save(changed, storage_writer=writer, checkpoint_id=tmp_path / "step-4")
+    changed["model"]["weight"].zero_()
+    future.result()
+    for reader in (StorageReader(tmp_path / "step-3"), StorageReader(tmp_path)):
+        found = state()
+        for tensor in (found["model"]["weight"], found["strided"], found["fp8"], found["optimizer"]["state"][0]["exp_avg"]):
+            tensor.zero_()
+        found["n"]["deep"][1] = None
+        dcp.load(found, storage_reader=reader)
+        expected = state()
+        assert torch.equal(found["model"]["weight"], expected["model"]["weight"])
+        assert torch.equal(found["strided"], expected["strided"]) and found["n"] == expected["n"]
+        assert torch.equal(found["fp8"].view(torch.uint8), expected["fp8"].view(torch.uint8))
+        assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], expected["optimizer"]["state"][0]["exp_avg"])
+
+
+def test_what_the_one_saved_the_other_reads_or_refuses_by_name(tmp_path):
+    with straightway.Checkpointer(tmp_path / "own") as checkpointer:
+        checkpointer.save(1, {"model": {"w": torch.ones(4)}}, async_=False)
+    found = {"model": {"w": torch.zeros(4)}}
+    dcp.load(found, storage_reader=StorageReader(tmp_path / "own"))
+    assert found["model"]["w"].all()
+    dcp.save(found, storage_writer=StorageWriter(tmp_path / "dcp"))
+    with pytest.raises(ValueError, match="StorageReader"):
+        straightway.Checkpointer(tmp_path / "dcp").load()
+
+
+def test_dcp_finds_a_corrupt_chunk(tmp_path):
+    dcp.save({"w": torch.ones(2 << 20)}, storage_writer=StorageWriter(tmp_path / "step-1"))
+    (shard,) = (tmp_path / "step-1").glob("*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[5 << 20] ^= 4
+    shard.write_bytes(data)
+    with pytest.raises(dcp.api.CheckpointException, match="chunk 1 of"):
+        dcp.load({"w": torch.zeros(2 << 20)}, storage_reader=StorageReader(tmp_path))
+
+
+def test_dcp_is_told_of_a_step_that_is_not_there(tmp_path):
+    dcp.save({"w": torch.ones(2)}, storage_writer=StorageWriter(tmp_path / "step-1"))
+    with pytest.raises(dcp.api.CheckpointException, match="step 2"):
+        dcp.load({"w": torch.ones(2)}, storage_reader=StorageReader(tmp_path / "step-2"))
+    with pytest.raises(dcp.api.CheckpointException, match="there already"):
+        dcp.save({"w": torch.ones(2)}, storage_writer=StorageWriter(tmp_path / "step-1"))
+    assert not StorageWriter.validate_checkpoint_id("s3://bucket/step-1") and StorageReader.validate_checkpoint_id("a/b")
+
+
+if __name__ == "__main__":
+    scene, rank, world, *arguments = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    meeting = f"{arguments[0]}/{scene}.{world}.meet"
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=int(world))
+    globals()[f"scene_{scene}"](int(rank), int(world), *arguments)
+    dist.destroy_process_group()
