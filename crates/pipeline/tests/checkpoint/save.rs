@@ -2,9 +2,10 @@
 
 use std::{fs, sync::Arc};
 
-use straightway_io::Region;
+use straightway_core::Rate;
+use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
-    checkpoint::{Busy, Options, Restorer, Source, Store, Wanted},
+    checkpoint::{Busy, Options, Rank, Restorer, Saver, Source, Store, Wanted},
     weights::{Dtype, Rectangle, Shape},
 };
 
@@ -132,13 +133,21 @@ fn bytes_that_are_no_tensor_come_back_marked_as_such() {
 #[test]
 fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
     let folder = tempfile::tempdir().unwrap();
-    let state = State::of(1, &[("t", Dtype::U8, &[30 << 20])]);
+    let state = State::of(1, &[("t", Dtype::U8, &[4 << 20])]);
     let pieces = state.cut(0, 0, 1);
     let refusing = Options {
         busy: Busy::Refuse,
         ..Options::default()
     };
-    let mut saver = saver(folder.path(), refusing).unwrap();
+    // Slow enough for the second save to find the first under way.
+    let slow = Settings {
+        rate_max: Some(Rate(8e6)),
+        ..settings()
+    };
+    let slow = Arc::new(Executor::new(slow).unwrap());
+    let store = Store::create(folder.path()).unwrap();
+    let alone = Rank { rank: 0, world: 1 };
+    let mut saver = Saver::new(store, alone, "slow", slow, refusing).unwrap();
     saver.save(1, &sources(&pieces), "null").unwrap();
     let error = saver.save(2, &sources(&pieces), "null").unwrap_err();
     assert!(error.to_string().contains("still under way"), "{error}");
