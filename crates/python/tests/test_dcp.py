@@ -155,6 +155,11 @@ def scene_fail(rank, world, folder):
     dcp.save(good, storage_writer=writer)
     # The process group's other user: a rank that is gone.
     checkpointer = straightway.Checkpointer(f"{folder}/own", timeout_s=2)
+    start = time.monotonic()
+    try:
+        checkpointer.save(1, {"bad": lambda: 0} if rank == 1 else {"good": 1}, async_=False)
+    except (RuntimeError, TypeError) as error:
+        assert "bad is a function" in str(error) and time.monotonic() - start < 2
     checkpointer.save(1, {"a": 1}, async_=False)
     if rank == 1:
         os._exit(0)
