@@ -1,8 +1,9 @@
 //! The shard of a rank before there is one: a safetensors file as it will be, byte for byte.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use straightway_core::{Error, Extent, Kind, Result};
+use straightway_sys::cuda::DeviceMemory;
 
 use hashbrown::HashMap;
 
@@ -59,16 +60,17 @@ impl Image {
         self.outline.bytes
     }
 
-    /// Where each source goes that is on a GPU, in the order of the image: its number, and where.
+    /// Where each source goes that is on a GPU and has bytes in `window`, in the order of the image.
     pub(crate) fn on_devices<'a>(
         &'a self,
         sources: &'a [Source<'_>],
-    ) -> impl Iterator<Item = (usize, Extent)> + 'a {
-        let is_there = |(number, extent): &(usize, Extent)| {
-            let memory = &sources[*number].memory;
-            matches!(memory, Holding::Device(_)) && !extent.is_empty()
-        };
-        self.outline.places.iter().copied().filter(is_there)
+        window: Extent,
+    ) -> impl Iterator<Item = (&'a Arc<DeviceMemory>, Extent)> + 'a {
+        let places = self.outline.within(window);
+        places.filter_map(|(number, extent)| match &sources[number].memory {
+            Holding::Device(memory) => Some((memory, extent)),
+            Holding::Host(_) => None,
+        })
     }
 
     /// Fills `chunk`, which is the image from `offset` on, with what is in host memory. Answers

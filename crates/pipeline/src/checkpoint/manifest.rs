@@ -23,7 +23,7 @@ use super::{
 };
 use crate::weights::{Dtype, Rectangle, Shape};
 
-pub(crate) use check::check_tensor;
+pub(crate) use check::{check_chunk_bytes, check_tensor};
 pub(crate) use overlap::covers;
 pub(crate) use wire::{PART_SCHEMA, PartWire};
 

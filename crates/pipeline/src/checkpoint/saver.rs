@@ -2,24 +2,25 @@
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::Arc,
+    sync::{Arc, mpsc::channel},
     thread::{Builder, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use straightway_core::{Error, Kind, Receipt, Result};
-use straightway_io::{Executor, Progress};
+use straightway_core::{Error, Extent, Kind, Receipt, Result};
+use straightway_io::{Executor, Progress, Region};
 
 use super::{
     codec::Codec,
-    commit::{Patience, given_up},
+    commit::Patience,
+    flush::{Flush, Flushed, Gathering},
     image::Image,
     lock::Lock,
-    manifest::{CHUNK_BYTES, Manifest},
+    manifest::{CHUNK_BYTES, Manifest, check_chunk_bytes},
     name::{Attempt, check_run, check_step, shard_file},
     part::Part,
     shard::{Rank, ShardWriter, check_rank},
-    snapshot::{Snapshot, Studio},
+    snapshot::{Studio, check_memory, segments},
     source::Source,
     store::Store,
 };
@@ -99,28 +100,12 @@ pub struct Saver {
     run: String,
     options: Options,
     writer: ShardWriter,
-    studio: Option<Studio>,
+    studio: Studio,
     /// Counts saves, so that no two work in one folder. All ranks count alike.
     sequence: u64,
-    flying: Option<JoinHandle<(Studio, Result<Flushed>)>>,
+    flying: Option<JoinHandle<(Vec<Region>, Result<Flushed>)>>,
     /// The coordinator's lock on the folder.
     _lock: Option<Lock>,
-}
-
-/// What came of a shard.
-#[derive(Debug)]
-struct Flushed {
-    committed: Committed,
-    part: Part,
-}
-
-/// Who brings the parts together.
-#[derive(Clone, Debug)]
-enum Gathering {
-    /// The ranks, by way of the file system. The metadata are the coordinator's.
-    Files(String),
-    /// The caller, who then commits.
-    Caller,
 }
 
 impl Saver {
@@ -137,6 +122,8 @@ impl Saver {
     ) -> Result<Self> {
         check_rank(rank)?;
         check_run(run)?;
+        check_chunk_bytes(options.chunk_bytes)
+            .map_err(|why| Error::new(Kind::Invalid, "save in", "chunks", why))?;
         let lock = match rank.rank {
             0 => Some(Lock::take(store.folder(), run, LOCK_PATIENCE)?),
             _ => None,
@@ -157,7 +144,7 @@ impl Saver {
             run: run.to_owned(),
             options,
             writer,
-            studio: Some(Studio::default()),
+            studio: Studio::default(),
             sequence: 0,
             flying: None,
             _lock: lock,
@@ -210,10 +197,12 @@ impl Saver {
 
     /// Takes the memory for states of this size, so that the first save need not.
     pub fn prepare(&mut self, bytes: u64) -> Result<()> {
-        if let Some(studio) = &mut self.studio {
-            let region = studio.region_of(bytes, self.options.memory_bytes_max)?;
+        check_memory(bytes, self.options.memory_bytes_max)?;
+        let parts = segments(bytes, self.options.chunk_bytes);
+        let regions = parts.map(|part| self.studio.region_of(part.bytes));
+        for region in regions.collect::<Result<Vec<_>>>()? {
             region.populate();
-            studio.give_back(region);
+            self.studio.give_back(region);
         }
         Ok(())
     }
@@ -238,20 +227,8 @@ impl Saver {
         let parent = self.parent(step)?;
         let shard = shard_file(self.rank.rank, self.rank.world, true);
         let image = Image::new(&self.store.attempt_path(&attempt).join(shard), sources)?;
+        check_memory(image.bytes(), self.options.memory_bytes_max)?;
         self.store.begin(&attempt)?;
-        let mut studio = self
-            .studio
-            .take()
-            .expect("it is back when nothing is under way");
-        let (chunk_bytes, most) = (self.options.chunk_bytes, self.options.memory_bytes_max);
-        let snapshot = match studio.take(&image, sources, chunk_bytes, most) {
-            Ok(snapshot) => snapshot,
-            Err(error) => {
-                self.studio = Some(studio);
-                self.give_up(&attempt);
-                return Err(error);
-            }
-        };
         self.writer.progress = Arc::default();
         let flush = Flush {
             store: self.store.clone(),
@@ -266,11 +243,36 @@ impl Saver {
                 progress: Arc::clone(&self.writer.progress),
             },
         };
+        self.take(flush, image, sources)
+    }
+
+    /// Takes the snapshot, each segment of which is flushed while the next is taken.
+    fn take(&mut self, flush: Flush, image: Image, sources: &[Source<'_>]) -> Result<()> {
+        let chunk_bytes = self.options.chunk_bytes;
+        let parts: Vec<_> = if flush.writer.is_plain(flush.parent.as_ref()) {
+            segments(image.bytes(), chunk_bytes).collect()
+        } else {
+            vec![Extent::new(0, image.bytes())]
+        };
+        let (sender, inbox) = channel();
+        let image = Arc::new(image);
+        let own = Arc::clone(&image);
         let thread = Builder::new()
             .name("straightway-flush".to_owned())
-            .spawn(move || flush.run(studio, snapshot, image))
+            .spawn(move || flush.run(&own, inbox.into_iter()))
             .map_err(|e| Error::os("start", "a flush", e))?;
         self.flying = Some(thread);
+        for extent in parts {
+            match self.studio.take(&image, sources, extent, chunk_bytes) {
+                // A flush that failed takes no more, and says so when it is waited for.
+                Ok(segment) => drop(sender.send(segment)),
+                Err(error) => {
+                    drop(sender);
+                    let _ = self.finish();
+                    return Err(error);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -295,19 +297,14 @@ impl Saver {
         let Some(thread) = self.flying.take() else {
             return Ok(None);
         };
-        let Ok((studio, outcome)) = thread.join() else {
-            self.studio = Some(Studio::default());
+        let Ok((regions, outcome)) = thread.join() else {
             let message = "its thread ended early";
             return Err(Error::new(Kind::Transient, "finish", "a save", message));
         };
-        self.studio = Some(studio);
-        outcome.map(Some)
-    }
-
-    fn give_up(&self, attempt: &Attempt) {
-        if self.rank.rank == 0 {
-            self.store.abandon(attempt);
+        for region in regions {
+            self.studio.give_back(region);
         }
+        outcome.map(Some)
     }
 }
 
@@ -315,87 +312,6 @@ impl Drop for Saver {
     fn drop(&mut self) {
         // A save that was begun is finished: whoever wants less cancels it first.
         let _ = self.finish();
-    }
-}
-
-/// A save after its snapshot.
-#[derive(Debug)]
-struct Flush {
-    store: Store,
-    rank: Rank,
-    attempt: Attempt,
-    writer: ShardWriter,
-    parent: Option<Manifest>,
-    gathering: Gathering,
-    parity: usize,
-    patience: Patience,
-}
-
-impl Flush {
-    fn run(
-        self,
-        mut studio: Studio,
-        snapshot: Snapshot,
-        image: Image,
-    ) -> (Studio, Result<Flushed>) {
-        let outcome = self.flush(&mut studio, snapshot, image);
-        match &outcome {
-            Err(_) if self.rank.rank == 0 => self.store.abandon(&self.attempt),
-            Err(error) if self.store.attempt_path(&self.attempt).exists() => {
-                self.store.report(&self.attempt, self.rank.rank, error);
-            }
-            // Whatever failed here, it failed because the folder went away under it.
-            Err(_) => return (studio, Err(given_up(&self.attempt))),
-            Ok(_) => {}
-        }
-        (studio, outcome)
-    }
-
-    fn flush(&self, studio: &mut Studio, snapshot: Snapshot, image: Image) -> Result<Flushed> {
-        let start = Instant::now();
-        let folder = self.store.attempt_path(&self.attempt);
-        let (rank, step) = (self.rank, self.attempt.step);
-        let parent = self.parent.as_ref();
-        let written = self.writer.write(&folder, rank, step, snapshot, parent)?;
-        studio.give_back(written.region);
-        let record = written.record;
-        let own = |place: &&super::manifest::Stored| place.step == step;
-        let stored = record
-            .stored
-            .as_ref()
-            .map(|stored| stored.iter().filter(own));
-        let written_bytes = stored.map_or(record.bytes, |own| own.map(|s| s.bytes).sum());
-        let bytes = record.bytes;
-        let part = Part {
-            attempt: self.attempt.clone(),
-            world: rank.world,
-            chunk_bytes: self.writer.chunk_bytes,
-            parent: parent.map(|parent| parent.step),
-            tensors: image.tensors,
-            shard: record,
-        };
-        if let Gathering::Files(metadata) = &self.gathering {
-            self.store.publish(&part)?;
-            if rank.rank == 0 {
-                let parts = self
-                    .store
-                    .gather(&self.attempt, rank.world, &self.patience)?;
-                self.store.commit(parts, metadata, self.parity)?;
-            } else {
-                self.store.await_commit(&self.attempt, &self.patience)?;
-            }
-        } else {
-            straightway_io::draft::sync_folder(&folder)?;
-        }
-        let committed = Committed {
-            step,
-            bytes,
-            written_bytes,
-            receipt: written.receipt,
-            estimate: written.estimate,
-            took: start.elapsed(),
-        };
-        Ok(Flushed { committed, part })
     }
 }
 

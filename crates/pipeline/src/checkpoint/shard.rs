@@ -1,7 +1,7 @@
 //! Writing a shard: a snapshot becomes a file, whole or only as far as it is new.
 //!
-//! A plain shard is written as it lies in memory, by one move, and what has no checksum yet is
-//! summed meanwhile. Where chunks are compared with a parent or compressed, that is done first, and
+//! A plain shard is written as it lies in memory, a segment at a time while the next is being taken, and what
+//! has no checksum yet is summed meanwhile. Where chunks are compared with a parent or compressed, that is done first, and
 //! what is left is packed to the front of the snapshot's own memory: no second copy of the state exists.
 
 use std::{path::Path, sync::Arc};
@@ -15,7 +15,7 @@ use super::{
     codec::Codec,
     manifest::{Manifest, ShardRecord, Stored},
     name::shard_file,
-    snapshot::{Snapshot, each_chunk, threads},
+    snapshot::{Segment, each_chunk, threads},
     sum::{Digest, Sum},
 };
 
@@ -54,48 +54,80 @@ pub(crate) struct Written {
     /// What part of its bytes compression would leave, by a sample.
     pub(crate) estimate: f64,
     /// The memory of the snapshot, for the next.
-    pub(crate) region: Region,
+    pub(crate) regions: Vec<Region>,
 }
 
 impl ShardWriter {
-    /// Writes a snapshot into `folder`, and makes it durable.
+    /// Whether the file of a save with this parent is its image, which can be written in segments.
+    pub(crate) fn is_plain(&self, parent: Option<&Manifest>) -> bool {
+        parent.is_none() && self.codec == Codec::Raw && !self.digests
+    }
+
+    /// Writes the segments of an image into `folder` as they come, and makes them durable.
     pub(crate) fn write(
         &self,
         folder: &Path,
         rank: Rank,
         step: u64,
-        snapshot: Snapshot,
+        bytes: u64,
+        mut segments: impl Iterator<Item = Segment>,
         parent: Option<&Manifest>,
     ) -> Result<Written> {
-        if parent.is_none() && self.codec == Codec::Raw && !self.digests {
-            return self.write_plain(folder, rank, snapshot);
+        if self.is_plain(parent) {
+            return self.write_plain(folder, rank, bytes, segments);
         }
-        self.write_packed(folder, rank, step, snapshot, parent)
+        let whole = segments.next().filter(|s| s.extent.bytes == bytes);
+        let whole = whole.ok_or_else(not_taken)?;
+        self.write_packed(folder, rank, step, whole, parent)
     }
 
-    fn write_plain(&self, folder: &Path, rank: Rank, mut snapshot: Snapshot) -> Result<Written> {
-        let estimate = estimate(image(&mut snapshot));
+    fn write_plain(
+        &self,
+        folder: &Path,
+        rank: Rank,
+        bytes: u64,
+        segments: impl Iterator<Item = Segment>,
+    ) -> Result<Written> {
         let name = shard_file(rank.rank, rank.world, true);
-        let bytes = snapshot.bytes;
-        let region = Arc::new(snapshot.region);
-        let (receipt, sums) = std::thread::scope(|scope| {
-            let missing = scope.spawn(|| self.sum_missing(&region, bytes, snapshot.sums));
-            let receipt = self.write_file(&folder.join(&name), bytes, &region);
-            let sums = missing.join().expect("summing does not panic");
-            (receipt, sums)
+        let file = Arc::new(File::create(&folder.join(&name), bytes)?);
+        let mut left = None;
+        let mut written = Vec::new();
+        let (receipt, chunks) = std::thread::scope(|scope| {
+            let mut sums = Vec::new();
+            let jobs = segments.map(|mut segment| {
+                left.get_or_insert_with(|| estimate(image(&mut segment)));
+                let (extent, known) = (segment.extent, segment.sums);
+                let region = Arc::new(segment.region);
+                written.push(Arc::clone(&region));
+                let job = self.job(&file, extent, &region)?;
+                sums.push(scope.spawn(move || self.sum_missing(&region, extent.bytes, known)));
+                Ok((job, || Ok(())))
+            });
+            let receipt = self.executor.run_all(jobs);
+            let mut chunks = Vec::new();
+            for sums in sums {
+                chunks.push(sums.join().expect("summing does not panic"));
+            }
+            (receipt, chunks)
         });
+        let receipt = receipt?;
+        if receipt.bytes != bytes {
+            return Err(not_taken());
+        }
+        let chunks = chunks.into_iter().collect::<Result<Vec<_>>>()?;
+        let regions = written.into_iter().filter_map(Arc::into_inner);
         Ok(Written {
             record: ShardRecord {
                 file: name,
                 rank: rank.rank,
                 bytes,
-                chunks: sums?,
+                chunks: chunks.concat(),
                 digests: Vec::new(),
                 stored: None,
             },
-            receipt: receipt?,
-            estimate,
-            region: Arc::into_inner(region).expect("the transfer is over"),
+            receipt,
+            estimate: left.unwrap_or(1.0),
+            regions: regions.collect(),
         })
     }
 
@@ -135,12 +167,12 @@ impl ShardWriter {
         folder: &Path,
         rank: Rank,
         step: u64,
-        mut snapshot: Snapshot,
+        mut segment: Segment,
         parent: Option<&Manifest>,
     ) -> Result<Written> {
-        let bytes = snapshot.bytes;
-        let known = std::mem::take(&mut snapshot.sums);
-        let image = image(&mut snapshot);
+        let bytes = segment.extent.bytes;
+        let known = std::mem::take(&mut segment.sums);
+        let image = image(&mut segment);
         let estimate = estimate(image);
         let digests = self.digests || parent.is_some();
         let marks = each_chunk(image, self.chunk_bytes, |number, chunk| {
@@ -179,13 +211,15 @@ impl ShardWriter {
         if !self.digests {
             record.digests.clear();
         }
-        let region = Arc::new(snapshot.region);
-        let receipt = self.write_file(&folder.join(&name), file_bytes, &region)?;
+        let region = Arc::new(segment.region);
+        let file = Arc::new(File::create(&folder.join(&name), file_bytes)?);
+        let job = self.job(&file, Extent::new(0, file_bytes), &region)?;
+        let receipt = self.executor.run(job)?;
         Ok(Written {
             record,
             receipt,
             estimate,
-            region: Arc::into_inner(region).expect("the transfer is over"),
+            regions: Arc::into_inner(region).into_iter().collect(),
         })
     }
 
@@ -238,24 +272,30 @@ impl ShardWriter {
         stored
     }
 
-    /// Writes the front of a region to a new file.
-    fn write_file(&self, path: &Path, bytes: u64, region: &Arc<Region>) -> Result<Receipt> {
-        let file = Arc::new(File::create(path, bytes)?);
-        let all = Move {
+    /// Writes the front of a region to part of a file.
+    fn job(&self, file: &Arc<File>, extent: Extent, region: &Arc<Region>) -> Result<Job> {
+        let part = Move {
             object: 0,
-            extent: Extent::new(0, bytes),
+            extent,
             at: 0,
         };
         let settings = self.executor.settings();
-        let job = Job::write(region, vec![file], vec![all], Choice::Auto, settings)?;
-        self.executor.run(job.with_progress(&self.progress))
+        let files = vec![Arc::clone(file)];
+        let job = Job::write(region, files, vec![part], Choice::Auto, settings)?;
+        Ok(job.with_progress(&self.progress))
     }
 }
 
-/// The image that a snapshot holds.
-fn image(snapshot: &mut Snapshot) -> &mut [u8] {
-    let bytes = usize::try_from(snapshot.bytes).expect("it is in memory");
-    &mut snapshot.region.as_mut_slice()[..bytes]
+/// What a flush says whose snapshot ended before it was whole; the snapshot's own error says why.
+fn not_taken() -> Error {
+    let message = "not all of it was taken";
+    Error::new(Kind::Cancelled, "write", "a snapshot", message)
+}
+
+/// The part of the image that a segment holds.
+fn image(segment: &mut Segment) -> &mut [u8] {
+    let bytes = usize::try_from(segment.extent.bytes).expect("it is in memory");
+    &mut segment.region.as_mut_slice()[..bytes]
 }
 
 /// Where the chunks of a checkpoint lie, by digest and length.

@@ -1,17 +1,21 @@
 //! A copy of a rank's state in memory, as the image of its shard: taken while the job stands still,
 //! written while it goes on.
 //!
-//! There is one piece of memory, and it is used again by every save: pinned where tensors are on a GPU, so that
-//! their copy runs at the speed of the bus. Host tensors are copied by several threads, a chunk at
-//! a time, and each chunk's checksum is taken while it is still in the cache; those that a GPU copied are
-//! summed while they are written.
+//! An image is taken segment by segment, and each is on its way to the drive while the next is taken. Their
+//! memory is used again by every save: pinned where tensors are on a GPU, so that their copy runs at the
+//! speed of the bus. Host tensors are copied by several threads, a chunk at a time, and each chunk's
+//! checksum is taken while it is still in the cache; those that a GPU copied are summed while they are
+//! written.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
 
-use straightway_core::{Bytes, Error, Extent, Kind, Place, Result, extent::up};
+use straightway_core::{
+    Bytes, Error, Extent, Kind, Place, Result,
+    extent::{down, up},
+};
 use straightway_io::Region;
 use straightway_sys::{
     Slot,
@@ -19,7 +23,6 @@ use straightway_sys::{
 };
 
 use super::{image::Image, source::Source, streams::Streams, sum::Sum};
-use crate::weights::Holding;
 
 /// Threads that copy host tensors. One copies 9 GB/s, and eight are what memory takes.
 const COPIERS_MAX: usize = 8;
@@ -27,98 +30,112 @@ const COPIERS_MAX: usize = 8;
 /// Memory is taken in units of this, so that a state that grows a little finds room.
 const GRAIN_BYTES: u64 = 2 << 20;
 
+/// How long segments are: enough for the sync after each to be nothing.
+const SEGMENT_BYTES: u64 = 256 << 20;
+
 /// The memory that snapshots are taken in.
 #[derive(Debug, Default)]
 pub(crate) struct Studio {
-    region: Option<Region>,
+    regions: Vec<Region>,
     streams: Streams,
 }
 
-/// A rank's state as it was.
+/// Part of a rank's state as it was.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
-    /// Holds the image, and perhaps more.
+pub(crate) struct Segment {
+    /// Holds that part of the image, and perhaps more.
     pub(crate) region: Region,
-    /// How long the image is.
-    pub(crate) bytes: u64,
+    /// Which part of the image it is.
+    pub(crate) extent: Extent,
     /// The checksum of each chunk, as far as it was taken.
     pub(crate) sums: Vec<Option<Sum>>,
 }
 
+/// Cuts an image into segments of whole chunks.
+pub(crate) fn segments(bytes: u64, chunk_bytes: u64) -> impl Iterator<Item = Extent> {
+    let segment_bytes = down(SEGMENT_BYTES, chunk_bytes).max(chunk_bytes);
+    let starts = (0..bytes.div_ceil(segment_bytes)).map(move |number| number * segment_bytes);
+    starts.map(move |start| Extent::between(start, bytes.min(start + segment_bytes)))
+}
+
+/// Refuses a state that would take more memory than is allowed.
+pub(crate) fn check_memory(bytes: u64, memory_bytes_max: u64) -> Result<()> {
+    if bytes <= memory_bytes_max {
+        return Ok(());
+    }
+    let target = format!("a state of {}", Bytes(bytes));
+    let message = format!("{} of memory are allowed for it", Bytes(memory_bytes_max));
+    Err(
+        Error::new(Kind::Invalid, "take a snapshot of", target, message)
+            .with_hint("allow more memory, or save from more ranks"),
+    )
+}
+
 impl Studio {
-    /// Takes a snapshot. The memory comes back by [`give_back`](Self::give_back).
+    /// Takes a snapshot of part of an image. Its memory comes back by [`give_back`](Self::give_back).
     pub(crate) fn take(
         &mut self,
         image: &Image,
         sources: &[Source<'_>],
+        extent: Extent,
         chunk_bytes: u64,
-        memory_bytes_max: u64,
-    ) -> Result<Snapshot> {
-        let bytes = image.bytes();
-        let mut region = self.region_of(bytes, memory_bytes_max)?;
-        let on_devices: Vec<_> = image.on_devices(sources).collect();
+    ) -> Result<Segment> {
+        let mut region = self.region_of(extent.bytes)?;
+        let on_devices: Vec<_> = image.on_devices(sources, extent).collect();
         if !on_devices.is_empty() {
-            region = self.copy_from_devices(region, sources, &on_devices)?;
+            region = self.copy_from_devices(region, extent, &on_devices)?;
         }
-        let used = usize::try_from(bytes).expect("it is in memory");
-        let sums = fill(
-            image,
-            sources,
-            &mut region.as_mut_slice()[..used],
-            chunk_bytes,
-        );
-        Ok(Snapshot {
+        let used = usize::try_from(extent.bytes).expect("it is in memory");
+        let bytes = &mut region.as_mut_slice()[..used];
+        let sums = each_chunk(bytes, chunk_bytes, |number, chunk| {
+            let offset = extent.offset + number as u64 * chunk_bytes;
+            let is_all = image.fill(sources, offset, chunk);
+            is_all.then(|| Sum::of(chunk))
+        });
+        Ok(Segment {
             region,
-            bytes,
+            extent,
             sums,
         })
     }
 
-    /// Takes the memory of a snapshot back.
+    /// Takes the memory of a segment back.
     pub(crate) fn give_back(&mut self, region: Region) {
-        self.region = Some(region);
+        self.regions.push(region);
     }
 
-    /// Memory for `bytes`: what is there, if that is enough.
-    pub(crate) fn region_of(&mut self, bytes: u64, memory_bytes_max: u64) -> Result<Region> {
-        if bytes > memory_bytes_max {
-            let target = format!("a state of {}", Bytes(bytes));
-            let message = format!("{} of memory are allowed for it", Bytes(memory_bytes_max));
-            return Err(
-                Error::new(Kind::Invalid, "take a snapshot of", target, message)
-                    .with_hint("allow more memory, or save from more ranks"),
-            );
+    /// Memory for `bytes`: the shortest that is there and long enough, or new.
+    pub(crate) fn region_of(&mut self, bytes: u64) -> Result<Region> {
+        let fits = self.regions.iter().enumerate();
+        let fits = fits.filter(|(_, region)| region.bytes() >= bytes);
+        if let Some((number, _)) = fits.min_by_key(|(_, region)| region.bytes()) {
+            return Ok(self.regions.swap_remove(number));
         }
-        match self.region.take() {
-            Some(region) if region.bytes() >= bytes => Ok(region),
-            // What was there is let go of first, or both would be there at once.
-            too_small => {
-                drop(too_small);
-                // Its pages come with the first copies, on all their threads.
-                Region::at(Place::Host, up(bytes.max(1), GRAIN_BYTES))
-            }
-        }
+        // What is too short is let go of first, or both would be there at once.
+        drop(self.regions.pop());
+        // Its pages come with the first copies, on all their threads.
+        Region::at(Place::Host, up(bytes.max(1), GRAIN_BYTES))
     }
 
     /// Copies tensors of GPUs to their places. All copies are under way at once.
     fn copy_from_devices(
         &mut self,
         region: Region,
-        sources: &[Source<'_>],
-        places: &[(usize, Extent)],
+        window: Extent,
+        places: &[(&Arc<DeviceMemory>, Extent)],
     ) -> Result<Region> {
-        let memory = |(number, _): &(usize, Extent)| match &sources[*number].memory {
-            Holding::Device(memory) => memory,
-            Holding::Host(_) => unreachable!("only what is on a GPU has a place here"),
+        region.pin(places[0].0.context())?;
+        let part = |(_, extent): &(_, Extent)| {
+            let shared = extent.intersection(window);
+            Extent::new(shared.offset - window.offset, shared.bytes)
         };
-        let memories: Vec<_> = places.iter().map(memory).collect();
-        region.pin(memories[0].context())?;
-        let parts: Vec<_> = places.iter().map(|(_, extent)| *extent).collect();
+        let parts: Vec<_> = places.iter().map(part).collect();
         let (divided, slots) = region.divide(&parts)?;
         let mut flying = Vec::with_capacity(slots.len());
         let mut outcome = Ok(());
-        for (memory, slot) in memories.into_iter().zip(slots) {
-            match self.start(memory, slot) {
+        for ((memory, extent), slot) in places.iter().zip(slots) {
+            let from = window.offset.saturating_sub(extent.offset);
+            match self.start(memory, from, slot) {
                 Ok(copying) => flying.push(copying),
                 Err(error) => {
                     outcome = Err(error);
@@ -136,31 +153,17 @@ impl Studio {
         region
     }
 
-    /// Starts the copy of all of a GPU's memory into a slot that is as long.
-    fn start(&mut self, memory: &Arc<DeviceMemory>, slot: Slot) -> Result<Copying> {
+    /// Starts the copy of a GPU's memory from `from` on into a slot, as much as that holds.
+    fn start(&mut self, memory: &Arc<DeviceMemory>, from: u64, slot: Slot) -> Result<Copying> {
         let stream = self.streams.on(memory.context())?;
         let all = Span {
             slot_offset: 0,
-            memory_offset: 0,
+            memory_offset: usize::try_from(from).expect("it lies inside memory"),
             bytes: slot.bytes(),
         };
         let started = stream.copy_to_host(slot, memory, &[all]);
         started.map_err(|refused| refused.error)
     }
-}
-
-/// Fills all chunks with what is in host memory and sums those that are then whole.
-fn fill(
-    image: &Image,
-    sources: &[Source<'_>],
-    bytes: &mut [u8],
-    chunk_bytes: u64,
-) -> Vec<Option<Sum>> {
-    each_chunk(bytes, chunk_bytes, |number, chunk| {
-        let offset = number as u64 * chunk_bytes;
-        let is_all = image.fill(sources, offset, chunk);
-        is_all.then(|| Sum::of(chunk))
-    })
 }
 
 /// Runs `work` on every chunk of `bytes`, on several threads, and answers what it answered, in order.

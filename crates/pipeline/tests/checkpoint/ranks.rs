@@ -231,4 +231,12 @@ fn a_rank_that_is_not_one_of_its_world_and_a_run_with_a_bad_name_are_refused() {
         let rank = Rank { rank, world };
         assert!(Saver::new(store.clone(), rank, run, executor(), options()).is_err());
     }
+    for chunk_bytes in [0, 100, 5000, 1 << 40] {
+        let odd = Options {
+            chunk_bytes,
+            ..options()
+        };
+        let rank = Rank { rank: 0, world: 1 };
+        assert!(Saver::new(store.clone(), rank, "r", executor(), odd).is_err());
+    }
 }

@@ -56,6 +56,40 @@ fn a_tensor_changed_right_after_save_returned_is_saved_as_it_was() {
 }
 
 #[test]
+fn a_state_of_several_segments_is_whole_and_its_memory_serves_again() {
+    let folder = tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap();
+    let mut saver = saver(folder.path(), Options::default()).unwrap();
+    saver.prepare(270 << 20).unwrap();
+    // Two segments of which the second is short, and a tensor across the seam.
+    let mut bytes = vec![1_u8; 260 << 20];
+    let shape = Shape::from(&[bytes.len() as u64][..]);
+    for step in 1..=2_u8 {
+        let seam = 256 << 20;
+        bytes[seam - 5000..seam + 5000].fill(step);
+        let source = Source::whole("t", Dtype::U8, shape.clone(), &bytes);
+        saver.save(step.into(), &[source], "null").unwrap();
+        saver.wait().unwrap();
+        let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
+        let mut region = Arc::new(Region::host(20_000).unwrap());
+        let wanted = Wanted {
+            name: "t".to_owned(),
+            rectangle: Rectangle::whole(&shape)
+                .cut("t", 0, seam as u64 - 10_000, 20_000)
+                .unwrap(),
+            region: Arc::clone(&region),
+            at: 0,
+        };
+        let restorer = Restorer::new(settings()).unwrap();
+        restorer.restore(&checkpoint, &[wanted]).unwrap();
+        let seen = Arc::get_mut(&mut region).unwrap().as_slice();
+        assert!(seen == &bytes[seam - 10_000..seam + 10_000]);
+        assert!(restorer.verify(&checkpoint).unwrap().damage.is_empty());
+    }
+}
+
+#[test]
 fn any_safetensors_reader_reads_the_shard_of_a_plain_save() {
     let folder = tempfile::tempdir().unwrap();
     let state = State::small(7);

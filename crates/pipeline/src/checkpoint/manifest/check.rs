@@ -50,12 +50,7 @@ impl Manifest {
     }
 
     fn check_figures(&self) -> Result<(), String> {
-        let chunk_bytes = self.chunk_bytes;
-        if !(Alignment::PAGE_BYTES..=CHUNK_BYTES_MAX).contains(&chunk_bytes)
-            || !chunk_bytes.is_multiple_of(Alignment::PAGE_BYTES)
-        {
-            return Err(format!("chunks of {chunk_bytes} bytes are not allowed"));
-        }
+        check_chunk_bytes(self.chunk_bytes)?;
         if self.step >= STEP_MAX || self.parent.is_some_and(|parent| parent >= STEP_MAX) {
             return Err("a step is 10^18 or more".to_owned());
         }
@@ -85,6 +80,17 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+/// Checks how images are cut.
+pub(crate) fn check_chunk_bytes(chunk_bytes: u64) -> Result<(), String> {
+    let page = Alignment::PAGE_BYTES;
+    if (page..=CHUNK_BYTES_MAX).contains(&chunk_bytes) && chunk_bytes.is_multiple_of(page) {
+        return Ok(());
+    }
+    Err(format!(
+        "{chunk_bytes} bytes are no multiple of {page} up to {CHUNK_BYTES_MAX}"
+    ))
 }
 
 fn check_shard(shard: &ShardRecord, world: u32, chunk_bytes: u64) -> Result<(), String> {
