@@ -243,6 +243,17 @@ def test_one_process_saves_and_loads_by_dcp(tmp_path):
         assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], expected["optimizer"]["state"][0]["exp_avg"])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_dcp_saves_and_loads_tensors_of_a_gpu(tmp_path):
+    expected = torch.randn(3000, 700, device="cuda")
+    writer = StorageWriter(tmp_path)
+    dcp.save({"w": expected, "t": expected.T}, storage_writer=writer)
+    dcp.async_save({"w": expected, "t": expected.T}, storage_writer=writer).result()
+    found = {"w": torch.zeros_like(expected), "t": torch.zeros_like(expected).T}
+    dcp.load(found, storage_reader=StorageReader(tmp_path))
+    assert torch.equal(found["w"], expected) and torch.equal(found["t"], expected.T)
+
+
 def test_what_the_one_saved_the_other_reads_or_refuses_by_name(tmp_path):
     with straightway.Checkpointer(tmp_path / "own") as checkpointer:
         checkpointer.save(1, {"model": {"w": torch.ones(4)}}, async_=False)

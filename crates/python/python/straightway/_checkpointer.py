@@ -31,7 +31,7 @@ class Saved:
     #: How many bytes this rank's state has, and how many of them were written.
     bytes: int
     written_bytes: int
-    #: From the snapshot's end to the commit.
+    #: How long the flush and the commit took. The flush begins while the snapshot is taken.
     seconds: float
     #: What part of its bytes compression would leave, by a sample.
     estimate: float
