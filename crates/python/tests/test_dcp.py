@@ -155,6 +155,11 @@ def scene_fail(rank, world, folder):
     dcp.save(good, storage_writer=writer)
     # The process group's other user: a rank that is gone.
     checkpointer = straightway.Checkpointer(f"{folder}/own", timeout_s=2)
+    start = time.monotonic()
+    try:
+        checkpointer.save(1, {"bad": lambda: 0} if rank == 1 else {"good": 1}, async_=False)
+    except (RuntimeError, TypeError) as error:
+        assert "bad is a function" in str(error) and time.monotonic() - start < 2
     checkpointer.save(1, {"a": 1}, async_=False)
     if rank == 1:
         os._exit(0)
@@ -236,6 +241,17 @@ def test_one_process_saves_and_loads_by_dcp(tmp_path):
         assert torch.equal(found["strided"], expected["strided"]) and found["n"] == expected["n"]
         assert torch.equal(found["fp8"].view(torch.uint8), expected["fp8"].view(torch.uint8))
         assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], expected["optimizer"]["state"][0]["exp_avg"])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_dcp_saves_and_loads_tensors_of_a_gpu(tmp_path):
+    expected = torch.randn(3000, 700, device="cuda")
+    writer = StorageWriter(tmp_path)
+    dcp.save({"w": expected, "t": expected.T}, storage_writer=writer)
+    dcp.async_save({"w": expected, "t": expected.T}, storage_writer=writer).result()
+    found = {"w": torch.zeros_like(expected), "t": torch.zeros_like(expected).T}
+    dcp.load(found, storage_reader=StorageReader(tmp_path))
+    assert torch.equal(found["w"], expected) and torch.equal(found["t"], expected.T)
 
 
 def test_what_the_one_saved_the_other_reads_or_refuses_by_name(tmp_path):

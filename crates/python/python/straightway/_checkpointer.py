@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -30,7 +31,7 @@ class Saved:
     #: How many bytes this rank's state has, and how many of them were written.
     bytes: int
     written_bytes: int
-    #: From the snapshot's end to the commit.
+    #: How long the flush and the commit took. The flush begins while the snapshot is taken.
     seconds: float
     #: What part of its bytes compression would leave, by a sample.
     estimate: float
@@ -130,11 +131,15 @@ class Checkpointer:
         What came of it is said by ``wait``, or by an exception from the next ``save``. With ``async_=False`` the step is
         committed and durable when this returns. ``metadata`` is anything that JSON has; rank 0's counts.
         """
-        text = json.dumps(metadata)
         saver = self._open_saver()
-        given = self._given(state)
-        for device in {tensor[0][5] for tensor in given} - {"host:"}:
-            synchronize(device)
+        try:
+            text = json.dumps(metadata)
+            given = self._given(state)
+            for device in {tensor[0][5] for tensor in given} - {"host:"}:
+                synchronize(device)
+        except BaseException:
+            saver.skip()
+            raise
         saver.save(step, given, text)
         self._prune()
         self._last = (step, sum(tensor[0][4] for tensor in given))
@@ -231,8 +236,13 @@ class Checkpointer:
 
     def _given(self, state: Any) -> list[_parts.Given]:
         """The state as the saver takes it. What other ranks hold as well is written by one of them."""
-        sketch = Sketch(state)
-        held = [(name, part) for name, tensor in sketch.tensors.items() for part in _parts.parts(tensor)]
+        try:
+            sketch = Sketch(state)
+            held = [(name, part) for name, tensor in sketch.tensors.items() for part in _parts.parts(tensor)]
+        except Exception as error:
+            with contextlib.suppress(RuntimeError):
+                self._ranks.own([], failure=str(error))
+            raise
         own = self._ranks.own([(name, part.start) for name, part in held])
         given = [_parts.given(name, part) for name, part in held if (name, part.start) in own]
         tree = json.dumps(sketch.tree, separators=(",", ":")).encode()

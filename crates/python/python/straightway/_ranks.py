@@ -45,17 +45,20 @@ class Ranks:
             self._run = names[0]
         return self._run
 
-    def own(self, keys: list[Key]) -> set[Key]:
+    def own(self, keys: list[Key], failure: str | None = None) -> set[Key]:
         """Of the parts that this rank holds, those that it writes: what several hold is written by one.
 
-        Without a process group nobody knows what others hold, and each writes all that is its own.
+        Without a process group nobody knows what others hold, and each writes all that is its own. A rank that has nothing
+        to write because of a ``failure`` says so here, and the others raise instead of waiting for it.
         """
         if self._dist is None or self.world_size == 1:
             return set(keys)
-        everyones: list[list[Key]] = [[]] * self.world_size
-        self._dist.all_gather_object(everyones, keys, group=self._group)
+        everyones: list[tuple[str | None, list[Key]]] = [(None, [])] * self.world_size
+        self._dist.all_gather_object(everyones, (failure, keys), group=self._group)
         holders: dict[Key, list[int]] = {}
-        for rank, theirs in enumerate(everyones):
+        for rank, (words, theirs) in enumerate(everyones):
+            if words is not None and rank != self.rank:
+                raise RuntimeError(f"rank {rank} has a state that cannot be saved: {words}")
             for key in theirs:
                 holders.setdefault(key, []).append(rank)
         return {key for key in keys if _chosen(key, holders[key]) == self.rank}

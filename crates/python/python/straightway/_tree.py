@@ -50,7 +50,11 @@ class Sketch:
         if _parts.is_tensor(value):
             kind = _parts.library(value) + ("-complex" if _parts.is_complex(value) else "")
             return ["x", self._name(value, path), kind]
-        return ["p", pickled(value)]
+        try:
+            return ["p", pickled(value)]
+        except Exception as error:
+            kind = type(value).__name__
+            raise TypeError(f"{path or 'the state'} is a {kind}, which cannot be pickled: {error}") from error
 
     def _key(self, key: Any) -> Node:
         return ["v", key] if type(key) in _PLAIN else ["p", pickled(key)]

@@ -112,6 +112,11 @@ impl Saver {
         Ok(part.text())
     }
 
+    /// Counts a save that this rank could not even begin, as all ranks count alike.
+    fn skip(&self, py: Python<'_>) {
+        py.detach(|| self.locked().skip());
+    }
+
     /// Whether a save is under way.
     fn is_busy(&self, py: Python<'_>) -> bool {
         py.detach(|| self.locked().is_busy())
@@ -135,18 +140,23 @@ impl Saver {
         tensors: Vec<Given>,
         begin: impl FnOnce(&mut checkpoint::Saver, &[Source<'_>]) -> Result<()> + Send,
     ) -> PyResult<()> {
-        let parts: Vec<_> = tensors
-            .into_iter()
-            .map(Held::new)
-            .collect::<PyResult<_>>()?;
+        let parts = self.held(py, tensors).inspect_err(|_| self.skip(py))?;
+        py.detach(|| {
+            let sources: Result<Vec<_>> = parts.iter().map(Held::source).collect();
+            let mut saver = self.locked();
+            let sources = sources.inspect_err(|_| saver.skip())?;
+            begin(&mut saver, &sources)
+        })
+        .or_raise()
+    }
+
+    /// What is to be saved, once the save before is out of the way.
+    fn held(&self, py: Python<'_>, tensors: Vec<Given>) -> PyResult<Vec<Held>> {
+        let held = tensors.into_iter().map(Held::new).collect();
         if self.waits {
             self.settle(py)?;
         }
-        py.detach(|| {
-            let sources: Vec<_> = parts.iter().map(Held::source).collect::<Result<_>>()?;
-            begin(&mut self.locked(), &sources)
-        })
-        .or_raise()
+        held
     }
 
     /// Waits until nothing is under way, with an ear for Ctrl-C.

@@ -23,6 +23,11 @@ class Location(NamedTuple):
         found = _STEP.fullmatch(name)
         return Location(folder or ".", int(found[1])) if found else Location(text, None)
 
+    @property
+    def path(self) -> str:
+        """It as a ``checkpoint_id``."""
+        return self.folder if self.step is None else os.path.join(self.folder, f"step-{self.step}")
+
 
 def is_path(checkpoint_id: str | os.PathLike[str]) -> bool:
     """Whether it names a folder of a file system, and no address of another store."""

@@ -105,8 +105,7 @@ class StorageReader(_StorageReader):
     @property
     def checkpoint_id(self) -> str:
         """Where it is."""
-        folder, step = self._location
-        return folder if step is None else os.path.join(folder, f"step-{step}")
+        return self._location.path
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -127,8 +127,7 @@ class StorageWriter(_StorageWriter):
     @property
     def checkpoint_id(self) -> str:
         """Where it goes."""
-        folder, step = self._location
-        return folder if step is None else os.path.join(folder, f"step-{step}")
+        return self._location.path
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
