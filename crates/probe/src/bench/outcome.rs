@@ -104,7 +104,7 @@ impl Outcome {
         };
         let (direct, staged) = (reads(Route::Direct)?, reads(Route::Staged));
         // The ring costs a copy, so it has to win by more than a run's noise.
-        let wins = |s: &&Knee| s.rate_bytes_per_s > RING_GAIN_MIN * direct.rate_bytes_per_s_max;
+        let wins = |s: &&Knee| s.rate_bytes_per_s_max > RING_GAIN_MIN * direct.rate_bytes_per_s_max;
         let ring = staged.filter(wins);
         let knee = ring.unwrap_or(direct);
         Some(Tuning {
