@@ -151,9 +151,8 @@ class Checkpointer:
             return None
         told = self._saver.wait()
         if told is not None:
+            # Large files take a second to go, and what was saved is durable now.
             self._prune()
-        if self._pruning is not None:
-            self._pruning.join()
         return None if told is None else Saved(**told)
 
     @property
@@ -165,9 +164,14 @@ class Checkpointer:
         return Progress(step, total, self._saver.written_bytes(), self._saver.is_busy())
 
     def close(self) -> None:
-        """Waits for the save under way and lets the folder go, so that another job may save there."""
+        """Waits for the save under way, removes what need not be kept, and lets the folder go for another job."""
         try:
             self.wait()
+            if self._pruning is not None:
+                self._pruning.join()
+                # What became old while it was at work.
+                self._prune()
+                self._pruning.join()
         finally:
             self._saver = None
             if self._finish is not None:
