@@ -23,7 +23,8 @@ import sys
 import threading
 import time
 
-from peers import drop_caches, machine, versions
+from machine import drop_caches
+from peers import machine, versions
 
 GPU_TASKS = ["limits", "straightway", "load", "limits again", "torch", "dcp 1", "dcp 8", "dcp async", "dcp async cached"]
 CPU_TASKS = ["ranks", "incremental"]

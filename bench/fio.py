@@ -12,13 +12,14 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+from machine import about, drop_caches
 
 BLOCKS = ["256k", "1M", "4M"]
 DEPTHS = [4, 16, 32]
@@ -30,12 +31,6 @@ RING_LANES = 2
 
 def sh(*args, **more):
     return subprocess.run(args, check=True, capture_output=True, text=True, **more).stdout
-
-
-def drop_caches():
-    os.sync()
-    with open("/proc/sys/vm/drop_caches", "w") as f:
-        f.write("3\n")
 
 
 def fio(file, size, *args):
@@ -192,19 +187,13 @@ class Bench:
             "at most")
         return {
             "date": datetime.date.today().isoformat(),
-            "machine": {"processor": processor(), "cores": os.cpu_count(), "kernel": platform.release(),
-                        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)},
+            "machine": about(),
             "versions": {"fio": sh("fio", "--version").strip(), "straightway": sh(self.straightway, "--version").strip()},
             "file_bytes": self.size, "rounds": self.rounds, "chosen": self.chosen,
             "rows": rows,
             "medians": {work: {name: {"rate_bytes_per_s": self.median(work, name), "cpu_s_per_gb": self.median(work, name, "cpu")}
                                for name in names} for work, names in self.runs.items()},
         }
-
-
-def processor():
-    with open("/proc/cpuinfo") as f:
-        return next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown")
 
 
 def main():

@@ -24,6 +24,8 @@ import sys
 import threading
 import time
 
+from machine import about, drop_caches
+
 FILES = 4
 LAYERS = 8
 GPU_LOADERS = ["straightway", "safetensors", "fastsafetensors", "runai", "instanttensor", "instanttensor buffered", "kvikio"]
@@ -31,12 +33,6 @@ CPU_LOADERS = ["straightway", "safetensors", "fromfile"]
 MEDIA = ["tmpfs", "warm", "cold"]
 # Loads of each medium in one process. The first of all counts as such, the last is only watched.
 RUNS = {"tmpfs": 5, "warm": 3, "cold": 2}
-
-
-def drop_caches():
-    os.sync()
-    with open("/proc/sys/vm/drop_caches", "w") as f:
-        f.write("3\n")
 
 
 def status_kib(field):
@@ -229,7 +225,7 @@ def child(args):
 
 # The files, and the limits of the machine.
 
-def make_files(folder, device, total):
+def make_files(folder, total):
     """A model of some large tensors and some ragged ones, in four files."""
     import numpy
     from safetensors.numpy import save_file
@@ -331,7 +327,7 @@ class Bench:
 
     def run(self):
         args = self.args
-        make_files(args.folder, args.device, args.bytes)
+        make_files(args.folder, args.bytes)
         files = sorted(glob.glob(os.path.join(args.folder, "*.safetensors")))
         self.bytes = sum(os.path.getsize(f) for f in files)
         media = MEDIA if self.gpu else ["warm", "cold"]
@@ -432,15 +428,11 @@ class Bench:
 
 
 def machine(gpu):
-    with open("/proc/cpuinfo") as f:
-        processor = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown")
-    about = {"processor": processor, "cores": os.cpu_count(), "kernel": platform.release(),
-             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)}
-    if gpu:
-        import torch
+    if not gpu:
+        return about()
+    import torch
 
-        about |= {"gpu": torch.cuda.get_device_name(0)}
-    return about
+    return about() | {"gpu": torch.cuda.get_device_name(0)}
 
 
 def versions():

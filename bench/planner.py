@@ -20,6 +20,8 @@ import subprocess
 import sys
 import time
 
+from machine import about
+
 # htsim's RoCE model on such a core, microseconds a packet (../docs/sim-fabric.md); the bar is a quarter.
 HTSIM_US_PER_PACKET = 23.0
 PERMUTATION = ["sim", "fabric", "--scenario", "permutation-1024"]
@@ -97,9 +99,7 @@ class Bench:
             row(f"plan {topic}, from start to end", self.median(f"plan {topic}", "seconds") * 1e3, "ms", 10, "at most")
         return {
             "date": datetime.date.today().isoformat(),
-            "machine": {"processor": processor(), "cores": os.cpu_count(), "kernel": platform.release(),
-                        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-                        "load_average": os.getloadavg()[0]},
+            "machine": about() | {"load_average": os.getloadavg()[0]},
             "versions": {"straightway": sh(self.straightway, "--version").strip(), "python": platform.python_version()},
             "rounds": self.rounds, "rows": rows, "runs": self.runs,
         }
@@ -113,11 +113,6 @@ def said(talk):
     if found := re.search(r"([\d.]+) µs a packet", talk):
         figures["us_per_packet"] = float(found[1])
     return figures
-
-
-def processor():
-    with open("/proc/cpuinfo") as f:
-        return next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown")
 
 
 def main():

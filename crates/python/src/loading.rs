@@ -132,7 +132,7 @@ pub(crate) struct Stream {
     /// Behind a lock only because Python's objects may be shared between threads.
     batches: Mutex<weights::Stream>,
     progress: Arc<Progress>,
-    receipts: Vec<Arc<straightway_core::Receipt>>,
+    receipts: Vec<straightway_core::Receipt>,
 }
 
 #[pymethods]
@@ -178,17 +178,14 @@ impl Stream {
         let Some(loaded) = batch.transpose().or_raise()? else {
             return Ok(None);
         };
-        self.receipts.push(Arc::new(loaded.receipt));
+        self.receipts.push(loaded.receipt);
         handed_over(py, &loaded.region, &loaded.tensors, take.as_ref(), &convert).map(Some)
     }
 
     /// How each batch came, of those that were taken.
     #[getter]
     fn receipts(&self) -> Vec<Receipt> {
-        self.receipts
-            .iter()
-            .map(|r| Receipt((**r).clone()))
-            .collect()
+        self.receipts.iter().cloned().map(Receipt).collect()
     }
 }
 

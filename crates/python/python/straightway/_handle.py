@@ -112,9 +112,8 @@ class Slice:
             raise IndexError(f"{self._name} has {len(self._shape)} dimensions, not {named}")
         missing = (slice(None),) * (len(self._shape) - named)
         at = index.index(Ellipsis) if Ellipsis in index else len(index)
-        return tuple(i if isinstance(i, slice) else i.__index__() for i in index[:at]) + missing + tuple(
-            i if isinstance(i, slice) else i.__index__() for i in index[at + 1 :]
-        )
+        spelled = index[:at] + missing + index[at + 1 :]
+        return tuple(i if isinstance(i, slice) else i.__index__() for i in spelled)
 
 
 def _within(chosen: range, low: int) -> slice:
