@@ -70,6 +70,8 @@ pub struct Job {
     pass: Option<Pass>,
     /// When its planning began, and how long that took.
     planned: (Instant, Duration),
+    /// Whether what it writes is made durable when it ends.
+    syncs: bool,
     progress: Arc<Progress>,
     next_drive: AtomicUsize,
     next_cached: AtomicUsize,
@@ -185,6 +187,7 @@ impl Job {
             twins: Vec::new(),
             region: None,
             pass: None,
+            syncs: true,
             progress: Arc::default(),
             next_drive: AtomicUsize::new(0),
             next_cached: AtomicUsize::new(0),
@@ -203,6 +206,19 @@ impl Job {
     pub fn with_progress(mut self, progress: &Arc<Progress>) -> Self {
         self.progress = Arc::clone(progress);
         self
+    }
+
+    /// Leaves it to a later job that writes to the same files to make them durable: a sync of the
+    /// whole covers what came before.
+    #[must_use]
+    pub fn unsynced(mut self) -> Self {
+        self.syncs = false;
+        self
+    }
+
+    /// Whether what it writes is made durable when it ends.
+    pub(crate) fn syncs(&self) -> bool {
+        self.syncs
     }
 
     /// How far it has come.

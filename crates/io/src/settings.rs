@@ -109,6 +109,10 @@ const DRIVE_SHARE: u64 = 4;
 /// A page-cache lane fills one slot at a time: beyond this, its copies are never behind.
 const CACHED_SLOTS_MAX: usize = 8;
 
+/// I/Os in flight where only writes are run. A drive puts them together: 2.46 GB/s beside 2.23 with 16 of 1 MiB
+/// on the disk of an H200 host, medians of four.
+const WRITE_DEPTH_MIN: u32 = 64;
+
 /// More lanes than this find no core to run on.
 pub const LANES_MAX: u32 = 256;
 
@@ -177,6 +181,15 @@ impl Settings {
             );
         }
         Ok(())
+    }
+
+    /// The same, for an executor that only writes.
+    #[must_use]
+    pub fn for_writes(self) -> Self {
+        Self {
+            depth: self.depth.max(WRITE_DEPTH_MIN),
+            ..self
+        }
     }
 
     /// An error where the pinned memory is too small for the lanes of a GPU. Apart from `check`,

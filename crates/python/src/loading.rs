@@ -212,7 +212,7 @@ fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selec
 fn loader(route: &str) -> PyResult<Loader> {
     Ok(Loader {
         choice: choice(route)?,
-        ..Loader::new(executor::shared().or_raise()?)
+        ..Loader::new(executor::reading().or_raise()?)
     })
 }
 

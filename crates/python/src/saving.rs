@@ -26,7 +26,7 @@ pub(crate) fn save(
         .into_iter()
         .map(Subject::new)
         .collect::<PyResult<_>>()?;
-    let saver = Saver::new(executor::shared().or_raise()?);
+    let saver = Saver::new(executor::writing().or_raise()?);
     let progress = Arc::clone(&saver.progress);
     let receipt = waiting::run(py, &progress, move || {
         let held = subjects.iter().map(held);

@@ -100,6 +100,12 @@ impl ShardWriter {
                 let region = Arc::new(segment.region);
                 written.push(Arc::clone(&region));
                 let job = self.job(&file, extent, &region)?;
+                // The file is synced once, with its last segment.
+                let job = if extent.end() < bytes {
+                    job.unsynced()
+                } else {
+                    job
+                };
                 sums.push(scope.spawn(move || self.sum_missing(&region, extent.bytes, known)));
                 Ok((job, || Ok(())))
             });

@@ -30,8 +30,12 @@ const COPIERS_MAX: usize = 8;
 /// Memory is taken in units of this, so that a state that grows a little finds room.
 const GRAIN_BYTES: u64 = 2 << 20;
 
-/// How long segments are: enough for the sync after each to be nothing.
-const SEGMENT_BYTES: u64 = 256 << 20;
+/// How long the first segment is: soon taken, so that the drive starts soon.
+const SEGMENT_BYTES_MIN: u64 = 256 << 20;
+
+/// How much longer each is than the one before. The drive's queue runs empty at the end of a segment, so there
+/// are to be few; and while one is written the next is taken, which host memory does about this much faster.
+const SEGMENT_GROWTH: u64 = 2;
 
 /// The memory that snapshots are taken in.
 #[derive(Debug, Default)]
@@ -53,9 +57,15 @@ pub(crate) struct Segment {
 
 /// Cuts an image into segments of whole chunks.
 pub(crate) fn segments(bytes: u64, chunk_bytes: u64) -> impl Iterator<Item = Extent> {
-    let segment_bytes = down(SEGMENT_BYTES, chunk_bytes).max(chunk_bytes);
-    let starts = (0..bytes.div_ceil(segment_bytes)).map(move |number| number * segment_bytes);
-    starts.map(move |start| Extent::between(start, bytes.min(start + segment_bytes)))
+    let first_bytes = down(SEGMENT_BYTES_MIN, chunk_bytes).max(chunk_bytes);
+    let cut = move |start: u64, segment_bytes: u64| {
+        let end = bytes.min(start.saturating_add(segment_bytes));
+        (start < bytes).then(|| Extent::between(start, end))
+    };
+    let longer = |segment: &Extent| segment.bytes.saturating_mul(SEGMENT_GROWTH);
+    std::iter::successors(cut(0, first_bytes), move |last| {
+        cut(last.end(), longer(last))
+    })
 }
 
 /// Refuses a state that would take more memory than is allowed.
@@ -112,7 +122,10 @@ impl Studio {
             return Ok(self.regions.swap_remove(number));
         }
         // What is too short is let go of first, or both would be there at once.
-        drop(self.regions.pop());
+        let longest = self.regions.iter().enumerate();
+        if let Some((number, _)) = longest.max_by_key(|(_, region)| region.bytes()) {
+            drop(self.regions.swap_remove(number));
+        }
         // Its pages come with the first copies, on all their threads.
         Region::at(Place::Host, up(bytes.max(1), GRAIN_BYTES))
     }

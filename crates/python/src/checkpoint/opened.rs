@@ -146,7 +146,7 @@ impl Checkpoint {
     fn export(&self, py: Python<'_>, folder: PathBuf) -> PyResult<Vec<String>> {
         let checkpoint = Arc::clone(&self.0);
         let (exported, _) = run(py, move |restorer| {
-            let saver = weights::Saver::new(executor::shared()?);
+            let saver = weights::Saver::new(executor::writing()?);
             restorer.export(&checkpoint, &saver, &folder, EXPORT_BYTES)
         })?;
         Ok(exported.files)

@@ -70,10 +70,10 @@ impl Saver {
         let waits = options.busy == Busy::Wait;
         let make = || {
             let executor = match rate_bytes_per_s {
-                None => executor::shared()?,
+                None => executor::writing()?,
                 Some(rate) => Executor::new(Settings {
                     rate_max: Some(Rate(rate)),
-                    ..Settings::default()
+                    ..Settings::default().for_writes()
                 })?
                 .into(),
             };
