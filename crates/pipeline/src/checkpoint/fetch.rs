@@ -81,16 +81,10 @@ impl Shared {
 impl Fetch<'_> {
     /// Fetches everything. Answers with the chunks that could not be had.
     pub(crate) fn run(&self) -> Result<(Fetched, Vec<Bad>)> {
-        let gpu = self.scatter.regions.iter().find_map(|r| r.device_memory());
-        let lanes = match gpu {
-            Some(_) => self.settings.gpu_lanes,
-            None => self.settings.cached_lanes,
-        };
-        let threads = (lanes as usize).min(self.scatter.tasks.len());
+        let threads = self.threads().min(self.scatter.tasks.len());
         let shared = Shared::default();
-        let context = gpu.map(|memory| memory.context());
         let outcome = std::thread::scope(|scope| {
-            let spawn = |_| scope.spawn(|| self.serve(&shared, context));
+            let spawn = |_| scope.spawn(|| self.serve(&shared));
             let threads: Vec<_> = (0..threads).map(spawn).collect();
             let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
                 thread
@@ -118,19 +112,47 @@ impl Fetch<'_> {
         Ok((fetched, bad))
     }
 
+    /// The GPU that chunks go to, if they do.
+    fn context(&self) -> Option<&Context> {
+        let memory = self.scatter.regions.iter().find_map(|r| r.device_memory());
+        memory.map(|memory| memory.context())
+    }
+
+    /// How many threads fetch at most. To a GPU a quarter more than a load has lanes: so much time goes into
+    /// checking what it only copies.
+    fn threads(&self) -> usize {
+        let lanes = match self.context() {
+            Some(_) => self.settings.gpu_lanes.saturating_mul(5).div_ceil(4),
+            None => self.settings.cached_lanes,
+        };
+        lanes as usize
+    }
+
+    /// A ring for one thread. All of them together stay within the memory that is set for rings: what is more
+    /// falls out of the processor's cache.
+    pub(crate) fn ring(&self) -> Result<Ring> {
+        let context = self.context();
+        let all = match context {
+            Some(_) => self.settings.pinned_bytes,
+            None => self.settings.staging_bytes,
+        };
+        let own = usize::try_from(all).unwrap_or(usize::MAX) / self.threads();
+        self.rings.take(self.slot_bytes(), own, context)
+    }
+
     /// How long the slots are: a chunk, and on either side what direct I/O has to read beside it.
-    pub(crate) fn slot_bytes(&self) -> usize {
+    fn slot_bytes(&self) -> usize {
         let bytes = self.checkpoint.manifest().chunk_bytes + 2 * Alignment::PAGE_BYTES;
         usize::try_from(bytes).expect("a chunk fits into memory")
     }
 
-    fn serve(&self, shared: &Shared, context: Option<&Context>) -> Result<()> {
+    fn serve(&self, shared: &Shared) -> Result<()> {
         let mut thread = Thread {
             fetch: self,
             shared,
             drive: None,
             cached: self.settings.cached_engine(),
-            ring: self.rings.take(self.slot_bytes(), context)?,
+            ring: self.ring()?,
             flights: Vec::new(),
             flying: 0,
             waiting: None,

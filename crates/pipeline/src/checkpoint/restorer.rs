@@ -82,9 +82,7 @@ impl Restorer {
     fn mend(&self, fetch: &Fetch<'_>, number: usize) -> Result<()> {
         let task = &fetch.scatter.tasks[number];
         let chunk = fetch.checkpoint.rebuild(task.shard, task.chunk)?;
-        let gpu = fetch.scatter.regions.iter().find_map(|r| r.device_memory());
-        let context = gpu.map(|memory| memory.context());
-        let mut ring = self.rings.take(fetch.slot_bytes(), context)?;
+        let mut ring = fetch.ring()?;
         let mut slot = ring
             .slot()?
             .expect("a ring that nobody uses has a free slot");

@@ -15,9 +15,8 @@ use straightway_sys::{
 
 use super::{scatter::CopyTo, streams::Streams};
 
-/// Slots of one thread: one is read into while others are checked and copied. The rings of the lanes
-/// have as many.
-const SLOTS: usize = 4;
+/// Slots of one thread at most: one is read into while others are checked and copied.
+const SLOTS_MAX: usize = 4;
 
 /// One to read into and one to unpack into.
 const SLOTS_MIN: usize = 2;
@@ -43,8 +42,14 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// A ring of slots of at least `slot_bytes`, pinned where a GPU is to copy from them.
-    pub(crate) fn take(&self, slot_bytes: usize, context: Option<&Context>) -> Result<Ring> {
+    /// A ring of slots of at least `slot_bytes`, pinned where a GPU is to copy from them. New ones take
+    /// `ring_bytes` at most, if two slots fit into that.
+    pub(crate) fn take(
+        &self,
+        slot_bytes: usize,
+        ring_bytes: usize,
+        context: Option<&Context>,
+    ) -> Result<Ring> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let fits =
             |ring: &Ring| ring.slot_bytes >= slot_bytes && (ring.is_pinned || context.is_none());
@@ -52,9 +57,10 @@ impl Rings {
             return Ok(kept.swap_remove(number));
         }
         drop(kept);
+        let slots = (ring_bytes / slot_bytes).clamp(SLOTS_MIN, SLOTS_MAX);
         let free = match context {
-            Some(context) => Slot::pinned_ring(context, SLOTS, slot_bytes)?,
-            None => Slot::ring(SLOTS, slot_bytes)?,
+            Some(context) => Slot::pinned_ring(context, slots, slot_bytes)?,
+            None => Slot::ring(slots, slot_bytes)?,
         };
         if free.len() < SLOTS_MIN {
             let message = "there is too little of it for two chunks";
