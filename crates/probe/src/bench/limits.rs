@@ -34,14 +34,14 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn measure(spec: &Spec, file: &Arc<File>, region: &Region) -> Result<Self> {
-        if region.place() == Place::Host {
+    pub(super) fn measure(spec: &Spec, file: &Arc<File>) -> Result<Self> {
+        if spec.memory == Place::Host {
             return Ok(Self::default());
         }
         let runs = spec.runs.max(1) as usize;
-        let copy_bytes = COPY_BYTES.min(usize::try_from(region.bytes()).unwrap_or(COPY_BYTES));
+        let region = Region::at(spec.memory, COPY_BYTES as u64)?;
         let bus = |name: &str, way| -> Result<Option<Limit>> {
-            let rates = pinned_copy(region, way, copy_bytes, runs)?;
+            let rates = pinned_copy(&region, way, COPY_BYTES, runs)?;
             Ok(Some(Limit {
                 name: name.to_owned(),
                 rate_bytes_per_s: median(rates),
