@@ -5,7 +5,12 @@ use std::{
     os::fd::{AsRawFd, RawFd},
 };
 
-use crate::request::{Buf, By, Done, Io, Op};
+use straightway_core::Extent;
+
+use crate::{
+    request::{Buf, By, Done, Io, Op},
+    residency::is_resident,
+};
 
 /// Shorter reads than this cost less by a system call than by two changes of the page tables.
 const MAPPED_BYTES_MIN: usize = 1 << 20;
@@ -50,7 +55,8 @@ pub fn run(io: Io) -> Done {
 /// region itself: a slot of the ring is meant to stay in that cache. Answers whether it did.
 fn from_mapping(io: &Io) -> bool {
     let into_region = matches!(io.buf, Buf::Window(_));
-    if !into_region || io.bytes < MAPPED_BYTES_MIN {
+    let extent = Extent::new(io.offset, io.bytes as u64);
+    if !into_region || io.bytes < MAPPED_BYTES_MIN || !is_resident(&io.file, extent) {
         return false;
     }
     let mapping = io.file.mapping();

@@ -39,8 +39,8 @@ impl Mapping {
         Some(Self { start, bytes })
     }
 
-    /// Copies `bytes` bytes from `offset` on to `target`. Answers false, with the target undefined,
-    /// where the page cache lacks some of them or the file has become shorter.
+    /// Copies `bytes` bytes from `offset` on to `target`. What the page cache lacks is read first. Answers
+    /// false, with the target undefined, where the file has become shorter.
     ///
     /// # Safety
     ///
@@ -57,7 +57,7 @@ impl Mapping {
         let first = unsafe { self.start.as_ptr().add(offset - skip) };
         let span = skip + bytes;
         // Another user of this process may have put a handler in the place of ours since.
-        if !streaming::guarded() || !is_resident(first, span) {
+        if !streaming::guarded() {
             return false;
         }
         // SAFETY: the range is inside the mapping, whose pages may be gone, and that is guarded; the
@@ -78,20 +78,6 @@ impl Drop for Mapping {
         // SAFETY: exactly what was mapped, and nobody holds a reference into it.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
-}
-
-/// Whether the page cache holds every page of this part of a mapping.
-fn is_resident(first: *mut u8, bytes: usize) -> bool {
-    /// As many pages as one question is about: 4 MiB.
-    const PAGES: usize = 1024;
-    let mut there = [0_u8; PAGES];
-    (0..bytes).step_by(PAGES * PAGE_BYTES).all(|at| {
-        let part = (bytes - at).min(PAGES * PAGE_BYTES);
-        // SAFETY: the range is inside a mapping, and the answer has a byte for each of its pages.
-        let asked = unsafe { libc::mincore(first.add(at).cast(), part, there.as_mut_ptr().cast()) };
-        let pages = part.div_ceil(PAGE_BYTES);
-        asked == 0 && there[..pages].iter().all(|page| page & 1 == 1)
-    })
 }
 
 #[cfg(test)]

@@ -59,6 +59,12 @@ pub fn resident(file: &File, extent: Extent) -> Vec<Extent> {
     runs
 }
 
+/// Whether every page of `extent` is in the page cache.
+pub(crate) fn is_resident(file: &File, extent: Extent) -> bool {
+    let whole = extent.superset(PAGE);
+    cached_pages(file, whole).is_ok_and(|cached| cached * PAGE == whole.bytes)
+}
+
 /// Windows that a sample looks at, spread evenly: a gap of a hundredth of the file is seen.
 const SAMPLES: u64 = 128;
 
