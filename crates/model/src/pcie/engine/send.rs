@@ -11,6 +11,9 @@ use super::{
     wake::NEVER,
 };
 
+/// The longest train of a stream, so that a run can be watched and cancelled.
+const TRAIN_TLPS_MAX: u64 = 1 << 12;
+
 impl Engine {
     /// Sends from the one queue that has anything, until the horizon, the end of the queue or a
     /// lack of credits. Whatever else may come is ready after the horizon.
@@ -155,6 +158,9 @@ impl Engine {
         let done = loop {
             if at >= ahead.horizon {
                 break ControlFlow::Continue(at);
+            }
+            if tally.tlps == TRAIN_TLPS_MAX {
+                break ControlFlow::Break(at);
             }
             let source = &mut self.sources[stream as usize];
             let device = &mut self.devices[source.device as usize];

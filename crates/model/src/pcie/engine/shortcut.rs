@@ -10,7 +10,7 @@
 //! There, a port may know more than its window tells it. Where one port gives all its credits back,
 //! they come in order, and one not known of yet comes after those that are. Where only posted writes
 //! go and every input has some, what is still to come waits behind them, and the port may decide all
-//! it has at once.
+//! it has at once. So may a device with one stream of writes: its next I/O waits behind this one.
 //!
 //! A property test holds the whole to this: on random trees the outcome is the same without.
 
@@ -63,7 +63,9 @@ impl Builder<'_> {
         let first = nexts.next();
         port.credits_in_order = nexts.all(|next| Some(next) == first);
         let writes = |(flow, _): &Through| !has_answers(&self.topology.streams[flow / 2]);
-        let queued = self.inputs[p].values().all(|slot| slot.source.is_none());
+        // A stream alone at its port is a queue, too: its I/Os are sent in the order of their issue.
+        let mut inputs = self.inputs[p].values();
+        let queued = inputs.len() == 1 || inputs.all(|slot| slot.source.is_none());
         // A latency with a tail is drawn when its I/O is issued: the order of draws must stay.
         let steady = self.topology.nodes.iter().all(|node| node.jitter_s == 0.0);
         port.writes_only =

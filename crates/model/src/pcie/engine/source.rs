@@ -4,19 +4,18 @@
 //! the next one in. A drive's data is ready a media latency after its I/O was issued; the TLPs are
 //! then generated one by one as the device's port takes them, so no queue of them is ever built.
 
-use std::collections::VecDeque;
-
 use hdrhistogram::Histogram;
 
 use super::{
     Ps,
     port::{Class, FENCE, LAST, Tlp},
+    ring::Ring,
     wake::NEVER,
 };
 use crate::{pcie::scenario::Mode, seed::Dice};
 
 /// One transfer the application asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Io {
     ready: Ps,
     issued: Ps,
@@ -41,16 +40,18 @@ pub(super) struct Source {
     fence_bytes: Option<u64>,
     unissued_bytes: u64,
     /// Issued I/Os none of whose TLPs was sent, the first ready in front.
-    waiting: VecDeque<Io>,
+    waiting: Ring<Io>,
     /// The I/O that is partly sent.
     current: Option<Io>,
     /// When the I/Os that were sent and are not complete were issued.
-    sent: VecDeque<Ps>,
+    sent: Ring<Ps>,
     /// Bytes written since the last fence.
     unfenced_bytes: u64,
     /// I/Os among `sent` that the fence on its way covers.
-    covered: usize,
+    covered: u32,
     fence: Fence,
+    /// When the last fence was done: what was issued before waits for it too.
+    fenced: Ps,
     pub(super) progress: Progress,
 }
 
@@ -223,12 +224,13 @@ impl Source {
             depth: job.depth,
             fence_bytes: job.fence_bytes,
             unissued_bytes: job.size_bytes,
-            waiting: VecDeque::new(),
+            waiting: Ring::default(),
             current: None,
-            sent: VecDeque::new(),
+            sent: Ring::default(),
             unfenced_bytes: 0,
             covered: 0,
             fence: Fence::None,
+            fenced: 0,
             progress: Progress {
                 size_bytes: job.size_bytes,
                 start: job.start,
@@ -257,10 +259,8 @@ impl Source {
             issued: now,
             bytes,
         };
-        let place = self
-            .waiting
-            .partition_point(|other| other.ready <= io.ready);
-        self.waiting.insert(place, io);
+        // At the back, but for one that the tail of a latency held up.
+        self.waiting.insert(io, |other| other.ready <= io.ready);
         io.ready
     }
 
@@ -277,7 +277,7 @@ impl Source {
             let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
             Tlp::new(ready, self.flow, self.hop, bytes, marks)
         };
-        match (self.fence, self.current.as_ref().or(self.waiting.front())) {
+        match (self.fence, self.current.or_else(|| self.waiting.front())) {
             (Fence::Due, _) => Head {
                 class: Class::NonPosted,
                 tlp: tlp(0, 0, FENCE),
@@ -291,7 +291,7 @@ impl Source {
                 };
                 Head {
                     class,
-                    tlp: tlp(io.ready, bytes, marks),
+                    tlp: tlp(io.ready.max(self.fenced), bytes, marks),
                 }
             }
             (Fence::Sent(_), _) | (Fence::None, None) => Head {
@@ -324,7 +324,7 @@ impl Source {
             self.unfenced_bytes += bytes;
             // A fence is due by its bytes, at the end, and when every I/O in flight waits for it.
             let all_sent = self.progress.sent_bytes == self.progress.size_bytes;
-            let all_wait = self.sent.len() as u64 >= self.depth;
+            let all_wait = u64::from(self.sent.len()) >= self.depth;
             if self.unfenced_bytes >= fence_bytes || all_sent || all_wait {
                 self.fence = Fence::Due;
                 self.unfenced_bytes = 0;
@@ -359,19 +359,14 @@ impl Source {
     }
 
     /// Ends the fence on its way at `at`; how many I/Os it covered.
-    pub(super) fn fence_done(&mut self, at: Ps) -> usize {
+    pub(super) fn fence_done(&mut self, at: Ps) -> u32 {
         let Fence::Sent(since) = self.fence else {
             unreachable!("only a fence that was sent completes");
         };
         self.progress.fence_wait += at - since;
         self.progress.last = self.progress.last.max(at);
         self.fence = Fence::None;
-        if let Some(io) = &mut self.current {
-            io.ready = io.ready.max(at);
-        }
-        for io in &mut self.waiting {
-            io.ready = io.ready.max(at);
-        }
+        self.fenced = at;
         std::mem::take(&mut self.covered)
     }
 }
