@@ -71,22 +71,22 @@ struct Hop {
     slot: u32,
     /// Whether TLPs pass this port without a queue.
     passes: bool,
+    /// Whether the room a TLP takes here is counted: its credits go back when it leaves.
+    counted: bool,
 }
 
-/// Where a way ends.
-const ARRIVED: Hop = Hop {
-    port: u32::MAX,
-    slot: 0,
-    passes: false,
-};
+/// The port of a hop where a way ends.
+const ARRIVED: u32 = u32::MAX;
 
-/// A way through the tree, as a range of hops that ends with [`ARRIVED`].
+/// A way through the tree, as a range of hops that ends with one to [`ARRIVED`].
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     first: u32,
     /// The device at its end.
     end: u32,
     mps_bytes: u16,
+    /// Until a posted write can be read there.
+    commit: Ps,
     /// When the last TLP that started here was ready.
     last_ready: Ps,
 }

@@ -229,19 +229,31 @@ impl<'a> Builder<'a> {
                 Mode::Write => (stream.from, stream.to),
                 Mode::Read => (stream.to, stream.from),
             };
+            let end = if number % 2 == 0 { other } else { mover };
             flows.push(Flow {
                 first: narrow(hops.len()),
-                end: narrow(if number % 2 == 0 { other } else { mover }),
+                end: narrow(end),
+                commit: ps(self.topology.nodes[end].commit_s),
                 mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
                 last_ready: 0,
             });
             let taken = number % 2 == 0 || has_answers(stream);
-            hops.extend(way.iter().filter(|_| taken).map(|(port, input)| Hop {
-                port: *port,
-                passes: self.ports[*port as usize].passes,
-                slot: places[*port as usize][&(*input, channel)],
-            }));
-            hops.push(ARRIVED);
+            let mut counted = false;
+            for (port, input) in way.iter().filter(|_| taken) {
+                hops.push(Hop {
+                    port: *port,
+                    passes: self.ports[*port as usize].passes,
+                    slot: places[*port as usize][&(*input, channel)],
+                    counted,
+                });
+                counted = self.counts_credits(*port, channel);
+            }
+            hops.push(Hop {
+                port: ARRIVED,
+                slot: 0,
+                passes: false,
+                counted,
+            });
         }
         let sources = (0..self.topology.streams.len())
             .map(|n| self.source(n, flows[2 * n].first))
@@ -266,6 +278,13 @@ impl<'a> Builder<'a> {
             events: 0,
             tlps: 0,
         }
+    }
+
+    /// Whether what a port sends by a channel takes credits of any class.
+    fn counts_credits(&self, port: u32, channel: u8) -> bool {
+        let first = self.ports[port as usize].pool as usize + usize::from(channel) * CLASSES;
+        let mut pools = self.pools[first..first + CLASSES].iter();
+        pools.any(|pool| pool.promised().is_some())
     }
 
     /// How long nothing another port does can bring each port a TLP.
@@ -341,7 +360,6 @@ impl<'a> Builder<'a> {
             media_in: Pace::new(node.media_write_bytes_per_s, MEDIA_BUFFER_BYTES),
             media_latency: ps(node.media_s),
             read_latency: ps(node.read_s),
-            commit: ps(node.commit_s),
             jitter: node.jitter_s * 1e12,
             dice: self.scenario.seed.part(number as u64).dice(),
         }

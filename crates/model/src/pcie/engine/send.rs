@@ -274,30 +274,35 @@ impl Engine {
         let (mut p, mut slot, mut tlp, mut arrival) = (p, slot, tlp, arrival);
         loop {
             let hop = self.hops[tlp.hop as usize];
-            if hop.port == ARRIVED.port {
-                return self.deliver(p, slot, class, tlp, arrival);
+            if hop.port == ARRIVED {
+                if hop.counted {
+                    self.drain(p, slot, class, tlp, arrival);
+                }
+                return self.deliver(p, class, tlp, arrival);
             }
             tlp = tlp.onward(arrival);
             if !hop.passes {
                 return self.push(hop, class, tlp);
             }
             (p, slot) = (hop.port as usize, hop.slot);
-            arrival = self.pass(p, slot, class, tlp);
+            arrival = self.pass(hop, class, tlp);
         }
     }
 
     /// Lets a TLP pass a port that is a plain queue; when it arrives at the far end.
     #[inline(always)]
-    fn pass(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp) -> Ps {
-        let port = &mut self.ports[p];
+    fn pass(&mut self, hop: Hop, class: Class, tlp: Tlp) -> Ps {
+        let port = &mut self.ports[hop.port as usize];
         let bytes = port.wire.bytes(class, tlp);
         let duration = port.wire.duration(bytes);
         let free = tlp.ready.max(port.free) + duration;
         port.free = free;
         port.tally.count(class, tlp, bytes, duration);
         let arrival = free + port.wire.latency;
-        let ingress = self.slots[slot as usize].ingress;
-        self.release(ingress, class, data_units(class, tlp), free);
+        if hop.counted {
+            let ingress = self.slots[hop.slot as usize].ingress;
+            self.release(ingress, class, data_units(class, tlp), free);
+        }
         arrival
     }
 

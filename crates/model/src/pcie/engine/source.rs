@@ -41,8 +41,8 @@ pub(super) struct Source {
     unissued_bytes: u64,
     /// Issued I/Os none of whose TLPs was sent, the first ready in front.
     waiting: Ring<Io>,
-    /// The I/O that is partly sent.
-    current: Option<Io>,
+    /// The I/O that is partly sent, with what is left of it: nothing if there is none.
+    current: Io,
     /// When the I/Os that were sent and are not complete were issued.
     sent: Ring<Ps>,
     /// Bytes written since the last fence.
@@ -110,7 +110,6 @@ pub(super) struct Device {
     pub(super) media_in: Pace,
     pub(super) media_latency: Ps,
     pub(super) read_latency: Ps,
-    pub(super) commit: Ps,
     pub(super) jitter: f64,
     pub(super) dice: Dice,
 }
@@ -225,7 +224,7 @@ impl Source {
             fence_bytes: job.fence_bytes,
             unissued_bytes: job.size_bytes,
             waiting: Ring::default(),
-            current: None,
+            current: Io::default(),
             sent: Ring::default(),
             unfenced_bytes: 0,
             covered: 0,
@@ -277,7 +276,7 @@ impl Source {
             let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
             Tlp::new(ready, self.flow, self.hop, bytes, marks)
         };
-        match (self.fence, self.current.or_else(|| self.waiting.front())) {
+        match (self.fence, self.next_io()) {
             (Fence::Due, _) => Head {
                 class: Class::NonPosted,
                 tlp: tlp(0, 0, FENCE),
@@ -301,6 +300,16 @@ impl Source {
         }
     }
 
+    /// The I/O that is partly sent, or the first that waits.
+    #[inline(always)]
+    fn next_io(&self) -> Option<Io> {
+        if self.current.bytes > 0 {
+            Some(self.current)
+        } else {
+            self.waiting.front()
+        }
+    }
+
     /// Notes that `head` was sent at `now`.
     #[inline(always)]
     pub(super) fn advance(&mut self, head: &Head, now: Ps) {
@@ -312,13 +321,13 @@ impl Source {
         }
         let bytes = u64::from(head.tlp.bytes());
         self.progress.sent_bytes += bytes;
-        let current = self.current.take().or_else(|| self.waiting.pop_front());
-        let mut io = current.expect("a head is of the current I/O or the first that waits");
-        io.bytes -= bytes;
-        if io.bytes == 0 {
-            self.sent.push_back(io.issued);
-        } else {
-            self.current = Some(io);
+        if self.current.bytes == 0 {
+            let first = self.waiting.pop_front();
+            self.current = first.expect("a head is of the current I/O or the first that waits");
+        }
+        self.current.bytes -= bytes;
+        if self.current.bytes == 0 {
+            self.sent.push_back(self.current.issued);
         }
         if let Some(fence_bytes) = self.fence_bytes {
             self.unfenced_bytes += bytes;
