@@ -18,6 +18,7 @@ mod build;
 mod choose;
 mod credit;
 mod deliver;
+mod depart;
 mod port;
 mod ring;
 mod send;
@@ -55,6 +56,8 @@ pub(super) struct Engine {
     sources: Vec<Source>,
     devices: Vec<Device>,
     wakes: Wakes,
+    /// What the last train sent; kept for its memory.
+    sent: Vec<Tlp>,
     relaxed: bool,
     /// Whether the last choice found something ready that had no credits.
     starving: bool,
@@ -233,20 +236,8 @@ impl Engine {
                 self.ports[p].channel_served(channel);
                 ControlFlow::Continue(self.send(p, choice, at))
             }
-            Err(next) if self.starving => self.starve(p, at, next, ahead),
+            Err(next) if self.starving => self.ports[p].starve(at, next, self.blind, ahead),
             Err(next) => ControlFlow::Continue(next),
-        }
-    }
-
-    /// Notes that something waits for credits from `at` to `next`, as far as is known. Beyond what
-    /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
-    fn starve(&mut self, p: usize, at: Ps, next: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
-        self.ports[p].starved_since.get_or_insert(at);
-        let known = next < ahead.credits || (!self.blind && next < ahead.horizon);
-        if known {
-            ControlFlow::Continue(next)
-        } else {
-            ControlFlow::Break(next)
         }
     }
 

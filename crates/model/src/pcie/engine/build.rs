@@ -272,6 +272,7 @@ impl<'a> Builder<'a> {
             flows,
             sources,
             devices,
+            sent: Vec::new(),
             relaxed: self.scenario.pcie.relaxed_ordering,
             starving: false,
             blind: false,

@@ -174,15 +174,9 @@ impl Engine {
         let next = self.pools[pool].ready_at(at, data_units(class, tlp));
         if next > at {
             self.starving = true;
-            self.blind |= self.is_blind(p, next);
+            self.blind |= self.ports[p].is_blind(next);
         }
         next
-    }
-
-    /// Whether a credit not known of yet may be back before `next`, the first that is.
-    #[inline(always)]
-    pub(super) fn is_blind(&self, p: usize, next: Ps) -> bool {
-        next == NEVER || !self.ports[p].credits_in_order
     }
 
     #[inline(always)]

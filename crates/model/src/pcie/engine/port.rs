@@ -7,7 +7,9 @@
 //! before it on the same input, and a posted write may pass both, which is what keeps the tree free
 //! of deadlock.
 
-use super::{Ps, ring::Ring};
+use std::ops::ControlFlow;
+
+use super::{Ahead, Ps, credit::Pool, ring::Ring, wake::NEVER};
 use crate::pcie::scenario::{Arbiter, ChannelArbiter};
 
 /// What a TLP is, for ordering and credits.
@@ -77,6 +79,12 @@ impl Tlp {
     #[inline]
     pub(super) fn bears(self, mark: u16) -> bool {
         self.load & mark != 0
+    }
+
+    /// The same TLP at another time.
+    #[inline(always)]
+    pub(super) fn at(self, ready: Ps) -> Self {
+        Self { ready, ..self }
     }
 
     /// The same TLP in its next queue.
@@ -335,6 +343,49 @@ impl Port {
     pub(super) fn fed(&mut self, at: Ps) {
         if let Some(since) = self.starved_since.take() {
             self.tally.starved += at - since;
+        }
+    }
+
+    /// Whether a credit not known of yet may be back before `next`, the first that is.
+    #[inline(always)]
+    pub(super) fn is_blind(&self, next: Ps) -> bool {
+        next == NEVER || !self.credits_in_order
+    }
+
+    /// When a TLP of `units` that is alone finds its credits in `pool`. Breaks off where that
+    /// depends on credits not known of yet.
+    #[inline(always)]
+    pub(super) fn await_credits(
+        &mut self,
+        pool: &mut Pool,
+        units: u32,
+        at: Ps,
+        ahead: Ahead,
+    ) -> ControlFlow<Ps, Ps> {
+        let next = pool.ready_at(at, units);
+        if next > at {
+            self.starve(at, next, self.is_blind(next), ahead)?;
+        }
+        self.fed(next);
+        ControlFlow::Continue(next)
+    }
+
+    /// Notes that something waits for credits from `at` to `next`, as far as is known. Beyond what
+    /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
+    #[inline(always)]
+    pub(super) fn starve(
+        &mut self,
+        at: Ps,
+        next: Ps,
+        blind: bool,
+        ahead: Ahead,
+    ) -> ControlFlow<Ps, Ps> {
+        self.starved_since.get_or_insert(at);
+        let known = next < ahead.credits || (!blind && next < ahead.horizon);
+        if known {
+            ControlFlow::Continue(next)
+        } else {
+            ControlFlow::Break(next)
         }
     }
 

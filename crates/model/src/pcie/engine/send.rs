@@ -3,16 +3,16 @@
 use std::ops::ControlFlow;
 
 use super::{
-    ARRIVED, Ahead, Engine, Hop, Ps,
+    Ahead, Engine, Ps,
     choose::Choice,
     data_units,
-    port::{Class, Ingress, Tally, Tlp},
+    port::{Class, Tally, Tlp},
     source::Head,
     wake::NEVER,
 };
 
 /// The longest train of a stream, so that a run can be watched and cancelled.
-const TRAIN_TLPS_MAX: u64 = 1 << 12;
+const TRAIN_TLPS_MAX: usize = 1 << 10;
 
 impl Engine {
     /// Sends from the one queue that has anything, until the horizon, the end of the queue or a
@@ -25,13 +25,14 @@ impl Engine {
         from: Ps,
         ahead: Ahead,
     ) -> ControlFlow<Ps, Ps> {
-        let wire = self.ports[p].wire;
         let pool = self.pool_of(p, slot, class);
-        let ingress = self.slots[slot as usize].ingress;
+        let mut sent = std::mem::take(&mut self.sent);
+        let (port, pool) = (&mut self.ports[p], &mut self.pools[pool]);
         // Nothing is put into this queue meanwhile: what fills it is another port's turn.
-        let mut queue = std::mem::take(&mut self.slots[slot as usize].queues[class as usize]);
+        let queue = &mut self.slots[slot as usize].queues[class as usize];
+        let wire = port.wire;
         let mut tally = Tally::default();
-        let (mut at, mut free) = (from, from);
+        let mut at = from;
         let done = loop {
             if at >= ahead.horizon {
                 break ControlFlow::Continue(at);
@@ -44,31 +45,23 @@ impl Engine {
                 continue;
             }
             let units = data_units(class, tlp);
-            let next = self.pools[pool].take_at(at, units);
-            if next > at {
-                self.blind = self.is_blind(p, next);
-                let done = self.starve(p, at, next, ahead);
-                let ControlFlow::Continue(next) = done else {
-                    break done;
-                };
-                self.ports[p].fed(next);
-                at = next;
-                continue;
+            match port.await_credits(pool, units, at, ahead) {
+                ControlFlow::Continue(next) if next > at => {
+                    at = next;
+                    continue;
+                }
+                ControlFlow::Continue(_) => pool.take(units),
+                done @ ControlFlow::Break(_) => break done,
             }
             queue.pop_front();
-            if tally.tlps == 0 {
-                self.ports[p].fed(at);
-            }
             let bytes = wire.bytes(class, tlp);
             let duration = wire.duration(bytes);
             at += duration;
-            free = at;
+            port.free = at;
             tally.count(class, tlp, bytes, duration);
-            self.release(ingress, class, units, at);
-            self.onward(p, slot, class, tlp, at + wire.latency);
+            sent.push(tlp.at(at));
         };
-        self.slots[slot as usize].queues[class as usize] = queue;
-        self.after_train(p, slot, &tally, free);
+        self.after_train(p, slot, class, &tally, sent);
         done
     }
 
@@ -128,7 +121,7 @@ impl Engine {
     /// that are not known of.
     #[inline(always)]
     fn all_starve_until(&self, p: usize, at: Ps, units: u32, next: Ps) -> Option<Ps> {
-        if self.is_blind(p, next) {
+        if self.ports[p].is_blind(next) {
             return None;
         }
         let slots = self.ports[p].slots.clone();
@@ -151,19 +144,21 @@ impl Engine {
         from: Ps,
         ahead: Ahead,
     ) -> ControlFlow<Ps, Ps> {
-        let wire = self.ports[p].wire;
         let pool = self.pool_of(p, slot, Class::Posted);
+        let mut sent = std::mem::take(&mut self.sent);
+        let (port, pool) = (&mut self.ports[p], &mut self.pools[pool]);
+        let source = &mut self.sources[stream as usize];
+        let device = &mut self.devices[source.device as usize];
+        let wire = port.wire;
         let mut tally = Tally::default();
-        let (mut at, mut free) = (from, from);
+        let mut at = from;
         let done = loop {
             if at >= ahead.horizon {
                 break ControlFlow::Continue(at);
             }
-            if tally.tlps == TRAIN_TLPS_MAX {
+            if sent.len() == TRAIN_TLPS_MAX {
                 break ControlFlow::Break(at);
             }
-            let source = &mut self.sources[stream as usize];
-            let device = &mut self.devices[source.device as usize];
             let head = source.head();
             if head.tlp.ready == NEVER {
                 break ControlFlow::Break(NEVER);
@@ -174,55 +169,46 @@ impl Engine {
                 continue;
             }
             let units = data_units(Class::Posted, head.tlp);
-            let next = self.pools[pool].take_at(at, units);
-            if next > at {
-                self.blind = self.is_blind(p, next);
-                let done = self.starve(p, at, next, ahead);
-                let ControlFlow::Continue(next) = done else {
-                    break done;
-                };
-                self.ports[p].fed(next);
-                at = next;
-                continue;
+            match port.await_credits(pool, units, at, ahead) {
+                ControlFlow::Continue(next) if next > at => {
+                    at = next;
+                    continue;
+                }
+                ControlFlow::Continue(_) => pool.take(units),
+                done @ ControlFlow::Break(_) => break done,
             }
             device.spend(at, &head, source.mode);
             source.advance(&head, at);
-            if tally.tlps == 0 {
-                self.ports[p].fed(at);
-            }
             let bytes = wire.bytes(Class::Posted, head.tlp);
             let duration = wire.duration(bytes);
             at += duration;
-            free = at;
+            port.free = at;
             tally.count(Class::Posted, head.tlp, bytes, duration);
-            self.onward(p, slot, Class::Posted, head.tlp, at + wire.latency);
+            sent.push(head.tlp.at(at));
         };
-        self.tlps += tally.tlps;
-        self.after_train(p, slot, &tally, free);
+        self.after_train(p, slot, Class::Posted, &tally, sent);
         done
     }
 
-    /// Books what a train sent; `free` is when its last TLP was through.
-    fn after_train(&mut self, p: usize, slot: u32, tally: &Tally, free: Ps) {
-        if tally.tlps == 0 {
-            return;
+    /// Books what a train sent, and sends it on its way.
+    fn after_train(&mut self, p: usize, slot: u32, class: Class, tally: &Tally, sent: Vec<Tlp>) {
+        if !sent.is_empty() {
+            let here = &self.slots[slot as usize];
+            let empty = match here.source {
+                Some(stream) => self.sources[stream as usize].is_spent(),
+                None => here.is_empty(),
+            };
+            let port = &mut self.ports[p];
+            if empty {
+                port.occupied &= !(1 << (slot - port.slots.start));
+            }
+            port.tally.add(tally);
+            port.turn_after(slot - port.slots.start);
+            if here.ingress.is_none() {
+                self.tlps += tally.tlps;
+            }
         }
-        let here = &self.slots[slot as usize];
-        let empty = match here.source {
-            Some(stream) => self.sources[stream as usize].is_spent(),
-            None => here.is_empty(),
-        };
-        let answers = here.ingress.is_none() && here.source.is_none();
-        let port = &mut self.ports[p];
-        if empty {
-            port.occupied &= !(1 << (slot - port.slots.start));
-        }
-        port.free = free;
-        port.tally.add(tally);
-        port.turn_after(slot - port.slots.start);
-        if answers {
-            self.tlps += tally.tlps;
-        }
+        self.depart(p, slot, class, sent);
     }
 
     /// Sends a TLP at `at`; when the link is free again.
@@ -257,55 +243,6 @@ impl Engine {
         free
     }
 
-    /// Gives the room of a TLP that left at `free` back to whoever sent it here.
-    #[inline(always)]
-    fn release(&mut self, ingress: Option<Ingress>, class: Class, units: u32, free: Ps) {
-        if let Some(from) = ingress {
-            let back = free + from.latency;
-            if self.pools[from.pool as usize + class as usize].give_back(back, units) {
-                self.wakes.wake(from.port as usize, back);
-            }
-        }
-    }
-
-    /// Puts a sent TLP where it arrives, past every port that lets it.
-    #[inline(always)]
-    fn onward(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, arrival: Ps) {
-        let (mut p, mut slot, mut tlp, mut arrival) = (p, slot, tlp, arrival);
-        loop {
-            let hop = self.hops[tlp.hop as usize];
-            if hop.port == ARRIVED {
-                if hop.counted {
-                    self.drain(p, slot, class, tlp, arrival);
-                }
-                return self.deliver(p, class, tlp, arrival);
-            }
-            tlp = tlp.onward(arrival);
-            if !hop.passes {
-                return self.push(hop, class, tlp);
-            }
-            (p, slot) = (hop.port as usize, hop.slot);
-            arrival = self.pass(hop, class, tlp);
-        }
-    }
-
-    /// Lets a TLP pass a port that is a plain queue; when it arrives at the far end.
-    #[inline(always)]
-    fn pass(&mut self, hop: Hop, class: Class, tlp: Tlp) -> Ps {
-        let port = &mut self.ports[hop.port as usize];
-        let bytes = port.wire.bytes(class, tlp);
-        let duration = port.wire.duration(bytes);
-        let free = tlp.ready.max(port.free) + duration;
-        port.free = free;
-        port.tally.count(class, tlp, bytes, duration);
-        let arrival = free + port.wire.latency;
-        if hop.counted {
-            let ingress = self.slots[hop.slot as usize].ingress;
-            self.release(ingress, class, data_units(class, tlp), free);
-        }
-        arrival
-    }
-
     /// Notes that a stream sent its head.
     #[inline]
     fn leave_source(&mut self, p: usize, slot: u32, stream: u32, choice: &Choice, at: Ps) {
@@ -323,19 +260,6 @@ impl Engine {
         }
         if source.is_spent() {
             self.ports[p].occupied &= !(1 << (slot - self.ports[p].slots.start));
-        }
-    }
-
-    /// Puts a TLP into the queue of its next port.
-    #[inline(always)]
-    pub(super) fn push(&mut self, hop: Hop, class: Class, tlp: Tlp) {
-        let queue = &mut self.slots[hop.slot as usize].queues[class as usize];
-        // At the back, but for completions that a slow read of another stream held up.
-        if queue.insert(tlp, |other| other.ready <= tlp.ready) {
-            let port = &mut self.ports[hop.port as usize];
-            port.occupied |= 1 << (hop.slot - port.slots.start);
-            let at = tlp.ready.max(port.free);
-            self.wakes.wake(hop.port as usize, at);
         }
     }
 }
