@@ -36,7 +36,7 @@ use self::{
     wake::{NEVER, Wakes},
 };
 pub(super) use self::{port::Tally, source::Progress};
-use super::{scenario::Arbiter, topology::PortName};
+use super::topology::PortName;
 
 /// A time in picoseconds.
 pub(super) type Ps = u64;
@@ -198,7 +198,7 @@ impl Engine {
             let done = match self.lone(p) {
                 Some(Lone::Queue(slot, class)) => self.train(p, slot, class, at, ahead),
                 Some(Lone::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
-                None if ahead.horizon == NEVER && self.is_round_robin(p) => {
+                None if ahead.horizon == NEVER && self.ports[p].braids() => {
                     self.braid(p, at, ahead)
                 }
                 None => self.step(p, at, ahead),
@@ -217,10 +217,6 @@ impl Engine {
             at
         };
         self.wakes.end(p, next);
-    }
-
-    fn is_round_robin(&self, p: usize) -> bool {
-        self.ports[p].arbiter == Arbiter::RoundRobin
     }
 
     /// Sends one TLP, or finds when one may go. Breaks off where an answer depends on credits

@@ -212,13 +212,14 @@ impl<'a> Builder<'a> {
                 let place = narrow(slots.len());
                 let bit = 1 << (place - first);
                 self.ports[p].channel_slots[usize::from(key.1)] |= bit;
+                self.ports[p].all_slots |= bit;
                 if slot.source.is_some() {
                     self.ports[p].occupied |= bit;
                 }
                 places[p].insert(key, place);
                 slots.push(slot);
             }
-            self.ports[p].slots = first..narrow(slots.len());
+            self.ports[p].set_slots(first..narrow(slots.len()));
         }
         let mut hops = Vec::new();
         let mut flows = Vec::new();

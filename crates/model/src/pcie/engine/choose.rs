@@ -25,21 +25,20 @@ pub(super) struct Choice {
 }
 
 impl Engine {
-    /// What a port sends from where it has nothing to choose: one slot, one class, one channel,
-    /// and an arbiter that keeps no account.
+    /// What a port sends from where it has nothing to choose: one slot, one class, and an arbiter
+    /// that keeps no account.
     #[inline(always)]
     pub(super) fn lone(&self, p: usize) -> Option<Lone> {
         let port = &self.ports[p];
-        let plain = port.arbiter == Arbiter::RoundRobin && port.channel_slots.len() == 1;
-        if !(plain && port.occupied.is_power_of_two()) {
+        if !(port.keeps_no_account && port.occupied.is_power_of_two()) {
             return None;
         }
         let number = port.slots.start + port.occupied.trailing_zeros();
         let slot = &self.slots[number as usize];
         match slot.source {
             Some(stream) => {
-                let pure = self.sources[stream as usize].is_pure();
-                pure.then_some(Lone::Source(number, stream))
+                let writing = self.sources[stream as usize].is_writing();
+                writing.then_some(Lone::Source(number, stream))
             }
             None => slot.lone_class().map(|class| Lone::Queue(number, class)),
         }

@@ -88,6 +88,13 @@ impl Pool {
         NEVER
     }
 
+    /// Lets time pass until `at`, when [`Self::ready_at`] promised credits.
+    #[inline(always)]
+    pub(super) fn wait(&mut self, at: Ps) {
+        self.settle(at);
+        self.hungry = false;
+    }
+
     /// As [`Self::ready_at`], and takes the credits where they are there.
     #[inline(always)]
     pub(super) fn take_at(&mut self, now: Ps, data: u32) -> Ps {

@@ -151,8 +151,11 @@ pub(super) struct Port {
     /// Whether its credits come back in order of time, for one port gives them all: those it
     /// knows of are then the next.
     pub(super) credits_in_order: bool,
-    /// Whether it carries posted writes alone: what comes in behind others cannot go before them.
-    pub(super) writes_only: bool,
+    /// Whether what comes in behind others cannot go before them: it carries posted writes alone,
+    /// or those of one stream.
+    pub(super) first_come: bool,
+    /// Whether what a lone slot sends does not matter for whose turn it is after that.
+    pub(super) keeps_no_account: bool,
     /// How long nothing another port does can bring a TLP here.
     pub(super) window: Ps,
     /// When the wire is free.
@@ -174,7 +177,8 @@ pub(super) struct Port {
     /// Virtual time, in weighted fair queueing.
     virtual_time: u64,
     pub(super) tally: Tally,
-    /// Slots of each channel, by bit.
+    /// Its slots, by bit, and those of each channel.
+    pub(super) all_slots: u64,
     pub(super) channel_slots: Vec<u64>,
     pub(super) channel_weights: Vec<u32>,
 }
@@ -312,7 +316,8 @@ impl Port {
             occupied: 0,
             passes: false,
             credits_in_order: false,
-            writes_only: false,
+            first_come: false,
+            keeps_no_account: false,
             window: 0,
             free: 0,
             committed: 0,
@@ -326,16 +331,31 @@ impl Port {
             channel_left: 0,
             virtual_time: 0,
             tally: Tally::default(),
+            all_slots: 0,
             channel_slots: Vec::new(),
             channel_weights: Vec::new(),
         }
+    }
+
+    /// Gives a port its slots.
+    pub(super) fn set_slots(&mut self, slots: std::ops::Range<u32>) {
+        let by_turns = self.arbiter == Arbiter::RoundRobin
+            && (self.channel_slots.len() == 1 || self.channel_arbiter == ChannelArbiter::Strict);
+        self.keeps_no_account = slots.len() == 1 || by_turns;
+        self.slots = slots;
     }
 
     /// Whether every input has something and nothing that is still to come can go before it. Then
     /// there is no horizon: all that could matter is known.
     #[inline(always)]
     pub(super) fn is_backlogged(&self) -> bool {
-        self.writes_only && self.occupied == self.channel_slots[0]
+        self.first_come && self.occupied == self.all_slots
+    }
+
+    /// Whether its inputs, all queues, go by turns.
+    #[inline(always)]
+    pub(super) fn braids(&self) -> bool {
+        self.arbiter == Arbiter::RoundRobin && self.slots.len() > 1
     }
 
     /// Notes the end of a wait for credits.
@@ -352,8 +372,8 @@ impl Port {
         next == NEVER || !self.credits_in_order
     }
 
-    /// When a TLP of `units` that is alone finds its credits in `pool`. Breaks off where that
-    /// depends on credits not known of yet.
+    /// When a TLP of `units` that is alone finds its credits in `pool`, which is then ready to give
+    /// them. Breaks off where that depends on credits not known of yet.
     #[inline(always)]
     pub(super) fn await_credits(
         &mut self,
@@ -365,6 +385,7 @@ impl Port {
         let next = pool.ready_at(at, units);
         if next > at {
             self.starve(at, next, self.is_blind(next), ahead)?;
+            pool.wait(next);
         }
         self.fed(next);
         ControlFlow::Continue(next)

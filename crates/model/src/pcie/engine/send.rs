@@ -46,13 +46,13 @@ impl Engine {
             }
             let units = data_units(class, tlp);
             match port.await_credits(pool, units, at, ahead) {
-                ControlFlow::Continue(next) if next > at => {
-                    at = next;
-                    continue;
-                }
-                ControlFlow::Continue(_) => pool.take(units),
+                ControlFlow::Continue(next) => at = next,
                 done @ ControlFlow::Break(_) => break done,
             }
+            if at >= ahead.horizon {
+                break ControlFlow::Continue(at);
+            }
+            pool.take(units);
             queue.pop_front();
             let bytes = wire.bytes(class, tlp);
             let duration = wire.duration(bytes);
@@ -135,7 +135,7 @@ impl Engine {
         })
     }
 
-    /// As [`Self::train`], from a stream of plain writes.
+    /// As [`Self::train`], from a stream of writes.
     pub(super) fn source_train(
         &mut self,
         p: usize,
@@ -159,32 +159,35 @@ impl Engine {
             if sent.len() == TRAIN_TLPS_MAX {
                 break ControlFlow::Break(at);
             }
-            let head = source.head();
-            if head.tlp.ready == NEVER {
-                break ControlFlow::Break(NEVER);
-            }
-            let ready = head.tlp.ready.max(device.ready(&head, source.mode));
+            let Some(tlp) = source.write() else {
+                // A fence is sent by itself.
+                break match source.is_writing() {
+                    true => ControlFlow::Break(NEVER),
+                    false => ControlFlow::Continue(at),
+                };
+            };
+            let ready = tlp.ready.max(device.write_ready());
             if ready > at {
                 at = ready;
                 continue;
             }
-            let units = data_units(Class::Posted, head.tlp);
+            let units = data_units(Class::Posted, tlp);
             match port.await_credits(pool, units, at, ahead) {
-                ControlFlow::Continue(next) if next > at => {
-                    at = next;
-                    continue;
-                }
-                ControlFlow::Continue(_) => pool.take(units),
+                ControlFlow::Continue(next) => at = next,
                 done @ ControlFlow::Break(_) => break done,
             }
-            device.spend(at, &head, source.mode);
-            source.advance(&head, at);
-            let bytes = wire.bytes(Class::Posted, head.tlp);
+            if at >= ahead.horizon {
+                break ControlFlow::Continue(at);
+            }
+            pool.take(units);
+            device.spend_write(at, u64::from(tlp.bytes()));
+            source.advance_by(u64::from(tlp.bytes()));
+            let bytes = wire.bytes(Class::Posted, tlp);
             let duration = wire.duration(bytes);
             at += duration;
             port.free = at;
-            tally.count(Class::Posted, head.tlp, bytes, duration);
-            sent.push(head.tlp.at(at));
+            tally.count(Class::Posted, tlp, bytes, duration);
+            sent.push(tlp.at(at));
         };
         self.after_train(p, slot, Class::Posted, &tally, sent);
         done

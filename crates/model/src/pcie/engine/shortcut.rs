@@ -19,7 +19,7 @@ use super::{
     credit::UNIT_BYTES,
     port::{CLASSES, Port, Wire},
 };
-use crate::pcie::topology::Stream;
+use crate::pcie::{scenario::Mode, topology::Stream};
 
 /// A way through a port: its number, and the port after it.
 type Through = (usize, Option<usize>);
@@ -62,14 +62,22 @@ impl Builder<'_> {
         let mut nexts = through.iter().map(|(_, next)| next);
         let first = nexts.next();
         port.credits_in_order = nexts.all(|next| Some(next) == first);
-        let writes = |(flow, _): &Through| !has_answers(&self.topology.streams[flow / 2]);
-        // A stream alone at its port is a queue, too: its I/Os are sent in the order of their issue.
-        let mut inputs = self.inputs[p].values();
-        let queued = inputs.len() == 1 || inputs.all(|slot| slot.source.is_none());
         // A latency with a tail is drawn when its I/O is issued: the order of draws must stay.
         let steady = self.topology.nodes.iter().all(|node| node.jitter_s == 0.0);
-        port.writes_only =
-            steady && queued && self.scenario.channels.count == 1 && through.iter().all(writes);
+        let mut inputs = self.inputs[p].values();
+        let lone_stream = match (inputs.next().and_then(|slot| slot.source), inputs.next()) {
+            (Some(stream), None) => Some(&self.topology.streams[stream as usize]),
+            _ => None,
+        };
+        let queued = self.inputs[p].values().all(|slot| slot.source.is_none());
+        let writes = |(flow, _): &Through| !has_answers(&self.topology.streams[flow / 2]);
+        let port = &mut self.ports[p];
+        port.first_come = steady
+            && match lone_stream {
+                // Its I/Os are sent in the order of their issue, and all wait while a fence does.
+                Some(stream) => stream.mode == Mode::Write,
+                None => queued && self.scenario.channels.count == 1 && through.iter().all(writes),
+            };
     }
 
     /// Whether all that leaves a port ends there, or passes another that is no slower.

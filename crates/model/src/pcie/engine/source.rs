@@ -181,6 +181,19 @@ impl Device {
         engine.max(media)
     }
 
+    /// When the engine and the media let a write go.
+    #[inline(always)]
+    pub(super) fn write_ready(&self) -> Ps {
+        self.writes.ready.max(self.media_out.ready)
+    }
+
+    /// Notes that a write went at `now`.
+    #[inline(always)]
+    pub(super) fn spend_write(&mut self, now: Ps, bytes: u64) {
+        self.writes.spend(now, 1);
+        self.media_out.spend(now, bytes);
+    }
+
     /// Notes that `head` went at `now`.
     #[inline(always)]
     pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
@@ -272,32 +285,43 @@ impl Source {
     /// What it would send next; its time is [`NEVER`] when it waits for something.
     #[inline(always)]
     pub(super) fn head(&self) -> Head {
-        let tlp = |ready, bytes: u64, marks| {
-            let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
-            Tlp::new(ready, self.flow, self.hop, bytes, marks)
-        };
+        let tlp = |ready, marks| Tlp::new(ready, self.flow, self.hop, 0, marks);
         match (self.fence, self.next_io()) {
             (Fence::Due, _) => Head {
                 class: Class::NonPosted,
-                tlp: tlp(0, 0, FENCE),
+                tlp: tlp(0, FENCE),
             },
-            (Fence::None, Some(io)) => {
-                let bytes = io.bytes.min(self.piece_bytes);
-                let marks = if bytes == io.bytes { LAST } else { 0 };
-                let class = match self.mode {
+            (Fence::None, Some(io)) => Head {
+                class: match self.mode {
                     Mode::Write => Class::Posted,
                     Mode::Read => Class::NonPosted,
-                };
-                Head {
-                    class,
-                    tlp: tlp(io.ready.max(self.fenced), bytes, marks),
-                }
-            }
+                },
+                tlp: self.piece(io),
+            },
             (Fence::Sent(_), _) | (Fence::None, None) => Head {
                 class: Class::Posted,
-                tlp: tlp(NEVER, 0, 0),
+                tlp: tlp(NEVER, 0),
             },
         }
+    }
+
+    /// As [`Self::head`], where that is a write.
+    #[inline(always)]
+    pub(super) fn write(&self) -> Option<Tlp> {
+        match (self.fence, self.next_io()) {
+            (Fence::None, Some(io)) => Some(self.piece(io)),
+            _ => None,
+        }
+    }
+
+    /// The next TLP of an I/O.
+    #[inline(always)]
+    fn piece(&self, io: Io) -> Tlp {
+        let bytes = io.bytes.min(self.piece_bytes);
+        let marks = if bytes == io.bytes { LAST } else { 0 };
+        let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
+        let ready = io.ready.max(self.fenced);
+        Tlp::new(ready, self.flow, self.hop, bytes, marks)
     }
 
     /// The I/O that is partly sent, or the first that waits.
@@ -317,9 +341,14 @@ impl Source {
             self.fence = Fence::Sent(now);
             self.covered = self.sent.len();
             self.progress.fences += 1;
-            return;
+        } else {
+            self.advance_by(u64::from(head.tlp.bytes()));
         }
-        let bytes = u64::from(head.tlp.bytes());
+    }
+
+    /// Notes that `bytes` of the next I/O were sent, or asked for.
+    #[inline(always)]
+    pub(super) fn advance_by(&mut self, bytes: u64) {
         self.progress.sent_bytes += bytes;
         if self.current.bytes == 0 {
             let first = self.waiting.pop_front();
@@ -347,10 +376,10 @@ impl Source {
         self.progress.sent_bytes == self.progress.size_bytes && self.fence == Fence::None
     }
 
-    /// Whether it only writes, and waits for nothing but its depth.
+    /// Whether a write is next, or nothing until something comes back.
     #[inline]
-    pub(super) fn is_pure(&self) -> bool {
-        self.mode == Mode::Write && self.fence_bytes.is_none()
+    pub(super) fn is_writing(&self) -> bool {
+        self.mode == Mode::Write && self.fence != Fence::Due
     }
 
     /// Whether an I/O is complete only once fenced.
