@@ -196,7 +196,9 @@ impl Engine {
                 break;
             }
             let done = match self.lone(p) {
-                Some(Lone::Queue(slot, class)) => self.train(p, slot, class, at, ahead),
+                Some(Lone::Queue(slot, class, until)) => {
+                    self.train(p, slot, (class, until), at, ahead)
+                }
                 Some(Lone::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
                 None if ahead.horizon == NEVER && self.ports[p].braids() => {
                     self.braid(p, at, ahead)

@@ -225,21 +225,32 @@ impl Slot {
         posted.front().is_none_or(|write| write.ready > ready)
     }
 
-    /// The one class that has anything.
+    /// The class that goes first without a doubt, and the latest that its TLPs may be ready for
+    /// that to hold: the only one that has anything, or posted writes that came before all else.
     #[inline(always)]
-    pub(super) fn lone_class(&self) -> Option<Class> {
+    pub(super) fn leader(&self, relaxed: bool) -> Option<(Class, Ps)> {
         let [posted, requests, completions] = &self.queues;
-        let full = (
+        let empty = (
             posted.is_empty(),
             requests.is_empty(),
             completions.is_empty(),
         );
-        match full {
-            (false, true, true) => Some(Class::Posted),
-            (true, false, true) => Some(Class::NonPosted),
-            (true, true, false) => Some(Class::Completion),
+        match empty {
+            (false, true, true) => Some((Class::Posted, NEVER)),
+            (true, false, true) => Some((Class::NonPosted, NEVER)),
+            (true, true, false) => Some((Class::Completion, NEVER)),
+            (false, _, true) => self.writes_lead(requests),
+            (false, true, false) if !relaxed => self.writes_lead(completions),
             _ => None,
         }
+    }
+
+    /// Posted writes as the leader, if they came before what else there is.
+    #[inline(always)]
+    fn writes_lead(&self, others: &Ring<Tlp>) -> Option<(Class, Ps)> {
+        let write = self.queues[Class::Posted as usize].front()?;
+        let other = others.front()?;
+        (write.ready <= other.ready).then_some((Class::Posted, other.ready))
     }
 
     /// Whether nothing waits here.

@@ -15,13 +15,13 @@ use super::{
 const TRAIN_TLPS_MAX: usize = 1 << 10;
 
 impl Engine {
-    /// Sends from the one queue that has anything, until the horizon, the end of the queue or a
-    /// lack of credits. Whatever else may come is ready after the horizon.
+    /// Sends from the one queue that leads, until the horizon, the end of its lead or a lack of
+    /// credits. Whatever else may come is ready after the horizon.
     pub(super) fn train(
         &mut self,
         p: usize,
         slot: u32,
-        class: Class,
+        (class, until): (Class, Ps),
         from: Ps,
         ahead: Ahead,
     ) -> ControlFlow<Ps, Ps> {
@@ -38,8 +38,15 @@ impl Engine {
                 break ControlFlow::Continue(at);
             }
             let Some(tlp) = queue.front() else {
-                break ControlFlow::Break(NEVER);
+                // What came behind the leader is next, if anything did.
+                break match until {
+                    NEVER => ControlFlow::Break(NEVER),
+                    _ => ControlFlow::Continue(at),
+                };
             };
+            if tlp.ready > until {
+                break ControlFlow::Continue(at);
+            }
             if tlp.ready > at {
                 at = tlp.ready;
                 continue;
