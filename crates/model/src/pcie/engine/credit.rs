@@ -95,16 +95,6 @@ impl Pool {
         self.hungry = false;
     }
 
-    /// As [`Self::ready_at`], and takes the credits where they are there.
-    #[inline(always)]
-    pub(super) fn take_at(&mut self, now: Ps, data: u32) -> Ps {
-        let at = self.ready_at(now, data);
-        if at == now {
-            self.take(data);
-        }
-        at
-    }
-
     /// Takes the credits of a TLP that [`Self::ready_at`] allowed.
     #[inline(always)]
     pub(super) fn take(&mut self, data: u32) {

@@ -58,7 +58,7 @@ impl Engine {
                 _ => request.marks() & !LAST,
             };
             let tlp = Tlp::new(ready, back, first + 1, bytes, marks);
-            self.push(hop, Class::Completion, tlp);
+            self.enter(hop, Class::Completion, tlp);
             if left == 0 {
                 return;
             }

@@ -112,6 +112,18 @@ impl Engine {
         }
     }
 
+    /// Brings a TLP that starts here to its first port.
+    #[inline(always)]
+    pub(super) fn enter(&mut self, hop: Hop, class: Class, tlp: Tlp) {
+        if hop.passes {
+            self.tlps += 1;
+            let arrival = self.pass(hop, class, tlp);
+            self.onward(hop.port as usize, hop.slot, class, tlp, arrival);
+        } else {
+            self.push(hop, class, tlp);
+        }
+    }
+
     /// Lets a TLP pass a port that is a plain queue; when it arrives at the far end.
     #[inline(always)]
     fn pass(&mut self, hop: Hop, class: Class, tlp: Tlp) -> Ps {

@@ -81,24 +81,27 @@ impl Engine {
         let mut at = from;
         while self.ports[p].is_backlogged() {
             let slot = first + self.ports[p].next_in_turn();
-            let here = &mut self.slots[slot as usize];
-            let queue = &mut here.queues[Class::Posted as usize];
-            let tlp = queue.front().expect("it is backlogged");
+            let front = self.slots[slot as usize].queues[Class::Posted as usize].front();
+            let tlp = front.expect("it is backlogged");
             let units = data_units(Class::Posted, tlp);
             if tlp.ready > at {
                 break;
             }
-            let next = self.pools[pool].take_at(at, units);
+            let next = self.pools[pool].ready_at(at, units);
             if next > at {
-                match self.all_starve_until(p, at, units, next) {
-                    Some(next) => {
-                        self.ports[p].starved_since.get_or_insert(at);
-                        at = next;
-                        continue;
-                    }
-                    None => break,
+                let Some(until) = self.all_starve_until(p, at, units, next) else {
+                    break;
+                };
+                self.ports[p].starved_since.get_or_insert(at);
+                at = until;
+                if until < next {
+                    continue;
                 }
+                self.pools[pool].wait(next);
             }
+            self.pools[pool].take(units);
+            let here = &mut self.slots[slot as usize];
+            let queue = &mut here.queues[Class::Posted as usize];
             queue.pop_front();
             let (ingress, empty) = (here.ingress, queue.is_empty());
             let port = &mut self.ports[p];

@@ -47,7 +47,7 @@ impl Builder<'_> {
             for (p, through) in through.iter().enumerate() {
                 if !self.ports[p].passes && self.flows_freely(p, through) {
                     self.forget_ample_credits(p, through);
-                    self.ports[p].passes = self.is_plain_queue(p);
+                    self.ports[p].passes = self.is_plain_queue(p, through);
                 }
             }
             if before == self.ports.iter().filter(|port| port.passes).count() {
@@ -62,8 +62,7 @@ impl Builder<'_> {
         let mut nexts = through.iter().map(|(_, next)| next);
         let first = nexts.next();
         port.credits_in_order = nexts.all(|next| Some(next) == first);
-        // A latency with a tail is drawn when its I/O is issued: the order of draws must stay.
-        let steady = self.topology.nodes.iter().all(|node| node.jitter_s == 0.0);
+        let steady = self.is_steady();
         let mut inputs = self.inputs[p].values();
         let lone_stream = match (inputs.next().and_then(|slot| slot.source), inputs.next()) {
             (Some(stream), None) => Some(&self.topology.streams[stream as usize]),
@@ -80,6 +79,12 @@ impl Builder<'_> {
             };
     }
 
+    /// Whether no latency has a tail. One that has is drawn when its I/O is issued or its request
+    /// comes: the order of draws must stay.
+    fn is_steady(&self) -> bool {
+        self.topology.nodes.iter().all(|node| node.jitter_s == 0.0)
+    }
+
     /// Whether all that leaves a port ends there, or passes another that is no slower.
     fn flows_freely(&self, p: usize, through: &[Through]) -> bool {
         let wire = &self.ports[p].wire;
@@ -92,13 +97,18 @@ impl Builder<'_> {
         })
     }
 
-    /// Whether a port has one input, another port, and nothing to wait for.
-    fn is_plain_queue(&self, p: usize) -> bool {
+    /// Whether a port has one input, which fills it in order, and nothing to wait for.
+    fn is_plain_queue(&self, p: usize, through: &[Through]) -> bool {
         let mut inputs = self.inputs[p].keys();
-        let one = matches!(
-            (inputs.next(), inputs.next()),
-            (Some((Input::Port(_), _)), None)
-        );
+        let one = match (inputs.next(), inputs.next()) {
+            (Some((Input::Port(_), _)), None) => true,
+            // One stream's answers are in order. To know early when they arrive is to issue, and
+            // perhaps to draw, early.
+            (Some((Input::Answers, _)), None) => {
+                through.len() == 1 && (self.is_steady() || self.topology.streams.len() == 1)
+            }
+            _ => false,
+        };
         one && self.pools[self.pools_of(p)]
             .iter()
             .all(|pool| pool.promised().is_none())
