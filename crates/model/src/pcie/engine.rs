@@ -41,8 +41,8 @@ use super::topology::PortName;
 /// A time in picoseconds.
 pub(super) type Ps = u64;
 
-/// TLPs between two looks at whether to go on: about a millisecond of work.
-const TLPS_PER_LOOK: u64 = 1 << 14;
+/// TLPs and events between two looks at whether to go on: about a millisecond of work.
+const STEPS_PER_LOOK: u64 = 1 << 14;
 
 /// A tree and its load at work.
 #[derive(Debug)]
@@ -137,11 +137,11 @@ impl Engine {
     ) -> Result<Finished, Stop> {
         self.start();
         let total: u64 = self.sources.iter().map(|s| s.progress.size_bytes).sum();
-        let mut next_look = TLPS_PER_LOOK;
+        let mut next_look = STEPS_PER_LOOK;
         while let Some((port, now)) = self.wakes.first() {
             self.events += 1;
-            if self.tlps >= next_look {
-                next_look = self.tlps + TLPS_PER_LOOK;
+            if self.tlps + self.events >= next_look {
+                next_look = self.tlps + self.events + STEPS_PER_LOOK;
                 let done: u64 = self
                     .sources
                     .iter()

@@ -221,8 +221,14 @@ impl Slot {
         if class == Class::Posted || (relaxed && class == Class::Completion) {
             return true;
         }
-        let posted = &self.queues[Class::Posted as usize];
-        posted.front().is_none_or(|write| write.ready > ready)
+        let first = self.writes().front();
+        first.is_none_or(|write| write.ready > ready)
+    }
+
+    /// Its posted writes.
+    #[inline(always)]
+    pub(super) fn writes(&self) -> &Ring<Tlp> {
+        &self.queues[Class::Posted as usize]
     }
 
     /// The class that goes first without a doubt, and the latest that its TLPs may be ready for
@@ -248,7 +254,7 @@ impl Slot {
     /// Posted writes as the leader, if they came before what else there is.
     #[inline(always)]
     fn writes_lead(&self, others: &Ring<Tlp>) -> Option<(Class, Ps)> {
-        let write = self.queues[Class::Posted as usize].front()?;
+        let write = self.writes().front()?;
         let other = others.front()?;
         (write.ready <= other.ready).then_some((Class::Posted, other.ready))
     }

@@ -6,7 +6,7 @@ use super::{
     Ahead, Engine, Ps,
     choose::Choice,
     data_units,
-    port::{Class, Tally, Tlp},
+    port::{Class, Slot, Tally, Tlp},
     source::Head,
     wake::NEVER,
 };
@@ -75,74 +75,73 @@ impl Engine {
     /// As [`Self::train`], from several queues of posted writes by turns, for as long as each has
     /// one. What is out of the ordinary is left to [`Self::step`].
     pub(super) fn braid(&mut self, p: usize, from: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
-        let (wire, first) = (self.ports[p].wire, self.ports[p].slots.start);
-        let pool = self.ports[p].pool as usize + Class::Posted as usize;
+        let wire = self.ports[p].wire;
         let mut tally = Tally::default();
-        let mut at = from;
-        while self.ports[p].is_backlogged() {
-            let slot = first + self.ports[p].next_in_turn();
-            let front = self.slots[slot as usize].queues[Class::Posted as usize].front();
-            let tlp = front.expect("it is backlogged");
-            let units = data_units(Class::Posted, tlp);
-            if tlp.ready > at {
-                break;
-            }
-            let next = self.pools[pool].ready_at(at, units);
-            if next > at {
-                let Some(until) = self.all_starve_until(p, at, units, next) else {
-                    break;
-                };
-                self.ports[p].starved_since.get_or_insert(at);
-                at = until;
-                if until < next {
-                    continue;
-                }
-                self.pools[pool].wait(next);
-            }
-            self.pools[pool].take(units);
-            let here = &mut self.slots[slot as usize];
-            let queue = &mut here.queues[Class::Posted as usize];
-            queue.pop_front();
-            let (ingress, empty) = (here.ingress, queue.is_empty());
-            let port = &mut self.ports[p];
-            if empty {
-                port.occupied &= !(1 << (slot - first));
-            }
-            port.turn_after(slot - first);
-            port.fed(at);
+        let (mut at, mut free) = (from, from);
+        while let Some((slot, tlp)) = self.take_turn(p, &mut at) {
+            let ingress = self.slots[slot as usize].ingress;
             let bytes = wire.bytes(Class::Posted, tlp);
             let duration = wire.duration(bytes);
             at += duration;
-            port.free = at;
+            free = at;
             tally.count(Class::Posted, tlp, bytes, duration);
+            let units = data_units(Class::Posted, tlp);
             self.release(ingress, Class::Posted, units, at);
             self.onward(p, slot, Class::Posted, tlp, at + wire.latency);
         }
-        self.ports[p].tally.add(&tally);
-        if self.ports[p].is_backlogged() {
+        let port = &mut self.ports[p];
+        if tally.tlps > 0 {
+            port.free = free;
+            port.tally.add(&tally);
+        }
+        if port.is_backlogged() {
             self.step(p, at, ahead)
         } else {
             ControlFlow::Continue(at)
         }
     }
 
-    /// Until when all queues of a braid wait, given that a TLP of `units` finds its credits at
-    /// `next`: then, or when another is ready. `None` where one may need less, or credits may come
-    /// that are not known of.
+    /// Takes the TLP whose turn it is, and its credits: at `at`, or when they are there. `None`
+    /// where a queue is empty, or where the answer is not as simple as that.
     #[inline(always)]
-    fn all_starve_until(&self, p: usize, at: Ps, units: u32, next: Ps) -> Option<Ps> {
-        if self.ports[p].is_blind(next) {
+    fn take_turn(&mut self, p: usize, at: &mut Ps) -> Option<(u32, Tlp)> {
+        let port = &mut self.ports[p];
+        let first = port.slots.start;
+        let slots = &mut self.slots[first as usize..port.slots.end as usize];
+        let pool = &mut self.pools[port.pool as usize + Class::Posted as usize];
+        if !port.is_backlogged() {
             return None;
         }
-        let slots = self.ports[p].slots.clone();
-        slots.into_iter().try_fold(next, |next, slot| {
-            let front = self.slots[slot as usize].queues[Class::Posted as usize].front()?;
-            if front.ready > at {
-                Some(next.min(front.ready))
-            } else {
-                (data_units(Class::Posted, front) >= units).then_some(next)
+        let number = port.next_in_turn();
+        loop {
+            let tlp = slots[number as usize].writes().front()?;
+            if tlp.ready > *at {
+                return None;
             }
-        })
+            let units = data_units(Class::Posted, tlp);
+            let next = pool.ready_at(*at, units);
+            if next > *at {
+                if port.is_blind(next) {
+                    return None;
+                }
+                let until = all_starve_until(slots, *at, units, next)?;
+                port.starved_since.get_or_insert(*at);
+                *at = until;
+                if until < next {
+                    continue;
+                }
+                pool.wait(next);
+            }
+            pool.take(units);
+            port.fed(*at);
+            port.turn_after(number);
+            let queue = &mut slots[number as usize].queues[Class::Posted as usize];
+            queue.pop_front();
+            if queue.is_empty() {
+                port.occupied &= !(1 << number);
+            }
+            return Some((first + number, tlp));
+        }
     }
 
     /// As [`Self::train`], from a stream of writes.
@@ -275,4 +274,18 @@ impl Engine {
             self.ports[p].occupied &= !(1 << (slot - self.ports[p].slots.start));
         }
     }
+}
+
+/// Until when all queues of a braid wait, given that a TLP of `units` finds its credits at `next`:
+/// then, or when another is ready. `None` where one may need less.
+#[inline(always)]
+fn all_starve_until(slots: &[Slot], at: Ps, units: u32, next: Ps) -> Option<Ps> {
+    slots.iter().try_fold(next, |next, slot| {
+        let front = slot.writes().front()?;
+        if front.ready > at {
+            Some(next.min(front.ready))
+        } else {
+            (data_units(Class::Posted, front) >= units).then_some(next)
+        }
+    })
 }
