@@ -141,6 +141,10 @@ pub(super) struct Wire {
 }
 
 /// A wire and what waits to go out over it.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not exclude each other, found when the tree is laid out"
+)]
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) wire: Wire,

@@ -170,9 +170,10 @@ impl Engine {
             }
             let Some(tlp) = source.write() else {
                 // A fence is sent by itself.
-                break match source.is_writing() {
-                    true => ControlFlow::Break(NEVER),
-                    false => ControlFlow::Continue(at),
+                break if source.is_writing() {
+                    ControlFlow::Break(NEVER)
+                } else {
+                    ControlFlow::Continue(at)
                 };
             };
             let ready = tlp.ready.max(device.write_ready());
