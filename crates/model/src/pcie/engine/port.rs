@@ -393,10 +393,10 @@ impl Port {
         next == NEVER || !self.credits_in_order
     }
 
-    /// When a TLP of `units` that is alone finds its credits in `pool`, which is then ready to give
-    /// them. Breaks off where that depends on credits not known of yet.
+    /// When a TLP of `units` that is alone finds its credits in `pool`, and takes them. Breaks off
+    /// where that depends on credits not known of yet, or lies beyond the horizon.
     #[inline(always)]
-    pub(super) fn await_credits(
+    pub(super) fn take_credits(
         &mut self,
         pool: &mut Pool,
         units: u32,
@@ -406,9 +406,16 @@ impl Port {
         let next = pool.ready_at(at, units);
         if next > at {
             self.starve(at, next, self.is_blind(next), ahead)?;
-            pool.wait(next);
         }
         self.fed(next);
+        if next > at {
+            // The pool must not know of credits that this port may still have to wait for.
+            if next >= ahead.horizon {
+                return ControlFlow::Break(next);
+            }
+            pool.wait(next);
+        }
+        pool.take(units);
         ControlFlow::Continue(next)
     }
 

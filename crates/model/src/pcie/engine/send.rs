@@ -6,13 +6,40 @@ use super::{
     Ahead, Engine, Ps,
     choose::Choice,
     data_units,
-    port::{Class, Slot, Tally, Tlp},
+    port::{Class, Slot, Tally, Tlp, Wire},
     source::Head,
     wake::NEVER,
 };
 
 /// The longest train of a stream, so that a run can be watched and cancelled.
 const TRAIN_TLPS_MAX: usize = 1 << 10;
+
+/// TLPs that leave a port one behind the other.
+struct Train {
+    wire: Wire,
+    tally: Tally,
+    /// Each with the time it was through.
+    sent: Vec<Tlp>,
+}
+
+impl Train {
+    /// An empty one, with memory for what it will carry.
+    fn new(wire: Wire, sent: Vec<Tlp>) -> Self {
+        let tally = Tally::default();
+        Self { wire, tally, sent }
+    }
+
+    /// Puts a TLP on the wire at `at`; when it is through.
+    #[inline(always)]
+    fn add(&mut self, class: Class, tlp: Tlp, at: Ps) -> Ps {
+        let bytes = self.wire.bytes(class, tlp);
+        let duration = self.wire.duration(bytes);
+        let through = at + duration;
+        self.tally.count(class, tlp, bytes, duration);
+        self.sent.push(tlp.at(through));
+        through
+    }
+}
 
 impl Engine {
     /// Sends from the one queue that leads, until the horizon, the end of its lead or a lack of
@@ -26,12 +53,10 @@ impl Engine {
         ahead: Ahead,
     ) -> ControlFlow<Ps, Ps> {
         let pool = self.pool_of(p, slot, class);
-        let mut sent = std::mem::take(&mut self.sent);
+        let mut train = Train::new(self.ports[p].wire, std::mem::take(&mut self.sent));
         let (port, pool) = (&mut self.ports[p], &mut self.pools[pool]);
         // Nothing is put into this queue meanwhile: what fills it is another port's turn.
         let queue = &mut self.slots[slot as usize].queues[class as usize];
-        let wire = port.wire;
-        let mut tally = Tally::default();
         let mut at = from;
         let done = loop {
             if at >= ahead.horizon {
@@ -52,23 +77,15 @@ impl Engine {
                 continue;
             }
             let units = data_units(class, tlp);
-            match port.await_credits(pool, units, at, ahead) {
+            match port.take_credits(pool, units, at, ahead) {
                 ControlFlow::Continue(next) => at = next,
                 done @ ControlFlow::Break(_) => break done,
             }
-            if at >= ahead.horizon {
-                break ControlFlow::Continue(at);
-            }
-            pool.take(units);
             queue.pop_front();
-            let bytes = wire.bytes(class, tlp);
-            let duration = wire.duration(bytes);
-            at += duration;
+            at = train.add(class, tlp, at);
             port.free = at;
-            tally.count(class, tlp, bytes, duration);
-            sent.push(tlp.at(at));
         };
-        self.after_train(p, slot, class, &tally, sent);
+        self.after_train(p, slot, class, train);
         done
     }
 
@@ -154,18 +171,16 @@ impl Engine {
         ahead: Ahead,
     ) -> ControlFlow<Ps, Ps> {
         let pool = self.pool_of(p, slot, Class::Posted);
-        let mut sent = std::mem::take(&mut self.sent);
+        let mut train = Train::new(self.ports[p].wire, std::mem::take(&mut self.sent));
         let (port, pool) = (&mut self.ports[p], &mut self.pools[pool]);
         let source = &mut self.sources[stream as usize];
         let device = &mut self.devices[source.device as usize];
-        let wire = port.wire;
-        let mut tally = Tally::default();
         let mut at = from;
         let done = loop {
             if at >= ahead.horizon {
                 break ControlFlow::Continue(at);
             }
-            if sent.len() == TRAIN_TLPS_MAX {
+            if train.sent.len() == TRAIN_TLPS_MAX {
                 break ControlFlow::Break(at);
             }
             let Some(tlp) = source.write() else {
@@ -182,30 +197,22 @@ impl Engine {
                 continue;
             }
             let units = data_units(Class::Posted, tlp);
-            match port.await_credits(pool, units, at, ahead) {
+            match port.take_credits(pool, units, at, ahead) {
                 ControlFlow::Continue(next) => at = next,
                 done @ ControlFlow::Break(_) => break done,
             }
-            if at >= ahead.horizon {
-                break ControlFlow::Continue(at);
-            }
-            pool.take(units);
             device.spend_write(at, u64::from(tlp.bytes()));
             source.advance_by(u64::from(tlp.bytes()));
-            let bytes = wire.bytes(Class::Posted, tlp);
-            let duration = wire.duration(bytes);
-            at += duration;
+            at = train.add(Class::Posted, tlp, at);
             port.free = at;
-            tally.count(Class::Posted, tlp, bytes, duration);
-            sent.push(tlp.at(at));
         };
-        self.after_train(p, slot, Class::Posted, &tally, sent);
+        self.after_train(p, slot, Class::Posted, train);
         done
     }
 
     /// Books what a train sent, and sends it on its way.
-    fn after_train(&mut self, p: usize, slot: u32, class: Class, tally: &Tally, sent: Vec<Tlp>) {
-        if !sent.is_empty() {
+    fn after_train(&mut self, p: usize, slot: u32, class: Class, train: Train) {
+        if !train.sent.is_empty() {
             let here = &self.slots[slot as usize];
             let empty = match here.source {
                 Some(stream) => self.sources[stream as usize].is_spent(),
@@ -215,13 +222,13 @@ impl Engine {
             if empty {
                 port.occupied &= !(1 << (slot - port.slots.start));
             }
-            port.tally.add(tally);
+            port.tally.add(&train.tally);
             port.turn_after(slot - port.slots.start);
             if here.ingress.is_none() {
-                self.tlps += tally.tlps;
+                self.tlps += train.tally.tlps;
             }
         }
-        self.depart(p, slot, class, sent);
+        self.depart(p, slot, class, train.sent);
     }
 
     /// Sends a TLP at `at`; when the link is free again.
