@@ -23,7 +23,9 @@ mod port;
 mod ring;
 mod send;
 mod shortcut;
+mod slot;
 mod source;
+mod tlp;
 mod wake;
 
 use std::ops::ControlFlow;
@@ -31,8 +33,10 @@ use std::ops::ControlFlow;
 use self::{
     choose::Lone,
     credit::{Pool, UNIT_BYTES},
-    port::{Class, Port, Slot, Tlp},
+    port::Port,
+    slot::Slot,
     source::{Device, Source},
+    tlp::{Class, Tlp},
     wake::{NEVER, Wakes},
 };
 pub(super) use self::{port::Tally, source::Progress};

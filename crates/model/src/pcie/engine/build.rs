@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::{
     ARRIVED, Engine, Flow, Hop, Ps,
     credit::{Pool, Promise, UNIT_BYTES},
-    port::{CLASSES, Ingress, Port, Slot, Wire},
+    port::{Port, Wire},
+    slot::{Ingress, Slot},
     source::{Device, Job, Pace, Source},
+    tlp::CLASSES,
     wake::Wakes,
 };
 use crate::pcie::{
@@ -238,23 +240,9 @@ impl<'a> Builder<'a> {
                 mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
                 last_ready: 0,
             });
-            let taken = number % 2 == 0 || has_answers(stream);
-            let mut counted = false;
-            for (port, input) in way.iter().filter(|_| taken) {
-                hops.push(Hop {
-                    port: *port,
-                    passes: self.ports[*port as usize].passes,
-                    slot: places[*port as usize][&(*input, channel)],
-                    counted,
-                });
-                counted = self.counts_credits(*port, channel);
+            if number % 2 == 0 || has_answers(stream) {
+                self.add_hops(&mut hops, way, &places, channel);
             }
-            hops.push(Hop {
-                port: ARRIVED,
-                slot: 0,
-                passes: false,
-                counted,
-            });
         }
         let sources = (0..self.topology.streams.len())
             .map(|n| self.source(n, flows[2 * n].first))
@@ -280,6 +268,32 @@ impl<'a> Builder<'a> {
             events: 0,
             tlps: 0,
         }
+    }
+
+    /// Adds the hops of a way.
+    fn add_hops(
+        &self,
+        hops: &mut Vec<Hop>,
+        way: &[(u32, Input)],
+        places: &[BTreeMap<(Input, u8), u32>],
+        channel: u8,
+    ) {
+        let mut counted = false;
+        for (port, input) in way {
+            hops.push(Hop {
+                port: *port,
+                passes: self.ports[*port as usize].passes,
+                slot: places[*port as usize][&(*input, channel)],
+                counted,
+            });
+            counted = self.counts_credits(*port, channel);
+        }
+        hops.push(Hop {
+            port: ARRIVED,
+            slot: 0,
+            passes: false,
+            counted,
+        });
     }
 
     /// Whether what a port sends by a channel takes credits of any class.

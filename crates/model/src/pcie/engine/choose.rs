@@ -2,7 +2,7 @@
 
 use super::{
     Engine, Ps, data_units,
-    port::{CLASS, CLASSES, Class, Tlp},
+    tlp::{CLASS, CLASSES, Class, Tlp},
     wake::NEVER,
 };
 use crate::pcie::scenario::Arbiter;

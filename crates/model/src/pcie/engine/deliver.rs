@@ -2,7 +2,7 @@
 
 use super::{
     Engine, Ps, data_units,
-    port::{Class, END, FENCE, LAST, Tlp},
+    tlp::{Class, END, FENCE, LAST, Tlp},
 };
 
 impl Engine {

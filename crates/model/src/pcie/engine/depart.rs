@@ -5,7 +5,8 @@
 
 use super::{
     ARRIVED, Engine, Hop, Ps, data_units,
-    port::{Class, Ingress, Tlp},
+    slot::Ingress,
+    tlp::{Class, Tlp},
 };
 
 impl Engine {

@@ -9,121 +9,14 @@
 
 use std::ops::ControlFlow;
 
-use super::{Ahead, Ps, credit::Pool, ring::Ring, wake::NEVER};
+use super::{
+    Ahead, Ps,
+    credit::Pool,
+    slot::Slot,
+    tlp::{CLASSES, Class, FENCE, Tlp},
+    wake::NEVER,
+};
 use crate::pcie::scenario::{Arbiter, ChannelArbiter};
-
-/// What a TLP is, for ordering and credits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Class {
-    /// A memory write.
-    Posted = 0,
-    /// A read request.
-    NonPosted = 1,
-    /// A completion.
-    Completion = 2,
-}
-
-pub(super) const CLASSES: usize = 3;
-
-/// The classes by their number.
-pub(super) const CLASS: [Class; CLASSES] = [Class::Posted, Class::NonPosted, Class::Completion];
-
-/// One packet, 16 bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tlp {
-    /// When it can leave the queue it stands in.
-    pub(super) ready: Ps,
-    /// The place of its next hop in the list of all hops.
-    pub(super) hop: u32,
-    /// Which way it takes: twice its stream, plus one for the way of the completions.
-    pub(super) flow: u16,
-    /// Payload, or for a request what it asks for; the marks in the three highest bits.
-    load: u16,
-}
-
-/// The last TLP of an I/O.
-pub(super) const LAST: u16 = 1 << 13;
-/// The last completion of a request.
-pub(super) const END: u16 = 1 << 14;
-/// A fence, or its completion.
-pub(super) const FENCE: u16 = 1 << 15;
-
-impl Tlp {
-    /// A TLP at its start.
-    #[inline]
-    pub(super) fn new(ready: Ps, flow: u16, hop: u32, bytes: u16, marks: u16) -> Self {
-        debug_assert!(
-            bytes < LAST && marks & (LAST - 1) == 0,
-            "payloads end at 4 KiB"
-        );
-        Self {
-            ready,
-            hop,
-            flow,
-            load: bytes | marks,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn bytes(self) -> u16 {
-        self.load & (LAST - 1)
-    }
-
-    /// Which of [`LAST`], [`END`] and [`FENCE`] it bears.
-    #[inline]
-    pub(super) fn marks(self) -> u16 {
-        self.load & !(LAST - 1)
-    }
-
-    #[inline]
-    pub(super) fn bears(self, mark: u16) -> bool {
-        self.load & mark != 0
-    }
-
-    /// The same TLP at another time.
-    #[inline(always)]
-    pub(super) fn at(self, ready: Ps) -> Self {
-        Self { ready, ..self }
-    }
-
-    /// The same TLP in its next queue.
-    #[inline(always)]
-    pub(super) fn onward(self, ready: Ps) -> Self {
-        Self {
-            ready,
-            hop: self.hop + 1,
-            ..self
-        }
-    }
-}
-
-/// Whose credits a slot gives back when a TLP leaves it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ingress {
-    /// The port at the far end of the link the TLP came in by.
-    pub(super) port: u32,
-    /// The first of its pools for this slot's channel.
-    pub(super) pool: u32,
-    /// How long a credit takes back.
-    pub(super) latency: Ps,
-}
-
-/// One input of a port.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) queues: [Ring<Tlp>; CLASSES],
-    /// `None` where the TLPs start here.
-    pub(super) ingress: Option<Ingress>,
-    /// The stream that generates its TLPs in place of the queues.
-    pub(super) source: Option<u32>,
-    pub(super) channel: u8,
-    pub(super) weight: u32,
-    /// TLPs left of its turn, in weighted round robin.
-    left: u32,
-    /// The finish tag of its last TLP, in weighted fair queueing.
-    finish: u64,
-}
 
 /// What carries TLPs: a link in one direction, a host's way between its root ports, or a memory.
 #[derive(Clone, Copy, Debug)]
@@ -200,75 +93,6 @@ pub(in crate::pcie) struct Tally {
 
 /// Fraction bits of [`Port::byte_cost`].
 const COST_BITS: u32 = 20;
-
-impl Slot {
-    pub(super) fn new(
-        ingress: Option<Ingress>,
-        source: Option<u32>,
-        channel: u8,
-        weight: u32,
-    ) -> Self {
-        Self {
-            queues: Default::default(),
-            ingress,
-            source,
-            channel,
-            weight,
-            left: weight,
-            finish: 0,
-        }
-    }
-
-    /// Whether the front of `class` may leave before the posted writes in the same slot.
-    #[inline(always)]
-    pub(super) fn in_order(&self, class: Class, ready: Ps, relaxed: bool) -> bool {
-        if class == Class::Posted || (relaxed && class == Class::Completion) {
-            return true;
-        }
-        let first = self.writes().front();
-        first.is_none_or(|write| write.ready > ready)
-    }
-
-    /// Its posted writes.
-    #[inline(always)]
-    pub(super) fn writes(&self) -> &Ring<Tlp> {
-        &self.queues[Class::Posted as usize]
-    }
-
-    /// The class that goes first without a doubt, and the latest that its TLPs may be ready for
-    /// that to hold: the only one that has anything, or posted writes that came before all else.
-    #[inline(always)]
-    pub(super) fn leader(&self, relaxed: bool) -> Option<(Class, Ps)> {
-        let [posted, requests, completions] = &self.queues;
-        let empty = (
-            posted.is_empty(),
-            requests.is_empty(),
-            completions.is_empty(),
-        );
-        match empty {
-            (false, true, true) => Some((Class::Posted, NEVER)),
-            (true, false, true) => Some((Class::NonPosted, NEVER)),
-            (true, true, false) => Some((Class::Completion, NEVER)),
-            (false, _, true) => self.writes_lead(requests),
-            (false, true, false) if !relaxed => self.writes_lead(completions),
-            _ => None,
-        }
-    }
-
-    /// Posted writes as the leader, if they came before what else there is.
-    #[inline(always)]
-    fn writes_lead(&self, others: &Ring<Tlp>) -> Option<(Class, Ps)> {
-        let write = self.writes().front()?;
-        let other = others.front()?;
-        (write.ready <= other.ready).then_some((Class::Posted, other.ready))
-    }
-
-    /// Whether nothing waits here.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.source.is_none() && self.queues.iter().all(Ring::is_empty)
-    }
-}
 
 impl Wire {
     pub(super) fn new(bytes_per_s: f64, latency: Ps, credit_latency: Ps) -> Self {

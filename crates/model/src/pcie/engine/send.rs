@@ -6,8 +6,10 @@ use super::{
     Ahead, Engine, Ps,
     choose::Choice,
     data_units,
-    port::{Class, Slot, Tally, Tlp, Wire},
+    port::{Tally, Wire},
+    slot::Slot,
     source::Head,
+    tlp::{Class, Tlp},
     wake::NEVER,
 };
 

@@ -17,7 +17,8 @@
 use super::{
     build::{Builder, Input, has_answers, narrow},
     credit::UNIT_BYTES,
-    port::{CLASSES, Port, Wire},
+    port::{Port, Wire},
+    tlp::CLASSES,
 };
 use crate::pcie::{scenario::Mode, topology::Stream};
 

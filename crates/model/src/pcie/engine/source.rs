@@ -8,8 +8,8 @@ use hdrhistogram::Histogram;
 
 use super::{
     Ps,
-    port::{Class, FENCE, LAST, Tlp},
     ring::Ring,
+    tlp::{Class, FENCE, LAST, Tlp},
     wake::NEVER,
 };
 use crate::{pcie::scenario::Mode, seed::Dice};
