@@ -297,6 +297,9 @@ impl Measured {
                 basis.assume(format!("measured: {what}"), rate.0, "B/s", here);
             }
         }
+        if let Some(latency) = self.drive.read_latency {
+            basis.assume("measured: drive, first byte", latency.0, "s", here);
+        }
         basis
     }
 

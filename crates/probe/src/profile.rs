@@ -33,6 +33,9 @@ pub struct Profile {
 pub struct DriveProfile {
     /// What suits it.
     pub tuning: Option<Tuning>,
+    /// How long it takes before the first byte of a read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_latency_s: Option<f64>,
     /// The knee of each curve that was measured.
     pub knees: Vec<Knee>,
 }
@@ -91,6 +94,7 @@ impl Profile {
         }
         let drive = DriveProfile {
             tuning: outcome.tuning(),
+            read_latency_s: outcome.read_latency_s(),
             knees: outcome.knees.clone(),
         };
         let mut key = key(&outcome.file_system, &outcome.drives);
@@ -145,12 +149,14 @@ mod tests {
         };
         let drive = DriveProfile {
             tuning: Some(tuning),
+            read_latency_s: Some(80e-6),
             knees: Vec::new(),
         };
         profile.drives.insert("vda".to_owned(), drive);
         profile.write(&path).unwrap();
         let again = Profile::read(&path).unwrap();
         assert_eq!(again.tuning("ext4", &["vda".to_owned()]), Some(tuning));
+        assert_eq!(again.drives["vda"].read_latency_s, Some(80e-6));
         for text in [
             "schema = 7",
             "zzz",

@@ -11,6 +11,7 @@ mod fabric;
 mod headroom;
 mod pcie;
 mod simulator;
+mod stopwatch;
 
 /// Simulate a machine's PCIe tree or a cluster's fabric, event by event
 #[derive(Debug, clap::Args)]

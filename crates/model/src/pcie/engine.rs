@@ -18,11 +18,14 @@ mod build;
 mod choose;
 mod credit;
 mod deliver;
+mod depart;
 mod port;
 mod ring;
 mod send;
 mod shortcut;
+mod slot;
 mod source;
+mod tlp;
 mod wake;
 
 use std::ops::ControlFlow;
@@ -30,18 +33,20 @@ use std::ops::ControlFlow;
 use self::{
     choose::Lone,
     credit::{Pool, UNIT_BYTES},
-    port::{Class, Port, Slot, Tlp},
+    port::Port,
+    slot::Slot,
     source::{Device, Source},
+    tlp::{Class, Tlp},
     wake::{NEVER, Wakes},
 };
 pub(super) use self::{port::Tally, source::Progress};
-use super::{scenario::Arbiter, topology::PortName};
+use super::topology::PortName;
 
 /// A time in picoseconds.
 pub(super) type Ps = u64;
 
-/// Events between two looks at whether to go on.
-const EVENTS_PER_LOOK: u64 = 1 << 12;
+/// TLPs and events between two looks at whether to go on: about a millisecond of work.
+const STEPS_PER_LOOK: u64 = 1 << 14;
 
 /// A tree and its load at work.
 #[derive(Debug)]
@@ -55,6 +60,8 @@ pub(super) struct Engine {
     sources: Vec<Source>,
     devices: Vec<Device>,
     wakes: Wakes,
+    /// What the last train sent; kept for its memory.
+    sent: Vec<Tlp>,
     relaxed: bool,
     /// Whether the last choice found something ready that had no credits.
     starving: bool,
@@ -71,22 +78,22 @@ struct Hop {
     slot: u32,
     /// Whether TLPs pass this port without a queue.
     passes: bool,
+    /// Whether the room a TLP takes here is counted: its credits go back when it leaves.
+    counted: bool,
 }
 
-/// Where a way ends.
-const ARRIVED: Hop = Hop {
-    port: u32::MAX,
-    slot: 0,
-    passes: false,
-};
+/// The port of a hop where a way ends.
+const ARRIVED: u32 = u32::MAX;
 
-/// A way through the tree, as a range of hops that ends with [`ARRIVED`].
+/// A way through the tree, as a range of hops that ends with one to [`ARRIVED`].
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     first: u32,
     /// The device at its end.
     end: u32,
     mps_bytes: u16,
+    /// Until a posted write can be read there.
+    commit: Ps,
     /// When the last TLP that started here was ready.
     last_ready: Ps,
 }
@@ -134,9 +141,11 @@ impl Engine {
     ) -> Result<Finished, Stop> {
         self.start();
         let total: u64 = self.sources.iter().map(|s| s.progress.size_bytes).sum();
+        let mut next_look = STEPS_PER_LOOK;
         while let Some((port, now)) = self.wakes.first() {
             self.events += 1;
-            if self.events.is_multiple_of(EVENTS_PER_LOOK) {
+            if self.tlps + self.events >= next_look {
+                next_look = self.tlps + self.events + STEPS_PER_LOOK;
                 let done: u64 = self
                     .sources
                     .iter()
@@ -191,9 +200,11 @@ impl Engine {
                 break;
             }
             let done = match self.lone(p) {
-                Some(Lone::Queue(slot, class)) => self.train(p, slot, class, at, ahead),
+                Some(Lone::Queue(slot, class, until)) => {
+                    self.train(p, slot, (class, until), at, ahead)
+                }
                 Some(Lone::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
-                None if ahead.horizon == NEVER && self.is_round_robin(p) => {
+                None if ahead.horizon == NEVER && self.ports[p].braids() => {
                     self.braid(p, at, ahead)
                 }
                 None => self.step(p, at, ahead),
@@ -214,10 +225,6 @@ impl Engine {
         self.wakes.end(p, next);
     }
 
-    fn is_round_robin(&self, p: usize) -> bool {
-        self.ports[p].arbiter == Arbiter::RoundRobin
-    }
-
     /// Sends one TLP, or finds when one may go. Breaks off where an answer depends on credits
     /// that may still come back: those up to `ahead.credits` are all known, later ones are not.
     #[inline(always)]
@@ -231,20 +238,8 @@ impl Engine {
                 self.ports[p].channel_served(channel);
                 ControlFlow::Continue(self.send(p, choice, at))
             }
-            Err(next) if self.starving => self.starve(p, at, next, ahead),
+            Err(next) if self.starving => self.ports[p].starve(at, next, self.blind, ahead),
             Err(next) => ControlFlow::Continue(next),
-        }
-    }
-
-    /// Notes that something waits for credits from `at` to `next`, as far as is known. Beyond what
-    /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
-    fn starve(&mut self, p: usize, at: Ps, next: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
-        self.ports[p].starved_since.get_or_insert(at);
-        let known = next < ahead.credits || (!self.blind && next < ahead.horizon);
-        if known {
-            ControlFlow::Continue(next)
-        } else {
-            ControlFlow::Break(next)
         }
     }
 

@@ -114,6 +114,11 @@ impl Outcome {
         })
     }
 
+    /// How long the drive takes before the first byte of a read.
+    pub fn read_latency_s(&self) -> Option<f64> {
+        first_byte_s(&self.knees, &self.samples)
+    }
+
     /// All of it as a page.
     pub fn page(&self) -> Page {
         let drives = self.drives.join(", ");
@@ -306,6 +311,19 @@ fn knee(track: Track, samples: &[Sample]) -> Option<Knee> {
     })
 }
 
+/// The median of the smallest blocks read straight and one by one, less the time their bytes take
+/// at the drive's best rate.
+fn first_byte_s(knees: &[Knee], samples: &[Sample]) -> Option<f64> {
+    let straight = |track: Track| track.work == Work::Read && track.route == Route::Direct;
+    let best = knees.iter().find(|knee| straight(knee.track))?;
+    let one_by_one = |s: &&Sample| straight(s.track) && s.depth == 1;
+    let smallest = samples.iter().filter(one_by_one);
+    let smallest = smallest.min_by_key(|s| s.block_bytes)?;
+    let moving_s = smallest.block_bytes as f64 / best.rate_bytes_per_s_max;
+    let latency_s = smallest.receipt.latency.storage.p50_us * 1e-6 - moving_s;
+    (latency_s > 0.0).then_some(latency_s)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,7 +339,7 @@ mod tests {
             "schema": "", "bytes": 1, "seconds": 1.0, "rate_bytes_per_s": rate, "routes": [],
             "latency": {
                 "queueing": {"count": 0, "p50_us": 0.0, "p99_us": 0.0, "p99_9_us": 0.0, "max_us": 0.0},
-                "storage": {"count": 0, "p50_us": 0.0, "p99_us": 0.0, "p99_9_us": 0.0, "max_us": 0.0},
+                "storage": {"count": 1, "p50_us": 80.0, "p99_us": 0.0, "p99_9_us": 0.0, "max_us": 0.0},
                 "copy": {"count": 0, "p50_us": 0.0, "p99_us": 0.0, "p99_9_us": 0.0, "max_us": 0.0}
             },
             "cpu_user_s": 0.0, "cpu_system_s": 0.0, "cpu_s_per_gb": 0.0, "staging_bytes_peak": 0,
@@ -348,6 +366,20 @@ mod tests {
         ];
         let knee = knee(samples[0].track, &samples).unwrap();
         assert_eq!((knee.block_bytes, knee.depth), (1 << 20, 4));
+    }
+
+    #[test]
+    fn the_first_byte_comes_before_the_rest_of_a_lone_small_block() {
+        let samples = [
+            sample(4000, 8, 2.0e9),
+            sample(4000, 1, 1.0e8),
+            sample(1 << 20, 1, 4.0e9),
+        ];
+        let knees = [knee(samples[0].track, &samples).unwrap()];
+        // 80 µs, less 4,000 bytes at 4 GB/s.
+        let latency_s = first_byte_s(&knees, &samples).unwrap();
+        assert!((latency_s - 79e-6).abs() < 1e-12, "{latency_s}");
+        assert_eq!(first_byte_s(&knees, &samples[..1]), None);
     }
 
     #[test]

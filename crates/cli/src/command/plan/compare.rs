@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
-use straightway_core::{Bytes, Rate, Route};
+use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_model::{
     check,
     measured::{At, Comparison, MISS, Measured, Row, Unit},
@@ -91,6 +91,7 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
         depth: drive.tuning.map(|tuning| u64::from(tuning.depth)),
         ..Measured::default()
     };
+    measured.drive.read_latency = drive.read_latency_s.map(Seconds);
     for knee in &drive.knees {
         let route = match (knee.track.route, knee.track.cache) {
             (Route::Direct, _) => &mut measured.drive,

@@ -2,7 +2,7 @@
 
 mod page;
 
-use std::{ops::ControlFlow, process::ExitCode, time::Instant};
+use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
 use straightway_core::Result;
@@ -11,7 +11,10 @@ use straightway_model::{
     seed::Seed,
 };
 
-use super::simulator::{SimAsk, Simulated};
+use super::{
+    simulator::{SimAsk, Simulated},
+    stopwatch::Stopwatch,
+};
 use crate::command::{bar::Bar, library::Runner, plan::page::with_basis};
 
 /// Simulate a lossless Ethernet fabric packet by packet: queues, marks, pauses, victims, deadlock
@@ -64,9 +67,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if ask.sweep.is_asked() {
         return args.ask.sweep(scenario);
     }
-    let begin = Instant::now();
+    let watch = Stopwatch::begin();
     let outcome = watched(&scenario)?;
-    page::say_effort(&outcome, begin.elapsed());
+    page::say_effort(&outcome, watch.took());
     let page = page::of(&scenario, &outcome);
     let page = with_basis(page, &outcome.basis, ask.in_full());
     let json = serde_json::json!({ "scenario": scenario, "outcome": outcome });

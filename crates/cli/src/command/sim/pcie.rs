@@ -2,11 +2,7 @@
 
 mod page;
 
-use std::{
-    ops::ControlFlow,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
 use straightway_core::Result;
@@ -15,7 +11,10 @@ use straightway_model::{
     seed::Seed,
 };
 
-use super::simulator::{SimAsk, Simulated};
+use super::{
+    simulator::{SimAsk, Simulated},
+    stopwatch::{Stopwatch, Took},
+};
 use crate::command::{bar::Bar, library::Runner, plan::page::with_basis};
 
 /// Simulate streams over a tree of PCIe links, TLP by TLP: who gets what, and what is in the way
@@ -79,9 +78,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return args.ask.sweep(scenario);
     }
     let bar = Bar::begin();
-    let begin = Instant::now();
+    let watch = Stopwatch::begin();
     let outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating".to_owned()))?;
-    let took = begin.elapsed();
+    let took = watch.took();
     let more = more(args, &scenario, &outcome, &bar)?;
     drop(bar);
     say_effort(&outcome, took);
@@ -113,14 +112,14 @@ fn more(args: &Args, scenario: &Scenario, outcome: &Outcome, bar: &Bar) -> anyho
 }
 
 /// Says on stderr what the run took.
-fn say_effort(outcome: &Outcome, took: Duration) {
+fn say_effort(outcome: &Outcome, took: Took) {
     use std::io::Write;
-    let (s, audit) = (took.as_secs_f64(), &outcome.audit);
-    let rate = audit.tlps as f64 / s / 1e6;
+    let audit = &outcome.audit;
+    let rate = audit.tlps as f64 / took.wall_s / 1e6;
     // If stderr is gone there is nobody to tell.
     let _ = writeln!(
         std::io::stderr(),
-        "{} TLPs, {} link crossings, {} events in {s:.2} s: {rate:.1} M TLP/s",
+        "{} TLPs, {} link crossings, {} events in {took}: {rate:.1} M TLP/s",
         audit.tlps,
         audit.hops,
         audit.events

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::{
     ARRIVED, Engine, Flow, Hop, Ps,
     credit::{Pool, Promise, UNIT_BYTES},
-    port::{CLASSES, Ingress, Port, Slot, Wire},
+    port::{Port, Wire},
+    slot::{Ingress, Slot},
     source::{Device, Job, Pace, Source},
+    tlp::CLASSES,
     wake::Wakes,
 };
 use crate::pcie::{
@@ -212,13 +214,14 @@ impl<'a> Builder<'a> {
                 let place = narrow(slots.len());
                 let bit = 1 << (place - first);
                 self.ports[p].channel_slots[usize::from(key.1)] |= bit;
+                self.ports[p].all_slots |= bit;
                 if slot.source.is_some() {
                     self.ports[p].occupied |= bit;
                 }
                 places[p].insert(key, place);
                 slots.push(slot);
             }
-            self.ports[p].slots = first..narrow(slots.len());
+            self.ports[p].set_slots(first..narrow(slots.len()));
         }
         let mut hops = Vec::new();
         let mut flows = Vec::new();
@@ -229,19 +232,17 @@ impl<'a> Builder<'a> {
                 Mode::Write => (stream.from, stream.to),
                 Mode::Read => (stream.to, stream.from),
             };
+            let end = if number % 2 == 0 { other } else { mover };
             flows.push(Flow {
                 first: narrow(hops.len()),
-                end: narrow(if number % 2 == 0 { other } else { mover }),
+                end: narrow(end),
+                commit: ps(self.topology.nodes[end].commit_s),
                 mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
                 last_ready: 0,
             });
-            let taken = number % 2 == 0 || has_answers(stream);
-            hops.extend(way.iter().filter(|_| taken).map(|(port, input)| Hop {
-                port: *port,
-                passes: self.ports[*port as usize].passes,
-                slot: places[*port as usize][&(*input, channel)],
-            }));
-            hops.push(ARRIVED);
+            if number % 2 == 0 || has_answers(stream) {
+                self.add_hops(&mut hops, way, &places, channel);
+            }
         }
         let sources = (0..self.topology.streams.len())
             .map(|n| self.source(n, flows[2 * n].first))
@@ -260,12 +261,46 @@ impl<'a> Builder<'a> {
             flows,
             sources,
             devices,
+            sent: Vec::new(),
             relaxed: self.scenario.pcie.relaxed_ordering,
             starving: false,
             blind: false,
             events: 0,
             tlps: 0,
         }
+    }
+
+    /// Adds the hops of a way.
+    fn add_hops(
+        &self,
+        hops: &mut Vec<Hop>,
+        way: &[(u32, Input)],
+        places: &[BTreeMap<(Input, u8), u32>],
+        channel: u8,
+    ) {
+        let mut counted = false;
+        for (port, input) in way {
+            hops.push(Hop {
+                port: *port,
+                passes: self.ports[*port as usize].passes,
+                slot: places[*port as usize][&(*input, channel)],
+                counted,
+            });
+            counted = self.counts_credits(*port, channel);
+        }
+        hops.push(Hop {
+            port: ARRIVED,
+            slot: 0,
+            passes: false,
+            counted,
+        });
+    }
+
+    /// Whether what a port sends by a channel takes credits of any class.
+    fn counts_credits(&self, port: u32, channel: u8) -> bool {
+        let first = self.ports[port as usize].pool as usize + usize::from(channel) * CLASSES;
+        let mut pools = self.pools[first..first + CLASSES].iter();
+        pools.any(|pool| pool.promised().is_some())
     }
 
     /// How long nothing another port does can bring each port a TLP.
@@ -341,7 +376,6 @@ impl<'a> Builder<'a> {
             media_in: Pace::new(node.media_write_bytes_per_s, MEDIA_BUFFER_BYTES),
             media_latency: ps(node.media_s),
             read_latency: ps(node.read_s),
-            commit: ps(node.commit_s),
             jitter: node.jitter_s * 1e12,
             dice: self.scenario.seed.part(number as u64).dice(),
         }

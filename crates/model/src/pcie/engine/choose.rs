@@ -2,7 +2,7 @@
 
 use super::{
     Engine, Ps, data_units,
-    port::{CLASS, CLASSES, Class, Tlp},
+    tlp::{CLASS, CLASSES, Class, Tlp},
     wake::NEVER,
 };
 use crate::pcie::scenario::Arbiter;
@@ -10,8 +10,8 @@ use crate::pcie::scenario::Arbiter;
 /// What a port sends from where it has nothing to choose.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lone {
-    /// A slot and its one class.
-    Queue(u32, Class),
+    /// A slot, the class that leads in it, and until when.
+    Queue(u32, Class, Ps),
     /// A slot and the stream that fills it.
     Source(u32, u32),
 }
@@ -25,23 +25,24 @@ pub(super) struct Choice {
 }
 
 impl Engine {
-    /// What a port sends from where it has nothing to choose: one slot, one class, one channel,
-    /// and an arbiter that keeps no account.
+    /// What a port sends from where it has nothing to choose: one slot, a class that leads, and an arbiter
+    /// that keeps no account.
     #[inline(always)]
     pub(super) fn lone(&self, p: usize) -> Option<Lone> {
         let port = &self.ports[p];
-        let plain = port.arbiter == Arbiter::RoundRobin && port.channel_slots.len() == 1;
-        if !(plain && port.occupied.is_power_of_two()) {
+        if !(port.keeps_no_account && port.occupied.is_power_of_two()) {
             return None;
         }
         let number = port.slots.start + port.occupied.trailing_zeros();
         let slot = &self.slots[number as usize];
         match slot.source {
             Some(stream) => {
-                let pure = self.sources[stream as usize].is_pure();
-                pure.then_some(Lone::Source(number, stream))
+                let writing = self.sources[stream as usize].is_writing();
+                writing.then_some(Lone::Source(number, stream))
             }
-            None => slot.lone_class().map(|class| Lone::Queue(number, class)),
+            None => slot
+                .leader(self.relaxed)
+                .map(|(class, until)| Lone::Queue(number, class, until)),
         }
     }
 
@@ -95,7 +96,7 @@ impl Engine {
         if let Some(stream) = self.slots[slot as usize].source {
             return self.source_candidate(p, slot, stream, at);
         }
-        if let Some(class) = self.slots[slot as usize].lone_class() {
+        if let Some((class, _)) = self.slots[slot as usize].leader(self.relaxed) {
             return self.queue_candidate(p, slot, class, at);
         }
         let mut soonest = NEVER;
@@ -122,11 +123,11 @@ impl Engine {
         best.ok_or(soonest)
     }
 
-    /// As [`Self::candidate`], for a slot with one class, which nothing holds back.
+    /// As [`Self::candidate`], for the class that leads, which nothing holds back.
     #[inline(always)]
     fn queue_candidate(&mut self, p: usize, slot: u32, class: Class, at: Ps) -> Result<Choice, Ps> {
         let front = self.slots[slot as usize].queues[class as usize].front();
-        let tlp = front.expect("the class that has anything");
+        let tlp = front.expect("a class that leads has something");
         if tlp.ready > at {
             return Err(tlp.ready);
         }
@@ -174,15 +175,9 @@ impl Engine {
         let next = self.pools[pool].ready_at(at, data_units(class, tlp));
         if next > at {
             self.starving = true;
-            self.blind |= self.is_blind(p, next);
+            self.blind |= self.ports[p].is_blind(next);
         }
         next
-    }
-
-    /// Whether a credit not known of yet may be back before `next`, the first that is.
-    #[inline(always)]
-    pub(super) fn is_blind(&self, p: usize, next: Ps) -> bool {
-        next == NEVER || !self.ports[p].credits_in_order
     }
 
     #[inline(always)]

@@ -88,14 +88,11 @@ impl Pool {
         NEVER
     }
 
-    /// As [`Self::ready_at`], and takes the credits where they are there.
+    /// Lets time pass until `at`, when [`Self::ready_at`] promised credits.
     #[inline(always)]
-    pub(super) fn take_at(&mut self, now: Ps, data: u32) -> Ps {
-        let at = self.ready_at(now, data);
-        if at == now {
-            self.take(data);
-        }
-        at
+    pub(super) fn wait(&mut self, at: Ps) {
+        self.settle(at);
+        self.hungry = false;
     }
 
     /// Takes the credits of a TLP that [`Self::ready_at`] allowed.

@@ -2,19 +2,17 @@
 
 use super::{
     Engine, Ps, data_units,
-    port::{Class, END, FENCE, LAST, Tlp},
+    tlp::{Class, END, FENCE, LAST, Tlp},
 };
 
 impl Engine {
     /// Hands a TLP to the node at the end of its way.
     #[inline(always)]
-    pub(super) fn deliver(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) {
-        self.drain(p, slot, class, tlp, at);
+    pub(super) fn deliver(&mut self, p: usize, class: Class, tlp: Tlp, at: Ps) {
         let stream = usize::from(tlp.flow / 2);
         match class {
             Class::Posted => {
-                let end = self.flows[usize::from(tlp.flow)].end as usize;
-                let committed = at + self.devices[end].commit;
+                let committed = at + self.flows[usize::from(tlp.flow)].commit;
                 self.ports[p].committed = self.ports[p].committed.max(committed);
                 let source = &mut self.sources[stream];
                 source.progress.arrive(u64::from(tlp.bytes()), at);
@@ -31,7 +29,7 @@ impl Engine {
 
     /// Frees the room a delivered TLP took at the end of its last link.
     #[inline(always)]
-    fn drain(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) {
+    pub(super) fn drain(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) {
         let pool = self.pool_of(p, slot, class);
         let back = at + self.ports[p].wire.credit_latency;
         if self.pools[pool].give_back(back, data_units(class, tlp)) {
@@ -60,7 +58,7 @@ impl Engine {
                 _ => request.marks() & !LAST,
             };
             let tlp = Tlp::new(ready, back, first + 1, bytes, marks);
-            self.push(hop, Class::Completion, tlp);
+            self.enter(hop, Class::Completion, tlp);
             if left == 0 {
                 return;
             }

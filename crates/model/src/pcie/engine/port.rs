@@ -7,115 +7,16 @@
 //! before it on the same input, and a posted write may pass both, which is what keeps the tree free
 //! of deadlock.
 
-use super::{Ps, ring::Ring};
+use std::ops::ControlFlow;
+
+use super::{
+    Ahead, Ps,
+    credit::Pool,
+    slot::Slot,
+    tlp::{CLASSES, Class, FENCE, Tlp},
+    wake::NEVER,
+};
 use crate::pcie::scenario::{Arbiter, ChannelArbiter};
-
-/// What a TLP is, for ordering and credits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Class {
-    /// A memory write.
-    Posted = 0,
-    /// A read request.
-    NonPosted = 1,
-    /// A completion.
-    Completion = 2,
-}
-
-pub(super) const CLASSES: usize = 3;
-
-/// The classes by their number.
-pub(super) const CLASS: [Class; CLASSES] = [Class::Posted, Class::NonPosted, Class::Completion];
-
-/// One packet, 16 bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tlp {
-    /// When it can leave the queue it stands in.
-    pub(super) ready: Ps,
-    /// The place of its next hop in the list of all hops.
-    pub(super) hop: u32,
-    /// Which way it takes: twice its stream, plus one for the way of the completions.
-    pub(super) flow: u16,
-    /// Payload, or for a request what it asks for; the marks in the three highest bits.
-    load: u16,
-}
-
-/// The last TLP of an I/O.
-pub(super) const LAST: u16 = 1 << 13;
-/// The last completion of a request.
-pub(super) const END: u16 = 1 << 14;
-/// A fence, or its completion.
-pub(super) const FENCE: u16 = 1 << 15;
-
-impl Tlp {
-    /// A TLP at its start.
-    #[inline]
-    pub(super) fn new(ready: Ps, flow: u16, hop: u32, bytes: u16, marks: u16) -> Self {
-        debug_assert!(
-            bytes < LAST && marks & (LAST - 1) == 0,
-            "payloads end at 4 KiB"
-        );
-        Self {
-            ready,
-            hop,
-            flow,
-            load: bytes | marks,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn bytes(self) -> u16 {
-        self.load & (LAST - 1)
-    }
-
-    /// Which of [`LAST`], [`END`] and [`FENCE`] it bears.
-    #[inline]
-    pub(super) fn marks(self) -> u16 {
-        self.load & !(LAST - 1)
-    }
-
-    #[inline]
-    pub(super) fn bears(self, mark: u16) -> bool {
-        self.load & mark != 0
-    }
-
-    /// The same TLP in its next queue.
-    #[inline(always)]
-    pub(super) fn onward(self, ready: Ps) -> Self {
-        Self {
-            ready,
-            hop: self.hop + 1,
-            ..self
-        }
-    }
-}
-
-/// Whose credits a slot gives back when a TLP leaves it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ingress {
-    /// The port at the far end of the link the TLP came in by.
-    pub(super) port: u32,
-    /// The first of its pools for this slot's channel.
-    pub(super) pool: u32,
-    /// How long a credit takes back.
-    pub(super) latency: Ps,
-}
-
-/// One input of a port.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) queues: [Ring<Tlp>; CLASSES],
-    /// `None` where the TLPs start here.
-    pub(super) ingress: Option<Ingress>,
-    /// The stream that generates its TLPs in place of the queues.
-    pub(super) source: Option<u32>,
-    pub(super) channel: u8,
-    pub(super) weight: u32,
-    /// TLPs left of its turn, in weighted round robin.
-    left: u32,
-    /// The finish tag of its last TLP, in weighted fair queueing.
-    finish: u64,
-}
 
 /// What carries TLPs: a link in one direction, a host's way between its root ports, or a memory.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +34,10 @@ pub(super) struct Wire {
 }
 
 /// A wire and what waits to go out over it.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that do not exclude each other, found when the tree is laid out"
+)]
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) wire: Wire,
@@ -143,8 +48,11 @@ pub(super) struct Port {
     /// Whether its credits come back in order of time, for one port gives them all: those it
     /// knows of are then the next.
     pub(super) credits_in_order: bool,
-    /// Whether it carries posted writes alone: what comes in behind others cannot go before them.
-    pub(super) writes_only: bool,
+    /// Whether what comes in behind others cannot go before them: it carries posted writes alone,
+    /// or those of one stream.
+    pub(super) first_come: bool,
+    /// Whether what a lone slot sends does not matter for whose turn it is after that.
+    pub(super) keeps_no_account: bool,
     /// How long nothing another port does can bring a TLP here.
     pub(super) window: Ps,
     /// When the wire is free.
@@ -166,7 +74,8 @@ pub(super) struct Port {
     /// Virtual time, in weighted fair queueing.
     virtual_time: u64,
     pub(super) tally: Tally,
-    /// Slots of each channel, by bit.
+    /// Its slots, by bit, and those of each channel.
+    pub(super) all_slots: u64,
     pub(super) channel_slots: Vec<u64>,
     pub(super) channel_weights: Vec<u32>,
 }
@@ -184,58 +93,6 @@ pub(in crate::pcie) struct Tally {
 
 /// Fraction bits of [`Port::byte_cost`].
 const COST_BITS: u32 = 20;
-
-impl Slot {
-    pub(super) fn new(
-        ingress: Option<Ingress>,
-        source: Option<u32>,
-        channel: u8,
-        weight: u32,
-    ) -> Self {
-        Self {
-            queues: Default::default(),
-            ingress,
-            source,
-            channel,
-            weight,
-            left: weight,
-            finish: 0,
-        }
-    }
-
-    /// Whether the front of `class` may leave before the posted writes in the same slot.
-    #[inline(always)]
-    pub(super) fn in_order(&self, class: Class, ready: Ps, relaxed: bool) -> bool {
-        if class == Class::Posted || (relaxed && class == Class::Completion) {
-            return true;
-        }
-        let posted = &self.queues[Class::Posted as usize];
-        posted.front().is_none_or(|write| write.ready > ready)
-    }
-
-    /// The one class that has anything.
-    #[inline(always)]
-    pub(super) fn lone_class(&self) -> Option<Class> {
-        let [posted, requests, completions] = &self.queues;
-        let full = (
-            posted.is_empty(),
-            requests.is_empty(),
-            completions.is_empty(),
-        );
-        match full {
-            (false, true, true) => Some(Class::Posted),
-            (true, false, true) => Some(Class::NonPosted),
-            (true, true, false) => Some(Class::Completion),
-            _ => None,
-        }
-    }
-
-    /// Whether nothing waits here.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.source.is_none() && self.queues.iter().all(Ring::is_empty)
-    }
-}
 
 impl Wire {
     pub(super) fn new(bytes_per_s: f64, latency: Ps, credit_latency: Ps) -> Self {
@@ -304,7 +161,8 @@ impl Port {
             occupied: 0,
             passes: false,
             credits_in_order: false,
-            writes_only: false,
+            first_come: false,
+            keeps_no_account: false,
             window: 0,
             free: 0,
             committed: 0,
@@ -318,16 +176,31 @@ impl Port {
             channel_left: 0,
             virtual_time: 0,
             tally: Tally::default(),
+            all_slots: 0,
             channel_slots: Vec::new(),
             channel_weights: Vec::new(),
         }
+    }
+
+    /// Gives a port its slots.
+    pub(super) fn set_slots(&mut self, slots: std::ops::Range<u32>) {
+        let by_turns = self.arbiter == Arbiter::RoundRobin
+            && (self.channel_slots.len() == 1 || self.channel_arbiter == ChannelArbiter::Strict);
+        self.keeps_no_account = slots.len() == 1 || by_turns;
+        self.slots = slots;
     }
 
     /// Whether every input has something and nothing that is still to come can go before it. Then
     /// there is no horizon: all that could matter is known.
     #[inline(always)]
     pub(super) fn is_backlogged(&self) -> bool {
-        self.writes_only && self.occupied == self.channel_slots[0]
+        self.first_come && self.occupied == self.all_slots
+    }
+
+    /// Whether its inputs, all queues, go by turns.
+    #[inline(always)]
+    pub(super) fn braids(&self) -> bool {
+        self.arbiter == Arbiter::RoundRobin && self.slots.len() > 1
     }
 
     /// Notes the end of a wait for credits.
@@ -335,6 +208,57 @@ impl Port {
     pub(super) fn fed(&mut self, at: Ps) {
         if let Some(since) = self.starved_since.take() {
             self.tally.starved += at - since;
+        }
+    }
+
+    /// Whether a credit not known of yet may be back before `next`, the first that is.
+    #[inline(always)]
+    pub(super) fn is_blind(&self, next: Ps) -> bool {
+        next == NEVER || !self.credits_in_order
+    }
+
+    /// When a TLP of `units` that is alone finds its credits in `pool`, and takes them. Breaks off
+    /// where that depends on credits not known of yet, or lies beyond the horizon.
+    #[inline(always)]
+    pub(super) fn take_credits(
+        &mut self,
+        pool: &mut Pool,
+        units: u32,
+        at: Ps,
+        ahead: Ahead,
+    ) -> ControlFlow<Ps, Ps> {
+        let next = pool.ready_at(at, units);
+        if next > at {
+            self.starve(at, next, self.is_blind(next), ahead)?;
+        }
+        self.fed(next);
+        if next > at {
+            // The pool must not know of credits that this port may still have to wait for.
+            if next >= ahead.horizon {
+                return ControlFlow::Break(next);
+            }
+            pool.wait(next);
+        }
+        pool.take(units);
+        ControlFlow::Continue(next)
+    }
+
+    /// Notes that something waits for credits from `at` to `next`, as far as is known. Beyond what
+    /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
+    #[inline(always)]
+    pub(super) fn starve(
+        &mut self,
+        at: Ps,
+        next: Ps,
+        blind: bool,
+        ahead: Ahead,
+    ) -> ControlFlow<Ps, Ps> {
+        self.starved_since.get_or_insert(at);
+        let known = next < ahead.credits || (!blind && next < ahead.horizon);
+        if known {
+            ControlFlow::Continue(next)
+        } else {
+            ControlFlow::Break(next)
         }
     }
 

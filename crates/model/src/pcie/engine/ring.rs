@@ -18,6 +18,11 @@ impl<T: Copy + Default> Ring<T> {
     }
 
     #[inline(always)]
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline(always)]
     pub(super) fn front(&self) -> Option<T> {
         (self.len > 0).then(|| self.places[self.place(0)])
     }

@@ -3,143 +3,167 @@
 use std::ops::ControlFlow;
 
 use super::{
-    ARRIVED, Ahead, Engine, Hop, Ps,
+    Ahead, Engine, Ps,
     choose::Choice,
     data_units,
-    port::{Class, Ingress, Tally, Tlp},
+    port::{Tally, Wire},
+    slot::Slot,
     source::Head,
+    tlp::{Class, Tlp},
     wake::NEVER,
 };
 
+/// The longest train of a stream, so that a run can be watched and cancelled.
+const TRAIN_TLPS_MAX: usize = 1 << 10;
+
+/// TLPs that leave a port one behind the other.
+struct Train {
+    wire: Wire,
+    tally: Tally,
+    /// Each with the time it was through.
+    sent: Vec<Tlp>,
+}
+
+impl Train {
+    /// An empty one, with memory for what it will carry.
+    fn new(wire: Wire, sent: Vec<Tlp>) -> Self {
+        let tally = Tally::default();
+        Self { wire, tally, sent }
+    }
+
+    /// Puts a TLP on the wire at `at`; when it is through.
+    #[inline(always)]
+    fn add(&mut self, class: Class, tlp: Tlp, at: Ps) -> Ps {
+        let bytes = self.wire.bytes(class, tlp);
+        let duration = self.wire.duration(bytes);
+        let through = at + duration;
+        self.tally.count(class, tlp, bytes, duration);
+        self.sent.push(tlp.at(through));
+        through
+    }
+}
+
 impl Engine {
-    /// Sends from the one queue that has anything, until the horizon, the end of the queue or a
-    /// lack of credits. Whatever else may come is ready after the horizon.
+    /// Sends from the one queue that leads, until the horizon, the end of its lead or a lack of
+    /// credits. Whatever else may come is ready after the horizon.
     pub(super) fn train(
         &mut self,
         p: usize,
         slot: u32,
-        class: Class,
+        (class, until): (Class, Ps),
         from: Ps,
         ahead: Ahead,
     ) -> ControlFlow<Ps, Ps> {
-        let wire = self.ports[p].wire;
         let pool = self.pool_of(p, slot, class);
-        let ingress = self.slots[slot as usize].ingress;
+        let mut train = Train::new(self.ports[p].wire, std::mem::take(&mut self.sent));
+        let (port, pool) = (&mut self.ports[p], &mut self.pools[pool]);
         // Nothing is put into this queue meanwhile: what fills it is another port's turn.
-        let mut queue = std::mem::take(&mut self.slots[slot as usize].queues[class as usize]);
-        let mut tally = Tally::default();
-        let (mut at, mut free) = (from, from);
+        let queue = &mut self.slots[slot as usize].queues[class as usize];
+        let mut at = from;
         let done = loop {
             if at >= ahead.horizon {
                 break ControlFlow::Continue(at);
             }
             let Some(tlp) = queue.front() else {
-                break ControlFlow::Break(NEVER);
+                // What came behind the leader is next, if anything did.
+                break match until {
+                    NEVER => ControlFlow::Break(NEVER),
+                    _ => ControlFlow::Continue(at),
+                };
             };
+            if tlp.ready > until {
+                break ControlFlow::Continue(at);
+            }
             if tlp.ready > at {
                 at = tlp.ready;
                 continue;
             }
             let units = data_units(class, tlp);
-            let next = self.pools[pool].take_at(at, units);
-            if next > at {
-                self.blind = self.is_blind(p, next);
-                let done = self.starve(p, at, next, ahead);
-                let ControlFlow::Continue(next) = done else {
-                    break done;
-                };
-                self.ports[p].fed(next);
-                at = next;
-                continue;
+            match port.take_credits(pool, units, at, ahead) {
+                ControlFlow::Continue(next) => at = next,
+                done @ ControlFlow::Break(_) => break done,
             }
             queue.pop_front();
-            if tally.tlps == 0 {
-                self.ports[p].fed(at);
-            }
-            let bytes = wire.bytes(class, tlp);
-            let duration = wire.duration(bytes);
-            at += duration;
-            free = at;
-            tally.count(class, tlp, bytes, duration);
-            self.release(ingress, class, units, at);
-            self.onward(p, slot, class, tlp, at + wire.latency);
+            at = train.add(class, tlp, at);
+            port.free = at;
         };
-        self.slots[slot as usize].queues[class as usize] = queue;
-        self.after_train(p, slot, &tally, free);
+        self.after_train(p, slot, class, train);
         done
     }
 
     /// As [`Self::train`], from several queues of posted writes by turns, for as long as each has
     /// one. What is out of the ordinary is left to [`Self::step`].
     pub(super) fn braid(&mut self, p: usize, from: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
-        let (wire, first) = (self.ports[p].wire, self.ports[p].slots.start);
-        let pool = self.ports[p].pool as usize + Class::Posted as usize;
+        let wire = self.ports[p].wire;
         let mut tally = Tally::default();
-        let mut at = from;
-        while self.ports[p].is_backlogged() {
-            let slot = first + self.ports[p].next_in_turn();
-            let here = &mut self.slots[slot as usize];
-            let queue = &mut here.queues[Class::Posted as usize];
-            let tlp = queue.front().expect("it is backlogged");
-            let units = data_units(Class::Posted, tlp);
-            if tlp.ready > at {
-                break;
-            }
-            let next = self.pools[pool].take_at(at, units);
-            if next > at {
-                match self.all_starve_until(p, at, units, next) {
-                    Some(next) => {
-                        self.ports[p].starved_since.get_or_insert(at);
-                        at = next;
-                        continue;
-                    }
-                    None => break,
-                }
-            }
-            queue.pop_front();
-            let (ingress, empty) = (here.ingress, queue.is_empty());
-            let port = &mut self.ports[p];
-            if empty {
-                port.occupied &= !(1 << (slot - first));
-            }
-            port.turn_after(slot - first);
-            port.fed(at);
+        let (mut at, mut free) = (from, from);
+        while let Some((slot, tlp)) = self.take_turn(p, &mut at) {
+            let ingress = self.slots[slot as usize].ingress;
             let bytes = wire.bytes(Class::Posted, tlp);
             let duration = wire.duration(bytes);
             at += duration;
-            port.free = at;
+            free = at;
             tally.count(Class::Posted, tlp, bytes, duration);
+            let units = data_units(Class::Posted, tlp);
             self.release(ingress, Class::Posted, units, at);
             self.onward(p, slot, Class::Posted, tlp, at + wire.latency);
         }
-        self.ports[p].tally.add(&tally);
-        if self.ports[p].is_backlogged() {
+        let port = &mut self.ports[p];
+        if tally.tlps > 0 {
+            port.free = free;
+            port.tally.add(&tally);
+        }
+        if port.is_backlogged() {
             self.step(p, at, ahead)
         } else {
             ControlFlow::Continue(at)
         }
     }
 
-    /// Until when all queues of a braid wait, given that a TLP of `units` finds its credits at
-    /// `next`: then, or when another is ready. `None` where one may need less, or credits may come
-    /// that are not known of.
+    /// Takes the TLP whose turn it is, and its credits: at `at`, or when they are there. `None`
+    /// where a queue is empty, or where the answer is not as simple as that.
     #[inline(always)]
-    fn all_starve_until(&self, p: usize, at: Ps, units: u32, next: Ps) -> Option<Ps> {
-        if self.is_blind(p, next) {
+    fn take_turn(&mut self, p: usize, at: &mut Ps) -> Option<(u32, Tlp)> {
+        let port = &mut self.ports[p];
+        let first = port.slots.start;
+        let slots = &mut self.slots[first as usize..port.slots.end as usize];
+        let pool = &mut self.pools[port.pool as usize + Class::Posted as usize];
+        if !port.is_backlogged() {
             return None;
         }
-        let slots = self.ports[p].slots.clone();
-        slots.into_iter().try_fold(next, |next, slot| {
-            let front = self.slots[slot as usize].queues[Class::Posted as usize].front()?;
-            if front.ready > at {
-                Some(next.min(front.ready))
-            } else {
-                (data_units(Class::Posted, front) >= units).then_some(next)
+        let number = port.next_in_turn();
+        loop {
+            let tlp = slots[number as usize].writes().front()?;
+            if tlp.ready > *at {
+                return None;
             }
-        })
+            let units = data_units(Class::Posted, tlp);
+            let next = pool.ready_at(*at, units);
+            if next > *at {
+                if port.is_blind(next) {
+                    return None;
+                }
+                let until = all_starve_until(slots, *at, units, next)?;
+                port.starved_since.get_or_insert(*at);
+                *at = until;
+                if until < next {
+                    continue;
+                }
+                pool.wait(next);
+            }
+            pool.take(units);
+            port.fed(*at);
+            port.turn_after(number);
+            let queue = &mut slots[number as usize].queues[Class::Posted as usize];
+            queue.pop_front();
+            if queue.is_empty() {
+                port.occupied &= !(1 << number);
+            }
+            return Some((first + number, tlp));
+        }
     }
 
-    /// As [`Self::train`], from a stream of plain writes.
+    /// As [`Self::train`], from a stream of writes.
     pub(super) fn source_train(
         &mut self,
         p: usize,
@@ -148,75 +172,65 @@ impl Engine {
         from: Ps,
         ahead: Ahead,
     ) -> ControlFlow<Ps, Ps> {
-        let wire = self.ports[p].wire;
         let pool = self.pool_of(p, slot, Class::Posted);
-        let mut tally = Tally::default();
-        let (mut at, mut free) = (from, from);
+        let mut train = Train::new(self.ports[p].wire, std::mem::take(&mut self.sent));
+        let (port, pool) = (&mut self.ports[p], &mut self.pools[pool]);
+        let source = &mut self.sources[stream as usize];
+        let device = &mut self.devices[source.device as usize];
+        let mut at = from;
         let done = loop {
             if at >= ahead.horizon {
                 break ControlFlow::Continue(at);
             }
-            let source = &mut self.sources[stream as usize];
-            let device = &mut self.devices[source.device as usize];
-            let head = source.head();
-            if head.tlp.ready == NEVER {
-                break ControlFlow::Break(NEVER);
+            if train.sent.len() == TRAIN_TLPS_MAX {
+                break ControlFlow::Break(at);
             }
-            let ready = head.tlp.ready.max(device.ready(&head, source.mode));
+            let Some(tlp) = source.write() else {
+                // A fence is sent by itself.
+                break if source.is_writing() {
+                    ControlFlow::Break(NEVER)
+                } else {
+                    ControlFlow::Continue(at)
+                };
+            };
+            let ready = tlp.ready.max(device.write_ready());
             if ready > at {
                 at = ready;
                 continue;
             }
-            let units = data_units(Class::Posted, head.tlp);
-            let next = self.pools[pool].take_at(at, units);
-            if next > at {
-                self.blind = self.is_blind(p, next);
-                let done = self.starve(p, at, next, ahead);
-                let ControlFlow::Continue(next) = done else {
-                    break done;
-                };
-                self.ports[p].fed(next);
-                at = next;
-                continue;
+            let units = data_units(Class::Posted, tlp);
+            match port.take_credits(pool, units, at, ahead) {
+                ControlFlow::Continue(next) => at = next,
+                done @ ControlFlow::Break(_) => break done,
             }
-            device.spend(at, &head, source.mode);
-            source.advance(&head, at);
-            if tally.tlps == 0 {
-                self.ports[p].fed(at);
-            }
-            let bytes = wire.bytes(Class::Posted, head.tlp);
-            let duration = wire.duration(bytes);
-            at += duration;
-            free = at;
-            tally.count(Class::Posted, head.tlp, bytes, duration);
-            self.onward(p, slot, Class::Posted, head.tlp, at + wire.latency);
+            device.spend_write(at, u64::from(tlp.bytes()));
+            source.advance_by(u64::from(tlp.bytes()));
+            at = train.add(Class::Posted, tlp, at);
+            port.free = at;
         };
-        self.tlps += tally.tlps;
-        self.after_train(p, slot, &tally, free);
+        self.after_train(p, slot, Class::Posted, train);
         done
     }
 
-    /// Books what a train sent; `free` is when its last TLP was through.
-    fn after_train(&mut self, p: usize, slot: u32, tally: &Tally, free: Ps) {
-        if tally.tlps == 0 {
-            return;
+    /// Books what a train sent, and sends it on its way.
+    fn after_train(&mut self, p: usize, slot: u32, class: Class, train: Train) {
+        if !train.sent.is_empty() {
+            let here = &self.slots[slot as usize];
+            let empty = match here.source {
+                Some(stream) => self.sources[stream as usize].is_spent(),
+                None => here.is_empty(),
+            };
+            let port = &mut self.ports[p];
+            if empty {
+                port.occupied &= !(1 << (slot - port.slots.start));
+            }
+            port.tally.add(&train.tally);
+            port.turn_after(slot - port.slots.start);
+            if here.ingress.is_none() {
+                self.tlps += train.tally.tlps;
+            }
         }
-        let here = &self.slots[slot as usize];
-        let empty = match here.source {
-            Some(stream) => self.sources[stream as usize].is_spent(),
-            None => here.is_empty(),
-        };
-        let answers = here.ingress.is_none() && here.source.is_none();
-        let port = &mut self.ports[p];
-        if empty {
-            port.occupied &= !(1 << (slot - port.slots.start));
-        }
-        port.free = free;
-        port.tally.add(tally);
-        port.turn_after(slot - port.slots.start);
-        if answers {
-            self.tlps += tally.tlps;
-        }
+        self.depart(p, slot, class, train.sent);
     }
 
     /// Sends a TLP at `at`; when the link is free again.
@@ -251,50 +265,6 @@ impl Engine {
         free
     }
 
-    /// Gives the room of a TLP that left at `free` back to whoever sent it here.
-    #[inline(always)]
-    fn release(&mut self, ingress: Option<Ingress>, class: Class, units: u32, free: Ps) {
-        if let Some(from) = ingress {
-            let back = free + from.latency;
-            if self.pools[from.pool as usize + class as usize].give_back(back, units) {
-                self.wakes.wake(from.port as usize, back);
-            }
-        }
-    }
-
-    /// Puts a sent TLP where it arrives, past every port that lets it.
-    #[inline(always)]
-    fn onward(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, arrival: Ps) {
-        let (mut p, mut slot, mut tlp, mut arrival) = (p, slot, tlp, arrival);
-        loop {
-            let hop = self.hops[tlp.hop as usize];
-            if hop.port == ARRIVED.port {
-                return self.deliver(p, slot, class, tlp, arrival);
-            }
-            tlp = tlp.onward(arrival);
-            if !hop.passes {
-                return self.push(hop, class, tlp);
-            }
-            (p, slot) = (hop.port as usize, hop.slot);
-            arrival = self.pass(p, slot, class, tlp);
-        }
-    }
-
-    /// Lets a TLP pass a port that is a plain queue; when it arrives at the far end.
-    #[inline(always)]
-    fn pass(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp) -> Ps {
-        let port = &mut self.ports[p];
-        let bytes = port.wire.bytes(class, tlp);
-        let duration = port.wire.duration(bytes);
-        let free = tlp.ready.max(port.free) + duration;
-        port.free = free;
-        port.tally.count(class, tlp, bytes, duration);
-        let arrival = free + port.wire.latency;
-        let ingress = self.slots[slot as usize].ingress;
-        self.release(ingress, class, data_units(class, tlp), free);
-        arrival
-    }
-
     /// Notes that a stream sent its head.
     #[inline]
     fn leave_source(&mut self, p: usize, slot: u32, stream: u32, choice: &Choice, at: Ps) {
@@ -314,17 +284,18 @@ impl Engine {
             self.ports[p].occupied &= !(1 << (slot - self.ports[p].slots.start));
         }
     }
+}
 
-    /// Puts a TLP into the queue of its next port.
-    #[inline(always)]
-    pub(super) fn push(&mut self, hop: Hop, class: Class, tlp: Tlp) {
-        let queue = &mut self.slots[hop.slot as usize].queues[class as usize];
-        // At the back, but for completions that a slow read of another stream held up.
-        if queue.insert(tlp, |other| other.ready <= tlp.ready) {
-            let port = &mut self.ports[hop.port as usize];
-            port.occupied |= 1 << (hop.slot - port.slots.start);
-            let at = tlp.ready.max(port.free);
-            self.wakes.wake(hop.port as usize, at);
+/// Until when all queues of a braid wait, given that a TLP of `units` finds its credits at `next`:
+/// then, or when another is ready. `None` where one may need less.
+#[inline(always)]
+fn all_starve_until(slots: &[Slot], at: Ps, units: u32, next: Ps) -> Option<Ps> {
+    slots.iter().try_fold(next, |next, slot| {
+        let front = slot.writes().front()?;
+        if front.ready > at {
+            Some(next.min(front.ready))
+        } else {
+            (data_units(Class::Posted, front) >= units).then_some(next)
         }
-    }
+    })
 }

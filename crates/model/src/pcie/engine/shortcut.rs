@@ -10,16 +10,17 @@
 //! There, a port may know more than its window tells it. Where one port gives all its credits back,
 //! they come in order, and one not known of yet comes after those that are. Where only posted writes
 //! go and every input has some, what is still to come waits behind them, and the port may decide all
-//! it has at once.
+//! it has at once. So may a device with one stream of writes: its next I/O waits behind this one.
 //!
 //! A property test holds the whole to this: on random trees the outcome is the same without.
 
 use super::{
     build::{Builder, Input, has_answers, narrow},
     credit::UNIT_BYTES,
-    port::{CLASSES, Port, Wire},
+    port::{Port, Wire},
+    tlp::CLASSES,
 };
-use crate::pcie::topology::Stream;
+use crate::pcie::{scenario::Mode, topology::Stream};
 
 /// A way through a port: its number, and the port after it.
 type Through = (usize, Option<usize>);
@@ -47,7 +48,7 @@ impl Builder<'_> {
             for (p, through) in through.iter().enumerate() {
                 if !self.ports[p].passes && self.flows_freely(p, through) {
                     self.forget_ample_credits(p, through);
-                    self.ports[p].passes = self.is_plain_queue(p);
+                    self.ports[p].passes = self.is_plain_queue(p, through);
                 }
             }
             if before == self.ports.iter().filter(|port| port.passes).count() {
@@ -62,12 +63,27 @@ impl Builder<'_> {
         let mut nexts = through.iter().map(|(_, next)| next);
         let first = nexts.next();
         port.credits_in_order = nexts.all(|next| Some(next) == first);
-        let writes = |(flow, _): &Through| !has_answers(&self.topology.streams[flow / 2]);
+        let steady = self.is_steady();
+        let mut inputs = self.inputs[p].values();
+        let lone_stream = match (inputs.next().and_then(|slot| slot.source), inputs.next()) {
+            (Some(stream), None) => Some(&self.topology.streams[stream as usize]),
+            _ => None,
+        };
         let queued = self.inputs[p].values().all(|slot| slot.source.is_none());
-        // A latency with a tail is drawn when its I/O is issued: the order of draws must stay.
-        let steady = self.topology.nodes.iter().all(|node| node.jitter_s == 0.0);
-        port.writes_only =
-            steady && queued && self.scenario.channels.count == 1 && through.iter().all(writes);
+        let writes = |(flow, _): &Through| !has_answers(&self.topology.streams[flow / 2]);
+        let port = &mut self.ports[p];
+        port.first_come = steady
+            && match lone_stream {
+                // Its I/Os are sent in the order of their issue, and all wait while a fence does.
+                Some(stream) => stream.mode == Mode::Write,
+                None => queued && self.scenario.channels.count == 1 && through.iter().all(writes),
+            };
+    }
+
+    /// Whether no latency has a tail. One that has is drawn when its I/O is issued or its request
+    /// comes: the order of draws must stay.
+    fn is_steady(&self) -> bool {
+        self.topology.nodes.iter().all(|node| node.jitter_s == 0.0)
     }
 
     /// Whether all that leaves a port ends there, or passes another that is no slower.
@@ -82,13 +98,18 @@ impl Builder<'_> {
         })
     }
 
-    /// Whether a port has one input, another port, and nothing to wait for.
-    fn is_plain_queue(&self, p: usize) -> bool {
+    /// Whether a port has one input, which fills it in order, and nothing to wait for.
+    fn is_plain_queue(&self, p: usize, through: &[Through]) -> bool {
         let mut inputs = self.inputs[p].keys();
-        let one = matches!(
-            (inputs.next(), inputs.next()),
-            (Some((Input::Port(_), _)), None)
-        );
+        let one = match (inputs.next(), inputs.next()) {
+            (Some((Input::Port(_), _)), None) => true,
+            // One stream's answers are in order. To know early when they arrive is to issue, and
+            // perhaps to draw, early.
+            (Some((Input::Answers, _)), None) => {
+                through.len() == 1 && (self.is_steady() || self.topology.streams.len() == 1)
+            }
+            _ => false,
+        };
         one && self.pools[self.pools_of(p)]
             .iter()
             .all(|pool| pool.promised().is_none())

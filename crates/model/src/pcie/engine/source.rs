@@ -4,19 +4,18 @@
 //! the next one in. A drive's data is ready a media latency after its I/O was issued; the TLPs are
 //! then generated one by one as the device's port takes them, so no queue of them is ever built.
 
-use std::collections::VecDeque;
-
 use hdrhistogram::Histogram;
 
 use super::{
     Ps,
-    port::{Class, FENCE, LAST, Tlp},
+    ring::Ring,
+    tlp::{Class, FENCE, LAST, Tlp},
     wake::NEVER,
 };
 use crate::{pcie::scenario::Mode, seed::Dice};
 
 /// One transfer the application asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Io {
     ready: Ps,
     issued: Ps,
@@ -41,16 +40,18 @@ pub(super) struct Source {
     fence_bytes: Option<u64>,
     unissued_bytes: u64,
     /// Issued I/Os none of whose TLPs was sent, the first ready in front.
-    waiting: VecDeque<Io>,
-    /// The I/O that is partly sent.
-    current: Option<Io>,
+    waiting: Ring<Io>,
+    /// The I/O that is partly sent, with what is left of it: nothing if there is none.
+    current: Io,
     /// When the I/Os that were sent and are not complete were issued.
-    sent: VecDeque<Ps>,
+    sent: Ring<Ps>,
     /// Bytes written since the last fence.
     unfenced_bytes: u64,
     /// I/Os among `sent` that the fence on its way covers.
-    covered: usize,
+    covered: u32,
     fence: Fence,
+    /// When the last fence was done: what was issued before waits for it too.
+    fenced: Ps,
     pub(super) progress: Progress,
 }
 
@@ -109,7 +110,6 @@ pub(super) struct Device {
     pub(super) media_in: Pace,
     pub(super) media_latency: Ps,
     pub(super) read_latency: Ps,
-    pub(super) commit: Ps,
     pub(super) jitter: f64,
     pub(super) dice: Dice,
 }
@@ -181,6 +181,19 @@ impl Device {
         engine.max(media)
     }
 
+    /// When the engine and the media let a write go.
+    #[inline(always)]
+    pub(super) fn write_ready(&self) -> Ps {
+        self.writes.ready.max(self.media_out.ready)
+    }
+
+    /// Notes that a write went at `now`.
+    #[inline(always)]
+    pub(super) fn spend_write(&mut self, now: Ps, bytes: u64) {
+        self.writes.spend(now, 1);
+        self.media_out.spend(now, bytes);
+    }
+
     /// Notes that `head` went at `now`.
     #[inline(always)]
     pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
@@ -223,12 +236,13 @@ impl Source {
             depth: job.depth,
             fence_bytes: job.fence_bytes,
             unissued_bytes: job.size_bytes,
-            waiting: VecDeque::new(),
-            current: None,
-            sent: VecDeque::new(),
+            waiting: Ring::default(),
+            current: Io::default(),
+            sent: Ring::default(),
             unfenced_bytes: 0,
             covered: 0,
             fence: Fence::None,
+            fenced: 0,
             progress: Progress {
                 size_bytes: job.size_bytes,
                 start: job.start,
@@ -257,10 +271,8 @@ impl Source {
             issued: now,
             bytes,
         };
-        let place = self
-            .waiting
-            .partition_point(|other| other.ready <= io.ready);
-        self.waiting.insert(place, io);
+        // At the back, but for one that the tail of a latency held up.
+        self.waiting.insert(io, |other| other.ready <= io.ready);
         io.ready
     }
 
@@ -273,31 +285,52 @@ impl Source {
     /// What it would send next; its time is [`NEVER`] when it waits for something.
     #[inline(always)]
     pub(super) fn head(&self) -> Head {
-        let tlp = |ready, bytes: u64, marks| {
-            let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
-            Tlp::new(ready, self.flow, self.hop, bytes, marks)
-        };
-        match (self.fence, self.current.as_ref().or(self.waiting.front())) {
+        let tlp = |ready, marks| Tlp::new(ready, self.flow, self.hop, 0, marks);
+        match (self.fence, self.next_io()) {
             (Fence::Due, _) => Head {
                 class: Class::NonPosted,
-                tlp: tlp(0, 0, FENCE),
+                tlp: tlp(0, FENCE),
             },
-            (Fence::None, Some(io)) => {
-                let bytes = io.bytes.min(self.piece_bytes);
-                let marks = if bytes == io.bytes { LAST } else { 0 };
-                let class = match self.mode {
+            (Fence::None, Some(io)) => Head {
+                class: match self.mode {
                     Mode::Write => Class::Posted,
                     Mode::Read => Class::NonPosted,
-                };
-                Head {
-                    class,
-                    tlp: tlp(io.ready, bytes, marks),
-                }
-            }
+                },
+                tlp: self.piece(io),
+            },
             (Fence::Sent(_), _) | (Fence::None, None) => Head {
                 class: Class::Posted,
-                tlp: tlp(NEVER, 0, 0),
+                tlp: tlp(NEVER, 0),
             },
+        }
+    }
+
+    /// As [`Self::head`], where that is a write.
+    #[inline(always)]
+    pub(super) fn write(&self) -> Option<Tlp> {
+        match (self.fence, self.next_io()) {
+            (Fence::None, Some(io)) => Some(self.piece(io)),
+            _ => None,
+        }
+    }
+
+    /// The next TLP of an I/O.
+    #[inline(always)]
+    fn piece(&self, io: Io) -> Tlp {
+        let bytes = io.bytes.min(self.piece_bytes);
+        let marks = if bytes == io.bytes { LAST } else { 0 };
+        let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
+        let ready = io.ready.max(self.fenced);
+        Tlp::new(ready, self.flow, self.hop, bytes, marks)
+    }
+
+    /// The I/O that is partly sent, or the first that waits.
+    #[inline(always)]
+    fn next_io(&self) -> Option<Io> {
+        if self.current.bytes > 0 {
+            Some(self.current)
+        } else {
+            self.waiting.front()
         }
     }
 
@@ -308,23 +341,28 @@ impl Source {
             self.fence = Fence::Sent(now);
             self.covered = self.sent.len();
             self.progress.fences += 1;
-            return;
-        }
-        let bytes = u64::from(head.tlp.bytes());
-        self.progress.sent_bytes += bytes;
-        let current = self.current.take().or_else(|| self.waiting.pop_front());
-        let mut io = current.expect("a head is of the current I/O or the first that waits");
-        io.bytes -= bytes;
-        if io.bytes == 0 {
-            self.sent.push_back(io.issued);
         } else {
-            self.current = Some(io);
+            self.advance_by(u64::from(head.tlp.bytes()));
+        }
+    }
+
+    /// Notes that `bytes` of the next I/O were sent, or asked for.
+    #[inline(always)]
+    pub(super) fn advance_by(&mut self, bytes: u64) {
+        self.progress.sent_bytes += bytes;
+        if self.current.bytes == 0 {
+            let first = self.waiting.pop_front();
+            self.current = first.expect("a head is of the current I/O or the first that waits");
+        }
+        self.current.bytes -= bytes;
+        if self.current.bytes == 0 {
+            self.sent.push_back(self.current.issued);
         }
         if let Some(fence_bytes) = self.fence_bytes {
             self.unfenced_bytes += bytes;
             // A fence is due by its bytes, at the end, and when every I/O in flight waits for it.
             let all_sent = self.progress.sent_bytes == self.progress.size_bytes;
-            let all_wait = self.sent.len() as u64 >= self.depth;
+            let all_wait = u64::from(self.sent.len()) >= self.depth;
             if self.unfenced_bytes >= fence_bytes || all_sent || all_wait {
                 self.fence = Fence::Due;
                 self.unfenced_bytes = 0;
@@ -338,10 +376,10 @@ impl Source {
         self.progress.sent_bytes == self.progress.size_bytes && self.fence == Fence::None
     }
 
-    /// Whether it only writes, and waits for nothing but its depth.
+    /// Whether a write is next, or nothing until something comes back.
     #[inline]
-    pub(super) fn is_pure(&self) -> bool {
-        self.mode == Mode::Write && self.fence_bytes.is_none()
+    pub(super) fn is_writing(&self) -> bool {
+        self.mode == Mode::Write && self.fence != Fence::Due
     }
 
     /// Whether an I/O is complete only once fenced.
@@ -359,19 +397,14 @@ impl Source {
     }
 
     /// Ends the fence on its way at `at`; how many I/Os it covered.
-    pub(super) fn fence_done(&mut self, at: Ps) -> usize {
+    pub(super) fn fence_done(&mut self, at: Ps) -> u32 {
         let Fence::Sent(since) = self.fence else {
             unreachable!("only a fence that was sent completes");
         };
         self.progress.fence_wait += at - since;
         self.progress.last = self.progress.last.max(at);
         self.fence = Fence::None;
-        if let Some(io) = &mut self.current {
-            io.ready = io.ready.max(at);
-        }
-        for io in &mut self.waiting {
-            io.ready = io.ready.max(at);
-        }
+        self.fenced = at;
         std::mem::take(&mut self.covered)
     }
 }

@@ -1,6 +1,6 @@
 //! A fabric's outcome as a page: the verdict, who fared how, queues over time, who suffered for whom.
 
-use std::{io::Write, time::Duration};
+use std::io::Write;
 
 use straightway_core::{Bytes, Seconds};
 use straightway_model::fabric::{Group, Outcome, Scenario, Series};
@@ -8,22 +8,21 @@ use straightway_report::{
     self as report, Axis, Block, Cell, Chart, Column, Page, Table, Tone, Unit,
 };
 
-use super::super::gbit;
+use super::super::{gbit, stopwatch::Took};
 use crate::command::plan::page::paragraphs;
 
 /// Rows of a table that has its worst first.
 const ROWS_MAX: usize = 8;
 
 /// Says on stderr what the run took.
-pub(super) fn say_effort(outcome: &Outcome, took: Duration) {
-    let s = took.as_secs_f64();
+pub(super) fn say_effort(outcome: &Outcome, took: Took) {
     let (events, packets) = (outcome.effort.events, outcome.effort.packets);
-    let rate = events as f64 / s / 1e6;
-    let each = s * 1e6 / packets.max(1) as f64;
+    let rate = events as f64 / took.wall_s / 1e6;
+    let each = took.wall_s * 1e6 / packets.max(1) as f64;
     // If stderr is gone there is nobody to tell.
     let _ = writeln!(
         std::io::stderr(),
-        "{events} events, {packets} packets in {s:.2} s: {rate:.1} M events/s, {each:.2} µs a packet"
+        "{events} events, {packets} packets in {took}: {rate:.1} M events/s, {each:.2} µs a packet"
     );
 }
 

@@ -1,0 +1,104 @@
+//! One input of a port: a queue for each class of TLP, and who may go before whom.
+
+use super::{
+    Ps,
+    ring::Ring,
+    tlp::{CLASSES, Class, Tlp},
+    wake::NEVER,
+};
+
+/// Whose credits a slot gives back when a TLP leaves it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ingress {
+    /// The port at the far end of the link the TLP came in by.
+    pub(super) port: u32,
+    /// The first of its pools for this slot's channel.
+    pub(super) pool: u32,
+    /// How long a credit takes back.
+    pub(super) latency: Ps,
+}
+
+/// One input of a port.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) queues: [Ring<Tlp>; CLASSES],
+    /// `None` where the TLPs start here.
+    pub(super) ingress: Option<Ingress>,
+    /// The stream that generates its TLPs in place of the queues.
+    pub(super) source: Option<u32>,
+    pub(super) channel: u8,
+    pub(super) weight: u32,
+    /// TLPs left of its turn, in weighted round robin.
+    pub(super) left: u32,
+    /// The finish tag of its last TLP, in weighted fair queueing.
+    pub(super) finish: u64,
+}
+
+impl Slot {
+    pub(super) fn new(
+        ingress: Option<Ingress>,
+        source: Option<u32>,
+        channel: u8,
+        weight: u32,
+    ) -> Self {
+        Self {
+            queues: Default::default(),
+            ingress,
+            source,
+            channel,
+            weight,
+            left: weight,
+            finish: 0,
+        }
+    }
+
+    /// Whether the front of `class` may leave before the posted writes in the same slot.
+    #[inline(always)]
+    pub(super) fn in_order(&self, class: Class, ready: Ps, relaxed: bool) -> bool {
+        if class == Class::Posted || (relaxed && class == Class::Completion) {
+            return true;
+        }
+        let first = self.writes().front();
+        first.is_none_or(|write| write.ready > ready)
+    }
+
+    /// Its posted writes.
+    #[inline(always)]
+    pub(super) fn writes(&self) -> &Ring<Tlp> {
+        &self.queues[Class::Posted as usize]
+    }
+
+    /// The class that goes first without a doubt, and the latest that its TLPs may be ready for
+    /// that to hold: the only one that has anything, or posted writes that came before all else.
+    #[inline(always)]
+    pub(super) fn leader(&self, relaxed: bool) -> Option<(Class, Ps)> {
+        let [posted, requests, completions] = &self.queues;
+        let empty = (
+            posted.is_empty(),
+            requests.is_empty(),
+            completions.is_empty(),
+        );
+        match empty {
+            (false, true, true) => Some((Class::Posted, NEVER)),
+            (true, false, true) => Some((Class::NonPosted, NEVER)),
+            (true, true, false) => Some((Class::Completion, NEVER)),
+            (false, _, true) => self.writes_lead(requests),
+            (false, true, false) if !relaxed => self.writes_lead(completions),
+            _ => None,
+        }
+    }
+
+    /// Posted writes as the leader, if they came before what else there is.
+    #[inline(always)]
+    fn writes_lead(&self, others: &Ring<Tlp>) -> Option<(Class, Ps)> {
+        let write = self.writes().front()?;
+        let other = others.front()?;
+        (write.ready <= other.ready).then_some((Class::Posted, other.ready))
+    }
+
+    /// Whether nothing waits here.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.source.is_none() && self.queues.iter().all(Ring::is_empty)
+    }
+}
