@@ -141,32 +141,42 @@ impl Lane {
                 return Ok(());
             }
             let storage_idles = self.flying == 0 && self.waiting.is_empty();
-            if !storage_idles {
-                self.poll_storage(job)?;
-            }
-            self.poll_copies(job, storage_idles)?;
+            let came = if storage_idles {
+                0
+            } else {
+                self.poll_storage(job)?
+            };
+            // What came makes room in the queue, and that is filled before a copy is made by hand.
+            let by_hand = self.stage.is_by_hand() && came == 0;
+            self.poll_copies(job, storage_idles || by_hand)?;
         }
     }
 
-    /// Takes what storage has done, waiting for it.
-    fn poll_storage(&mut self, job: &Job) -> Result<()> {
-        // A queue that is half full can be waited for; a hungrier one is fed by the copies.
-        let hungry = self.flying * 2 < self.depth && self.stage.in_flight() > 0;
-        let patience = if hungry { COPY_PATIENCE } else { PATIENCE };
+    /// Takes what storage has done, waiting for it. Answers how many I/Os that were.
+    fn poll_storage(&mut self, job: &Job) -> Result<usize> {
+        // A queue that is half full can be waited for; a hungrier one is fed by the copies. Those
+        // that are to be made by hand are made instead of waiting.
+        let hungry = self.flying * 2 < self.depth;
+        let patience = match (self.stage.in_flight() > 0, self.stage.is_by_hand()) {
+            (true, true) => Duration::ZERO,
+            (true, false) if hungry => COPY_PATIENCE,
+            _ => PATIENCE,
+        };
         let start = Instant::now();
         self.stamp_queued(start);
         let mut done = std::mem::take(&mut self.done);
         let polled = self.engine.poll(&mut done, patience);
         let now = Instant::now();
         self.spend(now - start);
-        self.flying -= done.len();
+        let came = done.len();
+        self.flying -= came;
         // Every completion is brought home, even after one of them failed: each has a slot.
         let outcome = done
             .drain(..)
             .map(|completion| self.complete(job, completion, now))
             .fold(Ok(()), Result::and);
         self.done = done;
-        polled.and(outcome)
+        polled.and(outcome).map(|()| came)
     }
 
     /// Takes the copies that are done; where `wait` is set, waits for the oldest.

@@ -106,6 +106,12 @@ impl Default for Settings {
 /// which run side by side, the rest.
 const DRIVE_SHARE: u64 = 4;
 
+/// Slots that a drive lane's ring in host memory has beside those in its queue, as a part of these, and at least. With
+/// few the drive gets a new I/O after every copy, and they stay in the processor's cache: 6.0 GB/s from a virtual drive,
+/// where twice as many slots as the queue has made it 4.5.
+const SPARE_SHARE: usize = 8;
+const SPARE_MIN: usize = 2;
+
 /// A page-cache lane fills one slot at a time: beyond this, its copies are never behind.
 const CACHED_SLOTS_MAX: usize = 8;
 
@@ -243,8 +249,13 @@ impl Settings {
             (Track::Drive, Place::Gpu(_)) => drive_share,
             (Track::Cached, Place::Gpu(_)) => self.pinned_bytes - drive_share,
         };
+        let depth = self.depth as usize;
         let (slot_bytes, most) = match track {
-            Track::Drive => (self.chunk_bytes, self.depth as usize * 2),
+            Track::Drive if place == Place::Host => (
+                self.chunk_bytes,
+                depth + (depth / SPARE_SHARE).max(SPARE_MIN),
+            ),
+            Track::Drive => (self.chunk_bytes, depth * 2),
             Track::Cached => match place {
                 // Into host memory nothing is staged; this is for copies from file to file.
                 Place::Host => (self.chunk_bytes, CACHED_SLOTS_MAX),

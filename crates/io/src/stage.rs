@@ -1,9 +1,9 @@
 //! The copy stage of a lane: between the slots of its ring and the region.
 //!
 //! Like an engine it has two verbs: a copy is started, and taken when it is done. It owns the slot
-//! meanwhile, so a slot is filled again only after its copy. Into host memory a copy is done as
-//! soon as it is started ([`HostStage`]); into a GPU the device makes it, beside whatever the lane
-//! does next ([`DeviceStage`]).
+//! meanwhile, so a slot is filled again only after its copy. Into host memory the lane makes it with
+//! its own hands, when it has nothing better to do ([`HostStage`]); into a GPU the device makes it,
+//! beside whatever the lane does next ([`DeviceStage`]).
 
 mod device;
 mod host;
@@ -26,8 +26,11 @@ pub(crate) trait Stage: fmt::Debug + Send {
     fn start(&mut self, copy: Copy, region: &Arc<Region>, spans: &[Span]);
 
     /// Appends the copies that are done to `done`. Where `wait` is set and there are any under way,
-    /// waits for the oldest.
+    /// waits for the oldest, or makes it.
     fn poll(&mut self, done: &mut Vec<Copied>, wait: bool);
+
+    /// Whether copies are made only while they are waited for.
+    fn is_by_hand(&self) -> bool;
 
     /// How many copies were started and have not been taken.
     fn in_flight(&self) -> usize;

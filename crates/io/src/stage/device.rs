@@ -74,6 +74,10 @@ impl Stage for DeviceStage {
         }
     }
 
+    fn is_by_hand(&self) -> bool {
+        false
+    }
+
     fn in_flight(&self) -> usize {
         self.flying.len() + self.refused.len()
     }

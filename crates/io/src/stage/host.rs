@@ -1,6 +1,9 @@
-//! Copies into and out of host memory: made here and now, by the lane's own thread.
+//! Copies into and out of host memory: made by the lane's own thread, one at a time, while the drive is busy.
+//!
+//! They are put off until the lane asks for one, so that it can first give the drive new work. A virtual drive may
+//! answer for all of its queue at once, and would stand still while a whole queue is copied.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use straightway_core::Result;
 use straightway_sys::{Region, Slot, Window, cuda::Span};
@@ -10,7 +13,17 @@ use super::{Copied, Copy, Heading, Stage};
 /// Copies by the CPU.
 #[derive(Debug, Default)]
 pub(crate) struct HostStage {
-    done: Vec<Copied>,
+    pending: VecDeque<Pending>,
+    /// Lists that were used before, so that no copy has to allocate one.
+    spare: Vec<Vec<Span>>,
+}
+
+/// A copy that is still to be made.
+#[derive(Debug)]
+struct Pending {
+    copy: Copy,
+    region: Arc<Region>,
+    spans: Vec<Span>,
 }
 
 impl Stage for HostStage {
@@ -18,26 +31,48 @@ impl Stage for HostStage {
         Slot::ring(count, bytes)
     }
 
-    fn start(&mut self, mut copy: Copy, region: &Arc<Region>, spans: &[Span]) {
-        for span in spans {
-            let window = Window::new(region, span.memory_offset as u64, span.bytes);
+    fn start(&mut self, copy: Copy, region: &Arc<Region>, spans: &[Span]) {
+        let mut own = self.spare.pop().unwrap_or_default();
+        own.extend_from_slice(spans);
+        self.pending.push_back(Pending {
+            copy,
+            region: Arc::clone(region),
+            spans: own,
+        });
+    }
+
+    fn poll(&mut self, done: &mut Vec<Copied>, wait: bool) {
+        if !wait {
+            return;
+        }
+        let Some(Pending {
+            mut copy,
+            region,
+            mut spans,
+        }) = self.pending.pop_front()
+        else {
+            return;
+        };
+        for span in spans.drain(..) {
+            let window = Window::new(&region, span.memory_offset as u64, span.bytes);
             match copy.heading {
                 Heading::Region => window.fill_from(&copy.slot, span.slot_offset),
                 Heading::Slot => window.spill_into(&mut copy.slot, span.slot_offset),
             }
         }
-        self.done.push(Copied {
+        self.spare.push(spans);
+        done.push(Copied {
             tag: copy.tag,
             slot: Some(copy.slot),
             outcome: Ok(()),
         });
     }
 
-    fn poll(&mut self, done: &mut Vec<Copied>, _wait: bool) {
-        done.append(&mut self.done);
+    fn is_by_hand(&self) -> bool {
+        true
     }
 
     fn in_flight(&self) -> usize {
-        self.done.len()
+        self.pending.len()
     }
 }
