@@ -16,6 +16,10 @@ const POINT_BYTES_MIN: u64 = 16 << 20;
 /// And at least this many blocks, however large they are; unless the file ends before.
 const POINT_BLOCKS_MIN: u64 = 1024;
 
+/// Memory that is read into is part of as much as the file has, up to this, all of it just made: what was made last
+/// is still in the processor's cache, and O_DIRECT into that was twice as fast on a virtual drive as into memory at large.
+const REGION_BYTES_MAX: u64 = 1 << 30;
+
 /// A gather of large blocks takes fewer of them than asked for: 200,000 of 4 KiB fit in here, and
 /// as many of 4 MiB into no machine.
 const GATHER_BYTES_MAX: u64 = 1 << 30;
@@ -186,8 +190,9 @@ impl<'a> Bench<'a> {
         moves: Vec<Move>,
         choice: Choice,
     ) -> Result<(Arc<Region>, Receipt)> {
-        let end = moves.iter().map(|m| m.at + m.extent.bytes).max();
-        let region = Arc::new(Region::at(self.spec.memory, end.unwrap_or(0))?);
+        let ends = moves.iter().map(|m| m.at + m.extent.bytes);
+        let least = self.file.bytes().min(REGION_BYTES_MAX);
+        let region = Arc::new(Region::at(self.spec.memory, ends.fold(least, u64::max))?);
         region.populate();
         let files = vec![Arc::clone(&self.file)];
         let job = Job::read(files, moves, &region, choice, executor.settings())?;
