@@ -7,34 +7,37 @@ export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
-.PHONY: demo test check build wheel setup bench bench-planner bench-weights clean
+.PHONY: demo test check build wheel setup claim bench bench-planner bench-weights clean
 
 ## Builds, then moves real bytes and shows the receipts: about a minute after the build.
 demo: build
 	@STRAIGHTWAY="$(STRAIGHTWAY)" demo/run
 
 ## Installs what the tests need and runs them all.
-test: setup
+test: setup claim
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	tools/test
 	tools/test-python "$(CACHE)"
 
 ## The inner loop: formatted, linted, and the quick tests.
-check:
+check: claim
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test -q -p straightway-core -p straightway-sys -p straightway-io -p straightway-pipeline
 
-build:
+build: claim
 	cargo build --release -p straightway-cli
 
 ## The Python package, for Python 3.10 and later, into dist/.
-wheel:
+wheel: claim
 	tools/wheel "$$(tools/venv "$(CACHE)/venv")" dist --release
 
 setup:
 	tools/setup
+
+claim:
+	tools/claim
 
 ## The figures in bench/results/: needs fio, root (to drop caches) and a quiet machine.
 bench: build
