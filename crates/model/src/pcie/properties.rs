@@ -139,14 +139,19 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
         Arbiter::WeightedRoundRobin,
         Arbiter::WeightedFair,
     ]);
-    let mps = prop::sample::select(vec![128u64, 256, 512, 4096]);
+    // Shorter than a TLP takes, as it is, and longer than any window that is decided at once.
+    let latency_s = prop::sample::select(vec![1e-9, 50e-9, 5e-6]);
+    let pace = (
+        prop::sample::select(vec![128u64, 256, 512, 4096]),
+        latency_s,
+    );
     let shape = (
         prop::collection::vec(leaf(), 1..10),
         prop::collection::vec(load(), 1..6),
         any::<bool>(),
     );
-    (shape, arbiter, mps, credits(), channels()).prop_map(
-        |((leaves, loads, relaxed), arbiter, mps, credits, channels)| {
+    (shape, arbiter, pace, credits(), channels()).prop_map(
+        |((leaves, loads, relaxed), arbiter, (mps, latency_s), credits, channels)| {
             let mut nodes = vec![spec("host", Kind::Host)];
             let mut branches = vec!["host".to_owned()];
             let mut ends = vec!["host".to_owned()];
@@ -180,6 +185,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
             text.article = None;
             text.pcie.arbiter = arbiter;
             text.pcie.mps = Bytes(mps);
+            text.pcie.link_latency = Seconds(latency_s);
             text.pcie.relaxed_ordering = relaxed;
             text.credits = credits;
             text.channels = channels;
@@ -218,7 +224,7 @@ fn simulate(scenario: &Scenario) -> Outcome {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn every_byte_arrives_every_credit_comes_back_and_no_link_is_above_its_rate(
