@@ -346,6 +346,32 @@ fn a_cancelled_job_ends_early_and_says_so() {
 }
 
 #[test]
+fn a_file_in_two_jobs_has_its_length_when_the_one_that_syncs_is_over() {
+    let folder = folder();
+    let executor = Executor::new(small()).unwrap();
+    let bytes = bytes_of(100_001);
+    let path = folder.path().join("f");
+    let file = Arc::new(File::create(&path, 100_001).unwrap());
+    let half = |range: std::ops::Range<usize>| {
+        let mut region = Region::host(range.len() as u64).unwrap();
+        region.as_mut_slice().copy_from_slice(&bytes[range.clone()]);
+        let part = Move {
+            object: 0,
+            extent: Extent::between(range.start as u64, range.end as u64),
+            at: 0,
+        };
+        let files = vec![Arc::clone(&file)];
+        let settings = executor.settings();
+        Job::write(&Arc::new(region), files, vec![part], Choice::Auto, settings).unwrap()
+    };
+    executor.run(half(0..65_536).unsynced()).unwrap();
+    // Until then it is as long as its last page.
+    assert_eq!(fs::metadata(&path).unwrap().len(), 102_400);
+    executor.run(half(65_536..100_001)).unwrap();
+    assert!(fs::read(&path).unwrap() == bytes);
+}
+
+#[test]
 fn a_sparse_region_is_written_with_zeroes_between() {
     let folder = folder();
     let executor = Executor::new(small()).unwrap();

@@ -76,3 +76,40 @@ impl Stage for HostStage {
         self.pending.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_made_one_at_a_time_and_only_when_waited_for() {
+        let mut stage = HostStage::default();
+        let mut region = Arc::new(Region::host(64).unwrap());
+        let slots = stage.ring(2, 4096).unwrap();
+        for (tag, mut slot) in (0..).zip(slots) {
+            slot.as_mut_slice().fill(tag + 1);
+            let copy = Copy {
+                tag: u32::from(tag),
+                slot,
+                heading: Heading::Region,
+            };
+            let span = Span {
+                slot_offset: 0,
+                memory_offset: usize::from(tag) * 32,
+                bytes: 32,
+            };
+            stage.start(copy, &region, &[span]);
+        }
+        let mut done = Vec::new();
+        stage.poll(&mut done, false);
+        assert_eq!((done.len(), stage.in_flight()), (0, 2));
+        for made in 1..=2 {
+            stage.poll(&mut done, true);
+            assert_eq!((done.len(), stage.in_flight()), (made, 2 - made));
+        }
+        let tags: Vec<_> = done.iter().map(|copied| copied.tag).collect();
+        assert_eq!(tags, [0, 1]);
+        let bytes = Arc::get_mut(&mut region).unwrap().as_slice();
+        assert!(bytes[..32] == [1; 32] && bytes[32..] == [2; 32]);
+    }
+}

@@ -221,3 +221,26 @@ pub(crate) fn threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     cores.min(COPIERS_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_whole_chunks_that_follow_each_other_and_grow() {
+        let (chunk_bytes, bytes) = (4 << 20, (5 << 30) + 12_345);
+        let all: Vec<_> = segments(bytes, chunk_bytes).collect();
+        assert_eq!(all[0], Extent::new(0, SEGMENT_BYTES_MIN));
+        assert_eq!(all[all.len() - 1].end(), bytes);
+        for pair in all.windows(2) {
+            assert_eq!(pair[0].end(), pair[1].offset);
+            assert!(pair[1].offset.is_multiple_of(chunk_bytes));
+        }
+        assert_eq!(all.len(), 5, "0.25, 0.5, 1 and 2 GiB, and the rest");
+        assert_eq!(segments(0, chunk_bytes).count(), 0);
+        assert_eq!(
+            segments(1, chunk_bytes).collect::<Vec<_>>(),
+            [Extent::new(0, 1)]
+        );
+    }
+}
