@@ -15,12 +15,13 @@ use straightway_core::{Error, Kind, Place, Result};
 use straightway_sys::cuda::Context;
 
 use crate::{
-    job::{Job, Track},
+    job::Job,
     lane::Lane,
     placement::{cpus_near, stay_on},
     settings::Settings,
     stage::{DeviceStage, HostStage, Stage},
     tally::Tally,
+    track::Track,
 };
 
 /// What a crew serves, and how.

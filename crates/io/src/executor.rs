@@ -11,13 +11,7 @@ use std::{
 use straightway_core::{Direction, Error, Kind, Leg, Place, Receipt, Result};
 use straightway_sys::{File, Region};
 
-use crate::{
-    books::Books,
-    crew::Crew,
-    job::{Job, Track},
-    settings::Settings,
-    tally::Tally,
-};
+use crate::{books::Books, crew::Crew, job::Job, settings::Settings, tally::Tally, track::Track};
 
 /// Runs jobs on lanes.
 #[derive(Debug)]

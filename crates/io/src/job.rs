@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use std::time::{Duration, Instant};
@@ -16,46 +16,10 @@ use straightway_sys::{File, Region, residency};
 
 use crate::{
     gds::{Pass, Proof},
+    progress::Progress,
     settings::Settings,
+    track::Track,
 };
-
-/// How far a job has come, and the switch that stops it.
-#[derive(Debug, Default)]
-pub struct Progress {
-    moved_bytes: AtomicU64,
-    cancelled: AtomicBool,
-}
-
-impl Progress {
-    /// Bytes in place so far.
-    pub fn moved_bytes(&self) -> u64 {
-        self.moved_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Asks the job to stop. What is in flight is waited for; nothing more is begun.
-    pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the job was asked to stop.
-    pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-
-    /// Counts bytes that are in place.
-    pub fn add(&self, bytes: u64) {
-        self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-/// Which chunks a lane takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Track {
-    /// Those that go to the drive.
-    Drive,
-    /// Those that go through the page cache.
-    Cached,
-}
 
 /// A planned transfer, ready to run.
 #[derive(Debug)]

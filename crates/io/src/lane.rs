@@ -18,10 +18,11 @@ use straightway_sys::{Buf, Done, Io, Slot, cuda::Span};
 use crate::{
     engine::Engine,
     flight::{Flight, Verdict},
-    job::{Job, Track},
+    job::Job,
     settings::RingSize,
     stage::{Copied, Copy, Heading, Stage},
     tally::{Tally, record},
+    track::Track,
 };
 
 /// How long a lane waits before it looks again whether it was asked to stop.

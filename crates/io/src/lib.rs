@@ -15,14 +15,17 @@ pub mod job;
 mod lane;
 pub mod limit;
 mod placement;
+pub mod progress;
 pub mod settings;
 mod stage;
 mod tally;
+pub mod track;
 pub mod wrapper;
 
 pub use draft::Draft;
 pub use executor::Executor;
 pub use gds::{Gds, GdsUse};
-pub use job::{Job, Progress};
+pub use job::Job;
+pub use progress::Progress;
 pub use settings::Settings;
 pub use straightway_sys::{File, Region};

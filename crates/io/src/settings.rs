@@ -6,7 +6,7 @@ use straightway_sys::uring::DEPTH_MAX;
 use crate::{
     engine::{Engine, cached::Cached, gds::Direct, pool::Pool, ring::Ring},
     gds::{Gds, GdsUse},
-    job::Track,
+    track::Track,
     wrapper::{
         faulty::{Faults, Faulty},
         throttled::Throttled,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use straightway_core::{Choice, Extent, Move, Place, Rate, Route};
-use straightway_io::{Executor, File, Job, Region, Settings, job::Track, settings::DriveEngine};
+use straightway_io::{Executor, File, Job, Region, Settings, settings::DriveEngine, track::Track};
 
 /// A run takes no more memory and threads than this, so that the machine is not what is tested.
 const RING_BYTES_MAX: u64 = 64 << 20;

@@ -41,6 +41,7 @@ pub use codec::Codec;
 pub use diff::{Change, Difference};
 pub use export::{EXPORT_BYTES, Exported, Gathered};
 pub use fetch::Fetched;
+pub use flush::Committed;
 pub use manifest::{
     CHUNK_BYTES, MANIFEST_BYTES_MAX, Manifest, PARITY_MAX, ParityRecord, RANKS_MAX, Saved,
     SavedPart, ShardRecord, Stored, VERSION,
@@ -50,7 +51,7 @@ pub use opened::Checkpoint;
 pub use part::Part;
 pub use restorer::Restorer;
 pub use retention::{Pruned, Retention};
-pub use saver::{Busy, Committed, Options, Saver, fresh_run};
+pub use saver::{Busy, Options, Saver, fresh_run};
 pub use scatter::Wanted;
 pub use shard::Rank;
 pub use source::Source;

@@ -1,8 +1,8 @@
 //! A save after its snapshot, while the job goes on: the shard is written, its part told, and the step committed.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use straightway_core::Result;
+use straightway_core::{Receipt, Result};
 use straightway_io::Region;
 
 use super::{
@@ -11,11 +11,27 @@ use super::{
     manifest::{Manifest, Stored},
     name::Attempt,
     part::Part,
-    saver::Committed,
     shard::{Rank, ShardWriter},
     snapshot::Segment,
     store::Store,
 };
+
+/// A step that was committed, as the rank that asks knows it.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The step.
+    pub step: u64,
+    /// How long this rank's image is.
+    pub bytes: u64,
+    /// How many bytes of it were written: fewer where it is incremental or compressed.
+    pub written_bytes: u64,
+    /// Which way they went.
+    pub receipt: Receipt,
+    /// What part of its bytes compression would leave, by a sample.
+    pub estimate: f64,
+    /// From the snapshot's end to the commit.
+    pub took: Duration,
+}
 
 /// What came of a shard.
 #[derive(Debug)]

@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use straightway_core::{Error, Extent, Kind, Receipt, Result};
+use straightway_core::{Error, Extent, Kind, Result};
 use straightway_io::{Executor, Progress, Region};
 
 use super::{
     codec::Codec,
     commit::Patience,
-    flush::{Flush, Flushed, Gathering},
+    flush::{Committed, Flush, Flushed, Gathering},
     image::Image,
     lock::Lock,
     manifest::{CHUNK_BYTES, Manifest, check_chunk_bytes},
@@ -73,23 +73,6 @@ impl Default for Options {
             busy: Busy::Wait,
         }
     }
-}
-
-/// A step that was committed, as the rank that asks knows it.
-#[derive(Clone, Debug)]
-pub struct Committed {
-    /// The step.
-    pub step: u64,
-    /// How long this rank's image is.
-    pub bytes: u64,
-    /// How many bytes of it were written: fewer where it is incremental or compressed.
-    pub written_bytes: u64,
-    /// Which way they went.
-    pub receipt: Receipt,
-    /// What part of its bytes compression would leave, by a sample.
-    pub estimate: f64,
-    /// From the snapshot's end to the commit.
-    pub took: Duration,
 }
 
 /// Saves the state of one rank, step by step.

@@ -17,9 +17,11 @@ use straightway_io::{File, draft};
 
 use super::{
     header::{HEADER_BYTES_MAX, NAME_BYTES_MAX, TENSORS_MAX},
-    model::FILES_MAX,
     tensor::quoted,
 };
+
+/// Files that a model may have. The largest published ones have a few hundred.
+pub const FILES_MAX: usize = 1 << 16;
 
 /// An index as it was read, its files not looked at yet.
 #[derive(Clone, Debug, Default)]

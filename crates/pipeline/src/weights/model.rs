@@ -18,12 +18,9 @@ use straightway_sys::file::Identity;
 use super::{
     directory::Directory,
     header::{Count, Header},
-    index::Index,
+    index::{FILES_MAX, Index},
     tensor::{Tensor, quoted},
 };
-
-/// Files that a model may have. The largest published ones have a few hundred.
-pub const FILES_MAX: usize = 1 << 16;
 
 /// Headers read side by side. They are small reads: latency counts, and more than this gains none.
 const READERS_MAX: usize = 8;
