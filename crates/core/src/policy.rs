@@ -22,7 +22,7 @@ pub struct Policy {
     pub cached_chunk_bytes: u64,
     /// Extents closer than this share one staged read.
     pub gap_bytes: u64,
-    /// Whether the ring is faster than DMA into host memory, as it is where a small ring stays in
+    /// Whether a read by the ring is faster than DMA into host memory, as it is where a small ring stays in
     /// the processor's cache and the drive is emulated.
     pub ring_first: bool,
     /// Below this, an extent is not worth an I/O of its own: it goes with its neighbours.

@@ -70,7 +70,7 @@ impl Job {
             &transfer,
             &surveys,
             &[],
-            &policy(choice, place, 0, settings),
+            &policy(Direction::In, choice, (place, 0), settings),
         )
     }
 
@@ -126,7 +126,8 @@ impl Job {
         let pass = settings
             .gds
             .survey(&files, &mut surveys, region, direction.leg(), choice)?;
-        let policy = policy(choice, region.place(), region.address(), settings);
+        let span = (region.place(), region.address());
+        let policy = policy(direction, choice, span, settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
         Ok(Self {
             region: Some(Arc::clone(region)),
@@ -318,11 +319,18 @@ impl Job {
 }
 
 /// How a transfer with a region is cut.
-fn policy(choice: Choice, place: Place, region_address: u64, settings: &Settings) -> Policy {
+fn policy(
+    direction: Direction,
+    choice: Choice,
+    (place, region_address): (Place, u64),
+    settings: &Settings,
+) -> Policy {
     Policy {
         place,
         region_address,
-        ring_first: settings.ring_first,
+        // A write takes its bytes from memory that is there already: where reads were a quarter faster by the ring,
+        // writes were a sixth slower.
+        ring_first: settings.ring_first && direction == Direction::In,
         cached_chunk_bytes: settings.cached_chunk_bytes(place),
         ..Policy::new(choice, settings.chunk_bytes)
     }

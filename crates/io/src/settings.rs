@@ -52,7 +52,7 @@ pub struct Settings {
     pub cached_chunk_bytes: u64,
     /// Memory of all rings together.
     pub staging_bytes: u64,
-    /// Whether `Auto` takes the ring between a drive and host memory: [`Policy::ring_first`].
+    /// Whether `Auto` takes the ring from a drive into host memory: [`Policy::ring_first`].
     pub ring_first: bool,
     /// Lanes that copy between the page cache and a GPU.
     pub gpu_lanes: u32,

@@ -372,6 +372,37 @@ fn a_file_in_two_jobs_has_its_length_when_the_one_that_syncs_is_over() {
 }
 
 #[test]
+fn a_ring_that_is_faster_is_taken_by_reads_and_not_by_writes() {
+    let folder = folder();
+    let executor = Executor::new(Settings {
+        ring_first: true,
+        ..small()
+    })
+    .unwrap();
+    let path = folder.path().join("f");
+    let draft = Draft::new(&path, 1 << 20).unwrap();
+    if draft.file().alignment().is_none() {
+        eprintln!("skipped: no O_DIRECT here");
+        return;
+    }
+    let region = Arc::new(Region::host(1 << 20).unwrap());
+    let whole = vec![Move {
+        object: 0,
+        extent: Extent::new(0, 1 << 20),
+        at: 0,
+    }];
+    let files = vec![Arc::clone(draft.file())];
+    let job = Job::write(&region, files, whole, Choice::Auto, executor.settings()).unwrap();
+    let written = executor.run(job).unwrap();
+    assert_eq!(written.routes[0].route, Route::Direct);
+    draft.commit().unwrap();
+    let file = Arc::new(File::open(&path).unwrap());
+    let (_, read) = read_whole(&executor, &file, Choice::Auto).unwrap();
+    assert_eq!(read.routes[0].route, Route::Staged);
+    assert_eq!(read.routes[0].reason, Reason::RingFaster);
+}
+
+#[test]
 fn a_sparse_region_is_written_with_zeroes_between() {
     let folder = folder();
     let executor = Executor::new(small()).unwrap();

@@ -42,6 +42,12 @@ impl Machine {
                 .to_owned(),
         }
     }
+
+    /// Whether what was measured on the one tells of the other. Cores and memory do not count: a process may be given
+    /// fewer of them at any time.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (&self.processor, &self.kernel) == (&other.processor, &other.kernel)
+    }
 }
 
 impl fmt::Display for Machine {

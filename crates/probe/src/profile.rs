@@ -1,16 +1,22 @@
 //! What `bench` found out about this machine, kept as TOML, from which defaults are then taken.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Error, Kind, Result};
+use straightway_io::Settings;
+use straightway_sys::{backing::Backing, root::Root};
 
 use crate::{
     bench::{Knee, Outcome},
     machine::Machine,
 };
 
-/// The name and version of the file's form.
+/// The name and version of the file's form. Fields may be added to it: an earlier version reads past them.
 const SCHEMA: &str = "straightway.profile/1";
 
 /// A profile longer than this is none of ours.
@@ -18,7 +24,6 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// What was found out about one machine's drives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Profile {
     schema: String,
     /// The machine that it was measured on.
@@ -29,7 +34,6 @@ pub struct Profile {
 
 /// What is known of one drive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct DriveProfile {
     /// What suits it.
     pub tuning: Option<Tuning>,
@@ -41,8 +45,7 @@ pub struct DriveProfile {
 }
 
 /// The sizes that suit a drive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Tuning {
     /// The largest I/O.
     pub chunk_bytes: u64,
@@ -53,7 +56,50 @@ pub struct Tuning {
     pub ring_first: bool,
 }
 
+impl Tuning {
+    /// What suits the drives behind `path`, if they were ever measured on this machine.
+    pub fn of(path: &Path) -> Result<Option<Self>> {
+        let Some(place) = Profile::place() else {
+            return Ok(None);
+        };
+        let profile = Profile::read(&place)?;
+        // A home that several machines share has the profile of one of them.
+        if !profile.machine.is_like(&Machine::here()) {
+            return Ok(None);
+        }
+        // A path that leads nowhere gets its own error when it is opened.
+        let Ok(backing) = Backing::of(&Root::machine(), path) else {
+            return Ok(None);
+        };
+        let drives: Vec<_> = backing.drives.iter().map(|d| d.name.clone()).collect();
+        Ok(profile.tuning(&backing.mount.file_system, &drives))
+    }
+
+    /// The same settings, but with what suits the drive.
+    #[must_use]
+    pub fn applied_to(self, settings: Settings) -> Settings {
+        Settings {
+            chunk_bytes: self.chunk_bytes,
+            depth: self.depth,
+            ring_first: self.ring_first,
+            ..settings
+        }
+    }
+}
+
 impl Profile {
+    /// Where this machine's profile is kept, if there is a place for it.
+    pub fn place() -> Option<PathBuf> {
+        let folder = |name| {
+            env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
+        let home = || Some(folder("HOME")?.join(".local/state"));
+        let state = folder("XDG_STATE_HOME").or_else(home)?;
+        Some(state.join("straightway/profile.toml"))
+    }
+
     /// Reads a profile; one that is not there is empty.
     pub fn read(path: &Path) -> Result<Self> {
         let broken = |message: String| {
@@ -105,8 +151,8 @@ impl Profile {
         self.drives.insert(key, drive);
     }
 
-    /// What suits the drives behind a path, if they were ever measured.
-    pub fn tuning(&self, file_system: &str, drives: &[String]) -> Option<Tuning> {
+    /// What suits these drives, if they were ever measured.
+    fn tuning(&self, file_system: &str, drives: &[String]) -> Option<Tuning> {
         self.drives.get(&key(file_system, drives))?.tuning
     }
 

@@ -1,39 +1,65 @@
 //! The process's lanes: started once, used by every call.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use straightway_core::Result;
 use straightway_io::{Executor, Settings};
+use straightway_probe::profile::Tuning;
 
-/// An executor that all calls share, and the process that its threads belong to.
-struct Shared(Mutex<Option<(u32, Arc<Executor>)>>);
+use crate::tuning;
 
-static READING: Shared = Shared(Mutex::new(None));
-static WRITING: Shared = Shared(Mutex::new(None));
+/// The executors that all calls share: one for each kind of drive that was measured, and one for all others.
+type Executors = BTreeMap<Option<Tuning>, Arc<Executor>>;
 
-/// The executor of this process that reads.
-pub(crate) fn reading() -> Result<Arc<Executor>> {
-    READING.get(Settings::default)
+/// Executors, and the process that their threads belong to.
+struct Shared(Mutex<(u32, Executors)>);
+
+static READING: Shared = Shared::new();
+static WRITING: Shared = Shared::new();
+
+/// The executor of this process that reads from where `path` is.
+pub(crate) fn reading(path: &Path) -> Result<Arc<Executor>> {
+    let tuning = tuning::of(path)?;
+    let plain = Settings::default();
+    READING.get(tuning, || match tuning {
+        Some(tuning) => tuning.applied_to(plain),
+        None => plain,
+    })
 }
 
 /// The executor of this process that writes. Reads need not wait behind what it flushes.
 pub(crate) fn writing() -> Result<Arc<Executor>> {
-    WRITING.get(|| Settings::default().for_writes())
+    WRITING.get(None, || Settings::default().for_writes())
 }
 
 impl Shared {
-    fn get(&self, settings: impl FnOnce() -> Settings) -> Result<Arc<Executor>> {
+    const fn new() -> Self {
+        Self(Mutex::new((0, BTreeMap::new())))
+    }
+
+    fn get(
+        &self,
+        tuning: Option<Tuning>,
+        settings: impl FnOnce() -> Settings,
+    ) -> Result<Arc<Executor>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (process, executors) = &mut *kept;
         let here = std::process::id();
-        match &*kept {
-            Some((process, executor)) if *process == here => Ok(Arc::clone(executor)),
-            _ => {
-                let fresh = Arc::new(Executor::new(settings())?);
-                // After a fork the parent's lanes are no threads of ours: waiting for them to end, as
-                // dropping the executor would, never ends.
-                std::mem::forget(kept.replace((here, Arc::clone(&fresh))));
-                Ok(fresh)
-            }
+        if *process != here {
+            // After a fork the parent's lanes are no threads of ours: waiting for them to end, as
+            // dropping the executors would, never ends.
+            std::mem::forget(std::mem::take(executors));
+            *process = here;
         }
+        if let Some(executor) = executors.get(&tuning) {
+            return Ok(Arc::clone(executor));
+        }
+        let fresh = Arc::new(Executor::new(settings())?);
+        executors.insert(tuning, Arc::clone(&fresh));
+        Ok(fresh)
     }
 }

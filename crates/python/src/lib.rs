@@ -17,6 +17,7 @@ mod saving;
 mod service;
 mod subject;
 mod tensor;
+mod tuning;
 mod waiting;
 
 use pyo3::prelude::*;

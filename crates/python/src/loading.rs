@@ -107,7 +107,7 @@ impl Loading {
         device: &str,
         route: &str,
     ) -> PyResult<Self> {
-        let loader = loader(route)?;
+        let loader = loader(model, route)?;
         let place = place(device)?;
         let prepared = py
             .detach(|| loader.prepare(&model.0, selection, place))
@@ -148,7 +148,7 @@ impl Stream {
         route: &str,
     ) -> PyResult<Self> {
         let selection = select(model, &filters, slices)?;
-        let loader = loader(route)?;
+        let loader = loader(model, route)?;
         let batches = loader.stream(&model.0, &selection, place(device)?, batch_bytes);
         Ok(Self {
             batches: Mutex::new(batches.or_raise()?),
@@ -209,10 +209,10 @@ fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selec
     Selection::new(&model.0, &filters, &slices).or_raise()
 }
 
-fn loader(route: &str) -> PyResult<Loader> {
+fn loader(model: &Model, route: &str) -> PyResult<Loader> {
     Ok(Loader {
         choice: choice(route)?,
-        ..Loader::new(executor::reading().or_raise()?)
+        ..Loader::new(executor::reading(&model.0.path).or_raise()?)
     })
 }
 

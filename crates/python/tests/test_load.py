@@ -19,11 +19,11 @@ def same(found, expected):
         numpy.testing.assert_array_equal(found[name], tensor)
 
 
-def child(code, *args):
+def child(code, *args, **environment):
     """Runs code in a process of its own, and gives what it printed."""
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, args)], capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, args)]
+    environment = os.environ | {name: str(value) for name, value in environment.items()}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 
@@ -220,6 +220,34 @@ def test_two_hundred_thousand_small_tensors(tmp_path):
     assert len(weights) == 200_000
     assert all(weights[f"layer.{i:06}.w"][2] == i for i in range(0, 200_000, 7919))
     assert weights.receipt.ios < 100
+
+
+def test_what_bench_found_out_about_the_drive_is_used_here_too(tmp_path):
+    path = tmp_path / "cold.safetensors"
+    straightway.save_file({"t": numpy.ones(4 << 20, dtype=numpy.uint8)}, path)
+    code = """
+        import os, sys, straightway
+        with open(sys.argv[1]) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        weights = straightway.load_file(sys.argv[1], framework="np")
+        print(max(weights.receipt.routes, key=lambda r: r["bytes"])["route"])
+    """
+    state = tmp_path / "state"
+    if child(code, path, XDG_STATE_HOME=state) != "direct":
+        pytest.skip("no O_DIRECT here")
+    with open("/proc/cpuinfo") as cpus:
+        processor = next((line.split(":")[1].strip() for line in cpus if line.startswith("model name")), "unknown")
+    (state / "straightway").mkdir(parents=True)
+    for kernel, route in [(os.uname().release, "staged"), ("another machine's", "direct")]:
+        text = f"""
+            schema = "straightway.profile/1"
+            machine = {{ processor = "{processor}", cores = 1, memory_bytes = 1, kernel = "{kernel}" }}
+        """
+        for drive in [*os.listdir("/sys/block"), "ext4", "xfs", "btrfs", "overlay"]:
+            tuning = "{ chunk_bytes = 65536, depth = 8, ring_first = true }"
+            text += f"\ndrives.{drive} = {{ knees = [], tuning = {tuning} }}"
+        (state / "straightway/profile.toml").write_text(textwrap.dedent(text))
+        assert child(code, path, XDG_STATE_HOME=state) == route
 
 
 def test_copy_and_doctor(tmp_path, model):

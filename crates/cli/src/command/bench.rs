@@ -1,17 +1,17 @@
 //! `straightway bench`: what the drive behind a path can do, by each route.
 
-use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use straightway_core::{Bytes, Error, Place, Route};
+use straightway_core::{Bytes, Place, Route};
 use straightway_io::Progress;
 use straightway_probe::{
-    bench::{self, Cache, Outcome, Spec, Track, Work},
+    bench::{self, Cache, Spec, Track, Work},
     profile::Profile,
 };
 
-use super::{output::terminal, tuning::profile_path};
+use super::output::Output;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -40,9 +40,8 @@ enum RouteChoice {
 /// Measure the drive behind PATH by each route, over block sizes and depths.
 ///
 /// Every point is a real transfer through the executor that `copy` uses. The result is kept as this
-/// machine's profile, from which `copy` then takes its defaults.
+/// machine's profile, from which reads then take their defaults.
 #[derive(Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// A file to read, or a folder to make one in (it is removed again).
     #[arg(default_value = ".")]
@@ -92,27 +91,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Write a page with all curves.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-
-    /// Write everything as JSON.
-    #[arg(long)]
-    json: bool,
-
-    /// Write the points as CSV.
-    #[arg(long, conflicts_with = "json")]
-    csv: bool,
-
     /// Do not keep the result as this machine's profile.
     #[arg(long)]
     no_profile: bool,
+
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
     // A profile that cannot be added to is better known before the work than after it.
-    let mut kept = match profile_path() {
+    let mut kept = match Profile::place() {
         Some(path) if !args.no_profile => Some((Profile::read(&path)?, path)),
         _ => None,
     };
@@ -129,11 +119,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bar.set_message(name.to_owned());
     })?;
     bar.finish_and_clear();
-    show(args, &outcome)?;
-    if let Some(path) = &args.html {
-        fs::write(path, outcome.page().to_html())
-            .map_err(|e| Error::os("write", path.display(), e))?;
-    }
+    let json = serde_json::to_value(&outcome)?;
+    let points = outcome.sample_table();
+    args.output
+        .write_with(&outcome.page(), Some(&points), &json)?;
     if let Some((profile, path)) = &mut kept {
         profile.add(&outcome);
         profile.write(path)?;
@@ -193,17 +182,4 @@ impl Args {
             seed: self.seed,
         }
     }
-}
-
-fn show(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, outcome)?;
-        writeln!(out)?;
-    } else if args.csv {
-        out.write_all(outcome.sample_table().to_csv().as_bytes())?;
-    } else {
-        out.write_all(outcome.page().to_text(terminal()).as_bytes())?;
-    }
-    Ok(())
 }

@@ -18,7 +18,7 @@ pub(crate) struct Output {
     #[arg(long, conflicts_with = "csv")]
     json: bool,
 
-    /// Write the first table as CSV, in base units
+    /// Write the table as CSV, in base units
     #[arg(long)]
     csv: bool,
 
@@ -33,8 +33,19 @@ impl Output {
         self.html.is_some()
     }
 
-    /// Writes a result to stdout in the form asked for, and to the HTML file if there is one.
+    /// Writes a result to stdout in the form asked for, and to the HTML file if there is one. Its first table is the one
+    /// that programs want.
     pub(crate) fn write(&self, page: &Page, json: &Value) -> anyhow::Result<()> {
+        self.write_with(page, first_table(page), json)
+    }
+
+    /// The same, where programs want `table`.
+    pub(crate) fn write_with(
+        &self,
+        page: &Page,
+        table: Option<&Table>,
+        json: &Value,
+    ) -> anyhow::Result<()> {
         if let Some(path) = &self.html {
             fs::write(path, page.to_html())
                 .with_context(|| format!("cannot write {}", path.display()))?;
@@ -42,7 +53,7 @@ impl Output {
         let text = if self.json {
             format!("{json:#}\n")
         } else if self.csv {
-            first_table(page).map(Table::to_csv).unwrap_or_default()
+            table.map(Table::to_csv).unwrap_or_default()
         } else {
             page.to_text(terminal())
         };

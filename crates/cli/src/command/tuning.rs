@@ -1,13 +1,12 @@
 //! The settings that `copy` and `bench` share: typed by the user, else from this machine's profile,
 //! else the defaults.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::ValueEnum;
 use straightway_core::{Alignment, Bytes, Choice, Rate, Route, extent::down};
 use straightway_io::{Settings, settings::DriveEngine};
-use straightway_probe::profile::Profile;
-use straightway_sys::{backing::Backing, root::Root};
+use straightway_probe::profile;
 
 /// Chunks are whole pages.
 const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
@@ -86,25 +85,31 @@ pub(crate) struct Tuning {
 impl Tuning {
     /// The settings for transfers with `path`.
     pub(crate) fn settings(&self, path: &Path) -> anyhow::Result<Settings> {
-        let known = known_tuning(path)?;
-        let default = Settings::default();
+        let plain = Settings::default();
+        Ok(self.over(match profile::Tuning::of(path)? {
+            Some(known) => known.applied_to(plain),
+            None => plain,
+        }))
+    }
+
+    /// The settings for transfers that are writes above all, of which the profile says nothing.
+    pub(crate) fn write_settings(&self) -> Settings {
+        self.over(Settings::default().for_writes())
+    }
+
+    /// What the user typed, and else what is usual.
+    fn over(&self, usual: Settings) -> Settings {
         // A ring smaller than one chunk a lane means smaller chunks, unless they were asked for.
-        let lanes = self.lanes.unwrap_or(default.drive_lanes);
+        let lanes = self.lanes.unwrap_or(usual.drive_lanes);
         let share = self.staging.0 / u64::from(lanes.max(1));
         let room = down(share, PAGE_BYTES).max(PAGE_BYTES);
-        let usual = known.map_or(default.chunk_bytes, |known| known.chunk_bytes);
-        Ok(Settings {
-            chunk_bytes: self.chunk.map_or(usual.min(room), |chunk| chunk.0),
-            depth: self
-                .depth
-                .or(known.map(|k| k.depth))
-                .unwrap_or(default.depth),
-            ring_first: known.is_some_and(|k| k.ring_first),
-            cached_chunk_bytes: self
-                .chunk
-                .map_or(default.cached_chunk_bytes, |chunk| chunk.0),
+        let chunk = |usual| self.chunk.map_or(usual, |chunk| chunk.0);
+        Settings {
+            chunk_bytes: chunk(usual.chunk_bytes.min(room)),
+            depth: self.depth.unwrap_or(usual.depth),
+            cached_chunk_bytes: chunk(usual.cached_chunk_bytes),
             drive_lanes: lanes,
-            ring_lanes: self.lanes.unwrap_or(default.ring_lanes),
+            ring_lanes: self.lanes.unwrap_or(usual.ring_lanes),
             staging_bytes: self.staging.0,
             rate_max: self.limit,
             engine: match self.engine {
@@ -112,30 +117,7 @@ impl Tuning {
                 EngineChoice::IoUring => DriveEngine::Ring,
                 EngineChoice::Pool => DriveEngine::Pool,
             },
-            ..default
-        })
+            ..usual
+        }
     }
-}
-
-/// Where this machine's profile is kept, if there is a place for it.
-pub(crate) fn profile_path() -> Option<PathBuf> {
-    let state = std::env::var_os("XDG_STATE_HOME")
-        .filter(|v| !v.is_empty())
-        .map(PathBuf::from);
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
-    Some(state.or_else(home)?.join("straightway/profile.toml"))
-}
-
-/// What this machine's profile says of the drives behind `path`.
-fn known_tuning(path: &Path) -> anyhow::Result<Option<straightway_probe::profile::Tuning>> {
-    let Some(profile) = profile_path() else {
-        return Ok(None);
-    };
-    let profile = Profile::read(&profile)?;
-    // A path that leads nowhere gets its own error when it is opened.
-    let Ok(backing) = Backing::of(&Root::machine(), path) else {
-        return Ok(None);
-    };
-    let drives: Vec<_> = backing.drives.iter().map(|d| d.name.clone()).collect();
-    Ok(profile.tuning(&backing.mount.file_system, &drives))
 }

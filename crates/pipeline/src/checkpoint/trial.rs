@@ -237,7 +237,7 @@ impl Tensor {
 impl Bench {
     fn new(trial: &Trial, store: &Store, rank: u32, run: &str) -> Result<Self> {
         let bytes = trial.bytes / u64::from(trial.ranks);
-        let executor = Arc::new(Executor::new(trial.settings.clone().for_writes())?);
+        let executor = Arc::new(Executor::new(trial.settings.clone())?);
         let who = Rank {
             rank,
             world: trial.ranks,

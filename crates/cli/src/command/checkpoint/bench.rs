@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             parity: args.parity,
             ..Options::default()
         },
-        settings: args.tuning.settings(&args.folder)?,
+        settings: args.tuning.write_settings(),
     };
     let style = ProgressStyle::with_template("{bar:32} round {pos} of {len}")
         .expect("the template is a constant");

@@ -16,7 +16,7 @@ use straightway_probe::{
 use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
 
 use super::page;
-use crate::command::{output::Output, source, tuning::profile_path};
+use crate::command::{output::Output, source};
 
 /// Set the models' predictions beside what was measured on a machine
 ///
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// What `bench` kept of this machine, drive by drive.
 fn from_profile() -> anyhow::Result<Vec<Measured>> {
     const HOW: &str = "run `straightway bench` first, or give --measured FILE";
-    let path = profile_path().with_context(|| format!("no place to keep a profile; {HOW}"))?;
+    let path = Profile::place().with_context(|| format!("no place to keep a profile; {HOW}"))?;
     let profile = Profile::read(&path)?;
     if profile.drives.is_empty() {
         bail!("this machine was not measured yet; {HOW}");
