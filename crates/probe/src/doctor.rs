@@ -12,6 +12,7 @@
 //! Everything is read through a [`Root`], so that a capture of another machine is examined as this
 //! one would be. What only the live machine can tell comes in as a value, [`Measured`].
 
+mod catalogue;
 mod check;
 mod cufile;
 mod device;
@@ -19,26 +20,35 @@ mod driver;
 mod fabric;
 mod facts;
 mod guide;
+mod host_read;
 mod kernel;
 mod library;
 mod live;
+mod live_probe;
+mod measured;
 mod nvidia_fs;
 mod platform;
+mod sample;
 mod storage;
 mod text;
-mod transfer;
+mod way;
 
 use std::{collections::BTreeMap, path::Path};
 
 use serde::Serialize;
 use straightway_sys::root::Root;
 
-pub use check::{Check, Finding, Layer, State, Way, all as checks};
-use check::{DIRECT, list};
+pub use catalogue::all as checks;
+use check::list;
+pub use check::{Check, Finding, Layer, State};
 use facts::Facts;
 pub use guide::guide;
-pub use live::{HostRead, LiveProbe, Measured, PauseCount};
+pub use host_read::HostRead;
+pub use live_probe::LiveProbe;
+pub use measured::{Measured, PauseCount};
 pub use text::Style;
+use way::DIRECT;
+pub use way::Way;
 
 /// What to examine.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +116,7 @@ pub fn diagnose(request: &Request<'_>) -> Diagnosis {
         measured,
     } = *request;
     let facts = Facts::read(root, path, environment, measured);
-    let mut findings: Vec<Finding> = check::all().map(|check| check.find(&facts)).collect();
+    let mut findings: Vec<Finding> = checks().map(|check| check.find(&facts)).collect();
     let ways = [Way::NvidiaFs, Way::P2pDma, Way::Compat].map(|way| state_of(way, &findings));
     excuse(&mut findings, &ways, measured);
     findings.sort_by_key(|finding| (finding.state, finding.layer));

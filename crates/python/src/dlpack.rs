@@ -2,14 +2,16 @@
 //!
 //! The structs are those of the published C header, version 0.8, which every consumer still takes.
 
-use std::ffi::{CStr, c_void};
+use std::{
+    ffi::{CStr, c_void},
+    sync::Arc,
+};
 
 use pyo3::{exceptions::PyMemoryError, ffi, prelude::*};
 use smallvec::{SmallVec, smallvec};
 use straightway_core::Place;
-use straightway_pipeline::weights::Dtype;
-
-use crate::tensor::Tensor;
+use straightway_io::Region;
+use straightway_pipeline::weights::{Dtype, Shape};
 
 const DEVICE_CPU: i32 = 1;
 const DEVICE_CUDA: i32 = 2;
@@ -48,11 +50,21 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
+/// A tensor to be handed over: where it is, and what.
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) region: &'a Arc<Region>,
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: &'a Shape,
+}
+
 /// What a capsule owns: the struct that it points to, its shape, and the memory.
 struct Owned {
     managed: Managed,
     shape: SmallVec<[i64; 4]>,
-    _tensor: Tensor,
+    _region: Arc<Region>,
 }
 
 /// The device as DLPack names it.
@@ -79,7 +91,7 @@ pub(crate) fn code(dtype: Dtype) -> Option<(u8, u8)> {
 }
 
 /// A capsule with the tensor in it. Its memory lives as long as the capsule or who empties it.
-pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound<'py, PyAny>> {
     // Dimensions are taken as they are: no tensor that fits into memory has one of 2^63.
     let (shape, (code, bits)): (SmallVec<[i64; 4]>, _) = match code(tensor.dtype) {
         Some(code) => (tensor.shape.iter().map(|d| d.cast_signed()).collect(), code),
@@ -89,7 +101,7 @@ pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAn
     let mut owned = Box::new(Owned {
         managed: Managed {
             tensor: Parts {
-                data: tensor.address() as *mut c_void,
+                data: (tensor.region.address() + tensor.at) as *mut c_void,
                 device: Device { kind, number },
                 dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
                 dtype: Type {
@@ -105,7 +117,7 @@ pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAn
             deleter: Some(delete),
         },
         shape,
-        _tensor: tensor,
+        _region: Arc::clone(tensor.region),
     });
     owned.managed.tensor.shape = owned.shape.as_mut_ptr();
     let owned = Box::into_raw(owned);

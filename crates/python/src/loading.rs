@@ -15,7 +15,7 @@ use straightway_pipeline::weights::{
 };
 
 use crate::{
-    dlpack,
+    dlpack::{self, View},
     error::OrRaise,
     executor,
     model::Model,
@@ -264,18 +264,24 @@ pub(crate) fn handed_over<'py>(
     let tensors = PyDict::new(py);
     let _pause = Pause::new(py);
     for p in placed {
-        let tensor = Tensor {
-            region: Arc::clone(region),
-            at: p.at,
-            bytes: p.bytes,
-            dtype: p.dtype,
-            shape: p.shape.clone(),
-        };
         let made = match take {
             Some(take) if dlpack::code(p.dtype).is_some() => {
-                take.call1((dlpack::capsule(py, tensor)?,))?
+                let view = View {
+                    region,
+                    at: p.at,
+                    bytes: p.bytes,
+                    dtype: p.dtype,
+                    shape: &p.shape,
+                };
+                take.call1((dlpack::capsule(py, &view)?,))?
             }
-            _ => convert.call1((tensor,))?,
+            _ => convert.call1((Tensor {
+                region: Arc::clone(region),
+                at: p.at,
+                bytes: p.bytes,
+                dtype: p.dtype,
+                shape: p.shape.clone(),
+            },))?,
         };
         tensors.set_item(&*p.name, made)?;
     }

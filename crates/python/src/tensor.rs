@@ -11,7 +11,7 @@ use straightway_core::Place;
 use straightway_io::Region;
 use straightway_pipeline::weights::{Dtype, Shape};
 
-use crate::dlpack;
+use crate::dlpack::{self, View};
 
 /// A tensor. Other libraries take it without a copy: `torch.from_dlpack`, `numpy.asarray`,
 /// `cupy.from_dlpack`, `jax.dlpack.from_dlpack`.
@@ -136,7 +136,14 @@ impl Tensor {
             let message = format!("DLPack has no {}: take `as_bytes()`", self.dtype.name());
             return Err(PyTypeError::new_err(message));
         }
-        dlpack::capsule(py, self.clone())
+        let view = View {
+            region: &self.region,
+            at: self.at,
+            bytes: self.bytes,
+            dtype: self.dtype,
+            shape: &self.shape,
+        };
+        dlpack::capsule(py, &view)
     }
 
     fn __repr__(&self) -> String {

@@ -3,7 +3,7 @@
 //! Two questions. *Could it happen?* Only if the flows' paths make a circle of buffers, each of which
 //! drains into the next ([`possible_cycle`]): a property of the routes, answered before anything
 //! runs. *Has it happened?* Links that have stood paused since the last look, each waiting for
-//! packets to leave by the next ([`waiting_cycle`]).
+//! packets to leave by the next: the engine looks for those.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,6 @@ use serde::Serialize;
 use straightway_core::Seconds;
 
 use super::{
-    engine::Engine,
-    port::NIL,
     route::Routes,
     topology::{Network, narrow},
 };
@@ -43,39 +41,8 @@ pub(crate) fn possible_cycle(net: &Network, routes: &Routes, flows: u32) -> Opti
     Some(cycle.iter().map(|l| net.link_name(*l)).collect())
 }
 
-/// A circle of links paused since `since_ps`, each waiting for the next.
-pub(crate) fn waiting_cycle(engine: &Engine<'_>, since_ps: u64) -> Option<Deadlock> {
-    let stuck = |link: u32| {
-        engine.ports[link as usize].paused && engine.pauses[link as usize].since_ps <= since_ps
-    };
-    let mut after: Vec<Vec<u32>> = vec![Vec::new(); engine.ports.len()];
-    for link in (0..narrow(engine.ports.len())).filter(|l| stuck(*l)) {
-        let port = &engine.ports[link as usize];
-        if engine.net.is_host(port.from) {
-            continue;
-        }
-        // What waits at this stuck port keeps the links it came by from going on.
-        let mut place = port.head;
-        while place != NIL {
-            let packet = engine.pool.at(place);
-            let waits = &mut after[packet.came_by as usize];
-            if stuck(packet.came_by) && !waits.contains(&link) {
-                waits.push(link);
-            }
-            place = packet.next;
-        }
-    }
-    let cycle = find_cycle(&after)?;
-    let bytes = cycle.iter().map(|l| engine.ingress[*l as usize].bytes());
-    Some(Deadlock {
-        seen: Seconds(engine.now as f64 / 1e12),
-        stuck_bytes: bytes.sum(),
-        cycle: cycle.iter().map(|l| engine.net.link_name(*l)).collect(),
-    })
-}
-
 /// A circle in a graph given by each node's successors.
-fn find_cycle(after: &[Vec<u32>]) -> Option<Vec<u32>> {
+pub(crate) fn find_cycle(after: &[Vec<u32>]) -> Option<Vec<u32>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {
         New,

@@ -8,6 +8,7 @@
 mod forward;
 mod receive;
 mod send;
+mod waiting;
 
 use std::ops::ControlFlow;
 
@@ -16,7 +17,7 @@ use straightway_core::Seconds;
 use super::{
     bounds::HELD_LOOKED_AT_MAX,
     buffer::{Ingress, Shared},
-    deadlock::{self, Deadlock},
+    deadlock::Deadlock,
     port::{NIL, Pool, Port},
     progress::Progress,
     route::Routes,
@@ -287,7 +288,7 @@ impl<'a> Engine<'a> {
             }
         }
         if self.deadlock.is_none() && self.lossless {
-            self.deadlock = deadlock::waiting_cycle(self, now.saturating_sub(LOOK_PS));
+            self.deadlock = self.waiting_cycle(now.saturating_sub(LOOK_PS));
         }
     }
 
@@ -295,7 +296,7 @@ impl<'a> Engine<'a> {
     fn look(&mut self) {
         self.looking = false;
         if self.deadlock.is_none() {
-            self.deadlock = deadlock::waiting_cycle(self, self.now - LOOK_PS);
+            self.deadlock = self.waiting_cycle(self.now - LOOK_PS);
         }
         if self.deadlock.is_none() && self.ports.iter().any(|p| p.paused) {
             self.look_later();

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use straightway_core::{Bytes, Rate, Seconds};
 
 use super::{
     bound::{Resource, capacity, costs},
     engine::Finished,
-    outcome::{Limit, StreamOutcome},
     scenario::{Arbiter, Mode},
     topology::{PortName, Topology, initiator},
 };
@@ -25,6 +25,15 @@ const STARVED_SHARE: f64 = 0.25;
 
 /// From here on fences do: they come on top of a pipeline that is otherwise never idle.
 const FENCED_SHARE: f64 = 0.05;
+
+/// What holds something back.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Limit {
+    /// What it is.
+    pub what: String,
+    /// Why it is that.
+    pub why: String,
+}
 
 /// What holds a stream, and the thing itself where there is one.
 #[derive(Clone, Debug)]
@@ -215,7 +224,7 @@ fn starved_or_latent(
 }
 
 /// What holds the most streams, with how its arbiter shared it out.
-pub(super) fn bottleneck(topology: &Topology, held: &[Held], streams: &[StreamOutcome]) -> Limit {
+pub(super) fn bottleneck(topology: &Topology, held: &[Held], run: &Finished) -> Limit {
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (i, one) in held.iter().enumerate() {
         let entry = counts.entry(one.limit.what.as_str()).or_insert((0, i));
@@ -232,9 +241,9 @@ pub(super) fn bottleneck(topology: &Topology, held: &[Held], streams: &[StreamOu
     let mut limit = one.limit.clone();
     let rates = held
         .iter()
-        .zip(streams)
+        .zip(&run.streams)
         .filter(|(h, _)| h.limit.what == limit.what);
-    let rates: Vec<f64> = rates.map(|(_, s)| s.bytes_per_s.0).collect();
+    let rates: Vec<f64> = rates.map(|(_, s)| s.steady_bytes_per_s()).collect();
     if let (Some(Resource::Port(port)), true) = (one.by, rates.len() > 1) {
         let least = rates.iter().copied().fold(f64::MAX, f64::min);
         let most = rates.iter().copied().fold(0.0, f64::max);

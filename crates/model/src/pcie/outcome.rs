@@ -4,7 +4,8 @@ use serde::Serialize;
 use straightway_core::{Rate, Seconds};
 
 use super::{
-    article, bottleneck,
+    article,
+    bottleneck::{self, Limit},
     bound::bounds,
     engine::{Finished, Progress},
     link::FORMULAS,
@@ -112,15 +113,6 @@ pub struct LinkOutcome {
     pub starved: f64,
 }
 
-/// What holds something back.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Limit {
-    /// What it is.
-    pub what: String,
-    /// Why it is that.
-    pub why: String,
-}
-
 /// What went in and what came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Audit {
@@ -170,7 +162,7 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
         overall_bytes_per_s: Rate(delivered as f64 / simulated_s),
         bound_bytes_per_s: Rate(bounds.iter().map(|b| b.bytes_per_s).sum()),
         simulated_s: Seconds(simulated_s),
-        bottleneck: bottleneck::bottleneck(topology, &limits, &streams),
+        bottleneck: bottleneck::bottleneck(topology, &limits, run),
         streams,
         audit: Audit {
             injected_bytes: run.streams.iter().map(|s| s.sent_bytes).sum(),

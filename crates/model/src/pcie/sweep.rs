@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use straightway_core::{Rate, Result};
 
-use super::{Scenario, Topology, outcome::Limit, run};
+use super::{Scenario, Topology, bottleneck::Limit, run};
 
 /// The most numbers of streams that are tried; between them steps are skipped.
 const POINTS_MAX: usize = 32;

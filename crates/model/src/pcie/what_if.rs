@@ -13,8 +13,9 @@ use straightway_core::{Rate, Result};
 
 use super::{
     Scenario, Topology,
+    bottleneck::Limit,
     link::{LANES, Width},
-    outcome::{Limit, Outcome},
+    outcome::Outcome,
     run,
     topology::PortName,
 };

@@ -11,7 +11,6 @@ use straightway_io::File;
 
 use super::{
     manifest::{Manifest, Stored},
-    parity,
     store::Store,
     sum::Sum,
 };
@@ -154,10 +153,5 @@ impl Checkpoint {
             0 => format!("is tensor {}", quoted(&first.name)),
             more => format!("are tensor {} and {more} more", quoted(&first.name)),
         }
-    }
-
-    /// A chunk that cannot be read, made of the others of its row, if there is parity.
-    pub(crate) fn rebuild(&self, shard: usize, chunk: usize) -> Result<Vec<u8>> {
-        parity::rebuild(self, shard, chunk)
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn protect(
     Ok(records)
 }
 
-/// Makes a chunk of the others of its row.
+/// Makes a chunk that cannot be read of the others of its row, if there is parity.
 pub(crate) fn rebuild(checkpoint: &Checkpoint, shard: usize, row: usize) -> Result<Vec<u8>> {
     let manifest = checkpoint.manifest();
     let (world, count) = (manifest.shards.len(), manifest.parity.len());

@@ -8,6 +8,7 @@ use straightway_io::{Progress, Settings};
 use super::{
     fetch::{Bad, Fetch, Fetched},
     opened::Checkpoint,
+    parity,
     ring::Rings,
     scatter::{Scatter, Wanted},
 };
@@ -81,7 +82,7 @@ impl Restorer {
     /// Makes a chunk from parity and puts it where it goes.
     fn mend(&self, fetch: &Fetch<'_>, number: usize) -> Result<()> {
         let task = &fetch.scatter.tasks[number];
-        let chunk = fetch.checkpoint.rebuild(task.shard, task.chunk)?;
+        let chunk = parity::rebuild(fetch.checkpoint, task.shard, task.chunk)?;
         let mut ring = fetch.ring()?;
         let mut slot = ring
             .slot()?

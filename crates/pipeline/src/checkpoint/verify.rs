@@ -8,7 +8,7 @@ use super::{
     fetch::Fetched,
     manifest::Manifest,
     opened::Checkpoint,
-    parity::recovery_chunk,
+    parity,
     restorer::{Restorer, first_first},
     scatter::Scatter,
 };
@@ -38,12 +38,12 @@ impl Restorer {
         for (number, error) in first_first(bad) {
             let task = &scatter.tasks[number];
             verdict.damage.push(error.to_string());
-            verdict.is_mendable &= checkpoint.rebuild(task.shard, task.chunk).is_ok();
+            verdict.is_mendable &= parity::rebuild(checkpoint, task.shard, task.chunk).is_ok();
         }
         verdict.damage.extend(wrong_lengths(checkpoint, manifest));
         for (number, parity) in manifest.parity.iter().enumerate() {
             for row in 0..parity.chunks.len() {
-                if let Err(error) = recovery_chunk(checkpoint, number, row) {
+                if let Err(error) = parity::recovery_chunk(checkpoint, number, row) {
                     verdict.damage.push(error.to_string());
                 }
             }

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::facts::Facts;
+use super::{facts::Facts, way::Way};
 
 /// Which part of the machine a check looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -35,42 +35,6 @@ impl Layer {
         }
     }
 }
-
-/// A way from storage to GPU memory through cuFile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Way {
-    /// DMA into GPU memory, arranged by the nvidia-fs kernel module.
-    NvidiaFs,
-    /// DMA into GPU memory, arranged by the kernel's own peer-to-peer support.
-    P2pDma,
-    /// cuFile copying through host memory: it works, and is not direct.
-    Compat,
-}
-
-impl Way {
-    /// What people call it.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::NvidiaFs => "nvidia-fs",
-            Self::P2pDma => "P2PDMA",
-            Self::Compat => "cuFile compat mode",
-        }
-    }
-}
-
-/// The two ways that are direct.
-pub(super) const DIRECT: &[Way] = &[Way::NvidiaFs, Way::P2pDma];
-/// All ways: nothing of cuFile works without it.
-pub(super) const EVERY: &[Way] = &[Way::NvidiaFs, Way::P2pDma, Way::Compat];
-/// Peer-to-peer DMA alone.
-pub(super) const P2PDMA: &[Way] = &[Way::P2pDma];
-/// nvidia-fs alone.
-pub(super) const NVIDIA_FS: &[Way] = &[Way::NvidiaFs];
-/// Compat mode alone.
-pub(super) const COMPAT: &[Way] = &[Way::Compat];
-/// No way is closed by it: it costs speed, or hides the truth.
-pub(super) const ADVICE: &[Way] = &[];
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -217,24 +181,6 @@ impl Check {
             ways,
         }
     }
-}
-
-/// Every check, in the order of the guide.
-pub fn all() -> impl Iterator<Item = &'static Check> {
-    let tables = [
-        // The kernel comes first: what it lacks is harder to add than a module or a setting, and the
-        // verdict names the first reason it finds.
-        super::kernel::CHECKS,
-        super::driver::CHECKS,
-        super::nvidia_fs::CHECKS,
-        super::library::CHECKS,
-        super::platform::CHECKS,
-        super::fabric::CHECKS,
-        super::storage::CHECKS,
-        super::device::CHECKS,
-        super::live::CHECKS,
-    ];
-    tables.into_iter().flatten()
 }
 
 /// The first few of many, and how many more.

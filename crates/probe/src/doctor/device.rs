@@ -6,8 +6,9 @@ use straightway_sys::{
 };
 
 use super::{
-    check::{ADVICE, Check, DIRECT, Layer, Outcome, P2PDMA, list},
+    check::{Check, Layer, Outcome, list},
     facts::Facts,
+    way::{ADVICE, DIRECT, P2PDMA},
 };
 
 /// What the guides ask for. A drive with a queue of 1024 reports 1023, one entry being its own.

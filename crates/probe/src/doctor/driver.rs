@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use straightway_core::Bytes;
 
 use super::{
-    check::{ADVICE, Check, DIRECT, EVERY, Layer, Outcome, P2PDMA, list},
+    check::{Check, Layer, Outcome, list},
     facts::{Facts, Gpu, major_minor},
     nvidia_fs,
+    way::{ADVICE, DIRECT, EVERY, P2PDMA},
 };
 
 /// The first open driver with P2PDMA, by NVIDIA's guide to it.

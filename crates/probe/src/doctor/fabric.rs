@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use straightway_sys::root::Root;
 
 use super::{
-    check::{ADVICE, Check, Layer, Outcome, list},
+    check::{Check, Layer, Outcome, list},
     facts::{Facts, major_minor},
+    way::ADVICE,
 };
 
 /// RoCE sends 4096 bytes of payload only where the link takes them with their headers.

@@ -12,7 +12,7 @@ use straightway_sys::{
     topology::{PciAddress, PciKind, Topology},
 };
 
-use super::{cufile::Cufile, live::Measured};
+use super::{cufile::Cufile, measured::Measured};
 
 /// What is known before any check looks.
 #[derive(Debug)]

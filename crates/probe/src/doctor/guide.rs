@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::check::{Layer, Way, all};
+use super::{catalogue::all, check::Layer, way::Way};
 
 const PREFACE: &str = "\
 # The doctor's checks

@@ -3,8 +3,9 @@
 use straightway_core::Bytes;
 
 use super::{
-    check::{ADVICE, Check, DIRECT, Layer, Outcome, P2PDMA},
+    check::{Check, Layer, Outcome},
     facts::{Facts, major_minor},
+    way::{ADVICE, DIRECT, P2PDMA},
 };
 
 /// The first kernel whose P2PDMA serves user space.

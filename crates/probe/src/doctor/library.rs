@@ -1,9 +1,10 @@
 //! Checks of cuFile: the library, its configuration and the variables over it.
 
 use super::{
-    check::{ADVICE, COMPAT, Check, DIRECT, EVERY, Layer, Outcome, P2PDMA, list},
+    check::{Check, Layer, Outcome, list},
     cufile::{Config, Content},
     facts::Facts,
+    way::{ADVICE, COMPAT, DIRECT, EVERY, P2PDMA},
 };
 
 /// cuFile's defaults, by its configuration file in CUDA 13.0.

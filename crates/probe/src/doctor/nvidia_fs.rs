@@ -3,8 +3,9 @@
 use straightway_sys::{backing::Backing, drive::DriveKind};
 
 use super::{
-    check::{ADVICE, Check, Layer, NVIDIA_FS, Outcome, list},
+    check::{Check, Layer, Outcome, list},
     facts::{Facts, major_minor},
+    way::{ADVICE, NVIDIA_FS},
 };
 
 /// The first nvidia-fs that works with the open kernel module alone, by its release notes.

@@ -5,8 +5,9 @@ use std::path::Path;
 use straightway_sys::topology::{PciAddress, PciDevice, PciKind};
 
 use super::{
-    check::{ADVICE, Check, Layer, Outcome, list},
+    check::{Check, Layer, Outcome, list},
     facts::Facts,
+    way::ADVICE,
 };
 
 /// The bits of ACS that send a request between two ports of a switch up to the root:

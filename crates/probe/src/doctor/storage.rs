@@ -8,8 +8,9 @@ use straightway_sys::{
 };
 
 use super::{
-    check::{ADVICE, Check, DIRECT, EVERY, Layer, NVIDIA_FS, Outcome, P2PDMA},
+    check::{Check, Layer, Outcome},
     facts::Facts,
+    way::{ADVICE, DIRECT, EVERY, NVIDIA_FS, P2PDMA},
 };
 
 pub(super) const CHECKS: &[Check] = &[

@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use super::{Diagnosis, Finding, Layer, State, Verdict, Way, check::DIRECT};
+use super::{Diagnosis, Finding, Layer, State, Verdict, Way, way::DIRECT};
 
 /// Where the text of a finding starts.
 const INDENT: usize = 6;

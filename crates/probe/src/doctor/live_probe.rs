@@ -2,14 +2,63 @@
 
 use std::{path::Path, sync::Arc};
 
-use straightway_core::{Choice, Extent, Move, Place, Receipt, Result};
+use serde::Serialize;
+use straightway_core::{
+    Choice, Extent, Move, Place, Reason, Receipt, Result, Route, receipt::RouteBytes,
+};
 use straightway_io::{Executor, File, GdsUse, Job, Region, Settings};
 use straightway_sys::cuda::Driver;
 
-use super::live::{LiveProbe, largest_file, write_sample};
+use super::{
+    sample::{largest_file, write_sample},
+    way::Way,
+};
 
 /// How much is moved: enough for cuFile's counters to move, and soon over.
 const BYTES: u64 = 16 << 20;
+
+/// A transfer from the path into GPU memory, as it went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LiveProbe {
+    /// Which bytes took which route, and why.
+    pub routes: Vec<RouteBytes>,
+    /// How long it took.
+    pub seconds: f64,
+    /// Why it failed, where it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl From<&Receipt> for LiveProbe {
+    fn from(receipt: &Receipt) -> Self {
+        Self {
+            routes: receipt.routes.clone(),
+            seconds: receipt.seconds,
+            error: None,
+        }
+    }
+}
+
+impl LiveProbe {
+    /// The way that all bytes are proven to have gone by, straight into GPU memory.
+    pub fn proof(&self) -> Option<Way> {
+        let (first, rest) = self.routes.split_first()?;
+        let way = match (first.route, first.reason) {
+            (Route::Direct, Reason::ProvenNvidiaFs) => Way::NvidiaFs,
+            (Route::Direct, Reason::ProvenP2pdma) => Way::P2pDma,
+            _ => return None,
+        };
+        let is_same =
+            |other: &RouteBytes| (other.route, other.reason) == (first.route, first.reason);
+        let is_whole = self.error.is_none() && self.bytes() > 0 && rest.iter().all(is_same);
+        is_whole.then_some(way)
+    }
+
+    /// How much was moved.
+    pub(super) fn bytes(&self) -> u64 {
+        self.routes.iter().map(|part| part.bytes).sum()
+    }
+}
 
 impl LiveProbe {
     /// Reads the file, or one written for the purpose where `path` is a folder, into the first GPU.

@@ -1,0 +1,70 @@
+//! What was measured on the machine itself, for the checks to judge.
+
+use std::path::Path;
+
+use serde::Serialize;
+use straightway_sys::{Uring, root::Root};
+
+use super::{host_read::HostRead, live_probe::LiveProbe};
+
+/// What was measured on the machine itself; empty for a capture.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Measured {
+    /// Whether a ring could be set up, or why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub io_uring: Option<std::result::Result<(), String>>,
+    /// The read into host memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostRead>,
+    /// The transfer into GPU memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<LiveProbe>,
+    /// The pause frames that the drivers of network interfaces have counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pauses: Vec<PauseCount>,
+}
+
+/// A counter of pause frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PauseCount {
+    /// The interface, such as `eth2`.
+    pub interface: String,
+    /// The driver's name for the counter, such as `rx_prio3_pause`.
+    pub counter: String,
+    /// How many since boot.
+    pub frames: u64,
+}
+
+impl Measured {
+    /// Measures this machine.
+    pub fn here(path: &Path) -> Self {
+        // No file tells whether a container forbids the system call: only asking for a ring does.
+        let ring = Uring::new(1).map(drop);
+        Self {
+            io_uring: Some(ring.map_err(|e| e.to_string())),
+            host: Some(HostRead::measure(path)),
+            gpu: LiveProbe::measure(path),
+            pauses: count_pauses(),
+        }
+    }
+}
+
+fn count_pauses() -> Vec<PauseCount> {
+    let mut pauses = Vec::new();
+    for interface in Root::machine().list("/sys/class/net") {
+        let counters = straightway_sys::ethtool::counters(&interface).unwrap_or_default();
+        // Beside frames, drivers count how long a pause lasted and how often one began.
+        let is_frames = |name: &str| {
+            name.contains("pause") && !name.contains("duration") && !name.contains("transition")
+        };
+        for (counter, frames) in counters.into_iter().filter(|(name, _)| is_frames(name)) {
+            let interface = interface.clone();
+            pauses.push(PauseCount {
+                interface,
+                counter,
+                frames,
+            });
+        }
+    }
+    pauses
+}
