@@ -4,36 +4,20 @@
 //! address. What they count follows from the mode and from their alignment, as cuFile's own
 //! counters do; a request that is not aligned succeeds without a word, as cuFile's do.
 
-use std::collections::{BTreeMap, HashMap};
+pub(crate) mod state;
+
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use crate::driver::uuid_of;
+use self::state::GPUS_MAX;
+use crate::device::uuid_of;
 use crate::plan::CufileMode;
 use crate::world::{SUCCESS, World, current_device, world};
 
 const ALIGN_BYTES: u64 = 4096;
-const GPUS_MAX: usize = 16;
-/// The words of the counters of one GPU, as the header has them: two of UUID and 29 others.
-const GPU_WORDS: usize = 31;
 const PARAMETER_ALLOW_COMPAT: c_uint = 1;
-
-/// What cuFile remembers.
-#[derive(Debug, Default)]
-pub(crate) struct Cufile {
-    pub(crate) is_open: bool,
-    /// Registered files: handle and descriptor.
-    pub(crate) files: HashMap<usize, c_int>,
-    /// Registered device memory: base and length.
-    pub(crate) buffers: BTreeMap<u64, usize>,
-    /// Parameters that were set, by number.
-    parameters: HashMap<c_uint, bool>,
-    level: c_int,
-    is_counting: bool,
-    counters: [[u64; GPU_WORDS]; GPUS_MAX],
-}
 
 /// `CUfileError_t`.
 #[repr(C)]

@@ -1,6 +1,13 @@
-//! Device memory: addresses the CPU may not touch, and the bytes that stand behind them.
+//! A device: who it is, and its memory, addresses that the CPU may not touch and the bytes behind them.
 
 use std::ptr;
+
+/// The identity of a device, here and in cuFile's counters.
+pub(crate) fn uuid_of(device: usize) -> [u8; 16] {
+    let mut uuid = [0x5A; 16];
+    uuid[15] = u8::try_from(device).unwrap_or(u8::MAX);
+    uuid
+}
 
 /// One allocation. The address is mapped without access; what is "on the device" is elsewhere.
 #[derive(Debug)]

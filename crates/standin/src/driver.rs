@@ -6,6 +6,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 
+use crate::device::uuid_of;
 use crate::world::{INVALID_CONTEXT, INVALID_VALUE, SUCCESS, pop_context, push_context, world};
 
 const DEVICE_UNAVAILABLE: u32 = 46;
@@ -142,13 +143,6 @@ unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> u
     let _world = begin!("cuDeviceGetUuid_v2");
     // SAFETY: the caller gives a valid place.
     unsafe { answer(uuid, uuid_of(usize::try_from(device).unwrap_or(0))) }
-}
-
-/// The identity of a device, here and in cuFile's counters.
-pub(crate) fn uuid_of(device: usize) -> [u8; 16] {
-    let mut uuid = [0x5A; 16];
-    uuid[15] = u8::try_from(device).unwrap_or(u8::MAX);
-    uuid
 }
 
 #[unsafe(no_mangle)]

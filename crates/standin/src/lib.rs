@@ -22,6 +22,7 @@ mod cufile;
 mod device;
 mod driver;
 mod plan;
+mod queue;
 mod scheduler;
 mod world;
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use crate::cufile::Cufile;
+use crate::cufile::state::Cufile;
 use crate::device::Allocation;
 use crate::plan::Plan;
-use crate::scheduler::{Mark, Queue};
+use crate::queue::{Mark, Queue};
 
 /// The variable the first plan comes from.
 pub(crate) const PLAN_VARIABLE: &str = "STRAIGHTWAY_STANDIN";

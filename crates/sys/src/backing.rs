@@ -14,9 +14,9 @@ use std::{
 use straightway_core::{Error, Kind, Result};
 
 use crate::{
-    drive::{Drive, name},
+    drive::Drive,
     mount::{DeviceNumber, Mount, Mounts},
-    root::Root,
+    root::{Root, name},
 };
 
 /// How many block devices may stand on each other: file on loop on LVM on RAID on partition is five.

@@ -8,7 +8,8 @@ use std::{
 use straightway_core::Extent;
 
 use crate::{
-    request::{Buf, By, Done, Io, Op},
+    file::By,
+    request::{Buf, Done, Io, Op},
     residency::is_resident,
 };
 

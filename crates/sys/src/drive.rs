@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{mount::DeviceNumber, root::Root, topology::PciAddress};
+use crate::{
+    mount::DeviceNumber,
+    root::{Root, name},
+    topology::PciAddress,
+};
 
 /// How a drive is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,12 +131,6 @@ impl Drive {
                 .and_then(|sectors| sectors.checked_mul(512)),
         }
     }
-}
-
-/// The last name of a path.
-pub(crate) fn name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }
 
 /// The NVMe controllers that lead to a namespace, resolved.

@@ -21,7 +21,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
 
-use crate::{mapping::Mapping, request::By};
+use crate::mapping::Mapping;
 
 /// From this many files on, syncing their whole file system is cheaper than syncing each.
 const SYNC_TOGETHER_MIN: usize = 8;
@@ -31,6 +31,18 @@ const TMPFS_MAGIC: i128 = 0x0102_1994;
 
 /// The next file's number.
 static IDS: AtomicU64 = AtomicU64::new(1);
+
+/// Which of a file's two descriptors an I/O uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The one with O_DIRECT.
+    Direct,
+    /// The one through the page cache.
+    PageCache,
+    /// The same, for bytes that are taken to be there: a read asks for them without waiting first,
+    /// and so finds out. Asking so for what is not there would fill the cache with small pages.
+    Resident,
+}
 
 /// An open file.
 pub struct File {

@@ -28,9 +28,9 @@ pub mod topology;
 pub mod uring;
 pub mod usage;
 
-pub use file::File;
+pub use file::{By, File};
 pub use region::{Divided, Region, Window};
-pub use request::{Buf, By, Done, Io, Op};
+pub use request::{Buf, Done, Io, Op};
 pub use slot::Slot;
 pub use uring::Uring;
 pub use usage::CpuTime;

@@ -2,7 +2,11 @@
 
 use std::{io, sync::Arc};
 
-use crate::{file::File, region::Window, slot::Slot};
+use crate::{
+    file::{By, File},
+    region::Window,
+    slot::Slot,
+};
 
 /// What an I/O does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,18 +15,6 @@ pub enum Op {
     Read,
     /// From the buffer into the file.
     Write,
-}
-
-/// Which of a file's two descriptors an I/O uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// The one with O_DIRECT.
-    Direct,
-    /// The one through the page cache.
-    PageCache,
-    /// The same, for bytes that are taken to be there: a read asks for them without waiting first,
-    /// and so finds out. Asking so for what is not there would fill the cache with small pages.
-    Resident,
 }
 
 /// The memory of an I/O. The I/O owns it until it is done.

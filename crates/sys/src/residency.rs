@@ -16,7 +16,7 @@ use straightway_core::{
     extent::{down, up},
 };
 
-use crate::{file::File, request::By};
+use crate::file::{By, File};
 
 const PAGE: u64 = 4096;
 

@@ -230,6 +230,12 @@ fn join_rest(mut at: PathBuf, rest: VecDeque<OsString>) -> PathBuf {
     at
 }
 
+/// The last name of a path.
+pub(crate) fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;

@@ -13,7 +13,10 @@ use std::{io, os::fd::AsRawFd, time::Duration};
 use io_uring::{IoUring, opcode, squeue, types};
 use straightway_core::{Error, Kind, Result};
 
-use crate::request::{Buf, By, Done, Io, Op};
+use crate::{
+    file::By,
+    request::{Buf, Done, Io, Op},
+};
 
 /// At most this many I/Os in flight on one ring.
 pub const DEPTH_MAX: u32 = 4096;

@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_void};
 use std::sync::MutexGuard;
 
 use super::answer;
-use crate::scheduler::{Copy, Mark, Op, Queue};
+use crate::queue::{Copy, Mark, Op, Queue};
 use crate::world::{
     INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, SUCCESS, World, changed, current_device,
     wait_for_change, world,

@@ -3,7 +3,8 @@
 //! A table, so that a symbol an older driver lacks is found when the driver is loaded and named in
 //! the error, instead of being a panic in the middle of a transfer.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
@@ -90,6 +91,30 @@ entry_points! {
 }
 
 impl Api {
+    /// The driver's own name for a code, with its number.
+    pub(crate) fn name(&self, code: Code) -> String {
+        let mut text = std::ptr::null();
+        // SAFETY: `text` is a valid place for a pointer; on success the driver stores a static
+        // string there, and on failure it stores null or leaves our null.
+        let found = unsafe { (self.get_error_name)(code, &raw mut text) };
+        if found != Code::SUCCESS || text.is_null() {
+            return format!("CUDA error {}", code.0);
+        }
+        // SAFETY: checked not null; the driver's names are static, NUL-terminated strings.
+        let name = unsafe { CStr::from_ptr(text) };
+        format!("{} ({})", name.to_string_lossy(), code.0)
+    }
+
+    /// The error for a call that failed with this code.
+    pub(crate) fn error(
+        &self,
+        code: Code,
+        operation: &'static str,
+        target: impl fmt::Display,
+    ) -> Error {
+        Error::new(code.kind(), operation, target, self.name(code))
+    }
+
     /// The table of this process's driver, loading the library on first use.
     pub(crate) fn load() -> Result<&'static Self> {
         static TABLE: OnceLock<Api> = OnceLock::new();

@@ -1,12 +1,7 @@
 //! What a driver call returned: an open number, never a closed enum, because a newer driver may
 //! answer with a code that nobody here has heard of.
 
-use std::ffi::CStr;
-use std::fmt;
-
-use straightway_core::{Error, Kind};
-
-use super::api::Api;
+use straightway_core::Kind;
 
 /// The result code of a CUDA driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,29 +60,5 @@ impl Code {
             | Self::SYSTEM_DRIVER_MISMATCH => Kind::Unsupported,
             _ => Kind::Transient,
         }
-    }
-
-    /// The driver's own name for the code, with its number.
-    pub(crate) fn name(self, api: &Api) -> String {
-        let mut text = std::ptr::null();
-        // SAFETY: `text` is a valid place for a pointer; on success the driver stores a static
-        // string there, and on failure it stores null or leaves our null.
-        let found = unsafe { (api.get_error_name)(self, &raw mut text) };
-        if found != Self::SUCCESS || text.is_null() {
-            return format!("CUDA error {}", self.0);
-        }
-        // SAFETY: checked not null; the driver's names are static, NUL-terminated strings.
-        let name = unsafe { CStr::from_ptr(text) };
-        format!("{} ({})", name.to_string_lossy(), self.0)
-    }
-
-    /// The error for a call that failed with this code.
-    pub(crate) fn error(
-        self,
-        api: &Api,
-        operation: &'static str,
-        target: impl fmt::Display,
-    ) -> Error {
-        Error::new(self.kind(), operation, target, self.name(api))
     }
 }

@@ -32,6 +32,14 @@ pub(crate) struct Entered<'a> {
     _here: PhantomData<(&'a Context, *const ())>,
 }
 
+impl Device {
+    /// Makes ready to use it: retains the primary context, which it shares with the runtime API
+    /// and so with `PyTorch`.
+    pub fn context(self) -> Result<Context> {
+        Context::retain(self)
+    }
+}
+
 impl Context {
     pub(super) fn retain(device: Device) -> Result<Self> {
         if device.compute_mode()? == ComputeMode::Prohibited {
@@ -85,7 +93,7 @@ impl Context {
     }
 
     pub(crate) fn error(&self, code: Code, operation: &'static str) -> Error {
-        code.error(self.api(), operation, self.device())
+        self.api().error(code, operation, self.device())
     }
 
     /// Whether both are one.
@@ -116,7 +124,7 @@ impl Drop for Entered<'_> {
 }
 
 fn not_retained(device: Device, code: Code) -> Error {
-    let error = code.error(device.api, "use", device);
+    let error = device.api.error(code, "use", device);
     match code {
         Code::DEVICE_UNAVAILABLE => Error::new(
             Kind::Transient,

@@ -8,7 +8,7 @@ use straightway_core::{Error, Result};
 
 use super::code::Code;
 use super::device_memory::DeviceMemory;
-use super::stream::Stream;
+use super::stream::{Direction, Span, Stream, check};
 use crate::slot::Slot;
 
 /// A copy between a slot and device memory. Dropping it waits for it.
@@ -32,8 +32,62 @@ pub struct Refused {
     pub error: Error,
 }
 
+impl Stream {
+    /// Starts copying spans of the slot into device memory.
+    pub fn copy_to_device(
+        &self,
+        slot: Slot,
+        memory: &Arc<DeviceMemory>,
+        spans: &[Span],
+    ) -> Result<Copying, Box<Refused>> {
+        self.copy(Direction::ToDevice, slot, memory, spans)
+    }
+
+    /// Starts copying spans of device memory into the slot.
+    pub fn copy_to_host(
+        &self,
+        slot: Slot,
+        memory: &Arc<DeviceMemory>,
+        spans: &[Span],
+    ) -> Result<Copying, Box<Refused>> {
+        self.copy(Direction::ToHost, slot, memory, spans)
+    }
+
+    /// From the first span that the driver took, the slot is in flight: whatever goes wrong after
+    /// that, it is not given back before the stream has run dry.
+    fn copy(
+        &self,
+        direction: Direction,
+        mut slot: Slot,
+        memory: &Arc<DeviceMemory>,
+        spans: &[Span],
+    ) -> Result<Copying, Box<Refused>> {
+        let checked = check(&slot, memory, spans).and_then(|()| {
+            slot.event_on(self.context())?;
+            self.context().enter()
+        });
+        let entered = match checked {
+            Ok(entered) => entered,
+            Err(error) => return Err(Refused::before_start(slot, error)),
+        };
+        // SAFETY: `check` proved every span to lie within the slot and the device memory; both are
+        // owned by `Copying` until the event recorded here has passed; the context is current.
+        let started = unsafe { self.enqueue(direction, &slot, memory, spans) }.and_then(|()| {
+            let event = slot.event().expect("prepared above");
+            // SAFETY: the stream is live, of the event's context, and that is current.
+            unsafe { event.record(self.raw()) }
+        });
+        drop(entered);
+        let copying = Copying::new(self.clone(), slot, Arc::clone(memory));
+        match started {
+            Ok(()) => Ok(copying),
+            Err(code) => Err(copying.abandon(self.context().error(code, "start a copy on"))),
+        }
+    }
+}
+
 impl Refused {
-    pub(super) fn before_start(slot: Slot, error: Error) -> Box<Self> {
+    fn before_start(slot: Slot, error: Error) -> Box<Self> {
         Box::new(Self {
             slot: Some(slot),
             error,
@@ -42,7 +96,7 @@ impl Refused {
 }
 
 impl Copying {
-    pub(super) fn new(stream: Stream, slot: Slot, memory: Arc<DeviceMemory>) -> Self {
+    fn new(stream: Stream, slot: Slot, memory: Arc<DeviceMemory>) -> Self {
         Self {
             held: Some(Held {
                 slot,
@@ -88,7 +142,7 @@ impl Copying {
     }
 
     /// Gives up a copy that was started by half: waits for the half that is under way.
-    pub(super) fn abandon(mut self, error: Error) -> Box<Refused> {
+    fn abandon(mut self, error: Error) -> Box<Refused> {
         let held = self.held.take().expect("held until now");
         Box::new(Refused {
             slot: held.release(Code::SUCCESS),

@@ -7,7 +7,6 @@ use cudarc::driver::sys::{CUdevice, CUdevice_attribute_enum as Attribute, CUuuid
 use straightway_core::{Bytes, Result};
 
 use super::api::Api;
-use super::context::Context;
 
 /// The longest device name asked for; the driver cuts longer ones.
 const NAME_BYTES_MAX: usize = 256;
@@ -41,7 +40,7 @@ impl Device {
         // SAFETY: `raw` is a valid place for the answer, and the driver is initialised.
         let code = unsafe { (api.device_get)(&raw mut raw, number) };
         code.ok()
-            .map_err(|code| code.error(api, "find", format_args!("cuda:{ordinal}")))?;
+            .map_err(|code| api.error(code, "find", format_args!("cuda:{ordinal}")))?;
         Ok(Self { api, raw, ordinal })
     }
 
@@ -67,7 +66,7 @@ impl Device {
         // SAFETY: `uuid` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_get_uuid)(&raw mut uuid, self.raw) };
         code.ok()
-            .map_err(|code| code.error(self.api, "ask the UUID of", self))?;
+            .map_err(|code| self.api.error(code, "ask the UUID of", self))?;
         Ok(uuid.bytes.map(c_char::cast_unsigned))
     }
 
@@ -77,7 +76,7 @@ impl Device {
         // SAFETY: `bytes` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_total_mem)(&raw mut bytes, self.raw) };
         code.ok()
-            .map_err(|code| code.error(self.api, "ask the memory of", self))?;
+            .map_err(|code| self.api.error(code, "ask the memory of", self))?;
         Ok(Bytes(bytes as u64))
     }
 
@@ -101,12 +100,6 @@ impl Device {
         u32::try_from(node).ok()
     }
 
-    /// Makes ready to use it: retains the primary context, which it shares with the runtime API
-    /// and so with `PyTorch`.
-    pub fn context(self) -> Result<Context> {
-        Context::retain(self)
-    }
-
     fn attribute(self, attribute: Attribute) -> Result<c_int> {
         let mut value = 0;
         // SAFETY: `value` is a valid place for the answer; an attribute the driver does not know
@@ -115,7 +108,7 @@ impl Device {
             (self.api.device_get_attribute)(&raw mut value, attribute as c_uint, self.raw)
         };
         code.ok()
-            .map_err(|code| code.error(self.api, "ask an attribute of", self))?;
+            .map_err(|code| self.api.error(code, "ask an attribute of", self))?;
         Ok(value)
     }
 
@@ -129,7 +122,7 @@ impl Device {
         // SAFETY: the driver writes at most `room` bytes, all of which are ours.
         let code = unsafe { ask(text.as_mut_ptr().cast(), room, self.raw) };
         code.ok()
-            .map_err(|code| code.error(self.api, operation, self))?;
+            .map_err(|code| self.api.error(code, operation, self))?;
         let end = text
             .iter()
             .position(|&byte| byte == 0)

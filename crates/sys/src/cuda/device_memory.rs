@@ -97,7 +97,7 @@ impl DeviceMemory {
                 .ok()
                 .and_then(|()| (api.stream_synchronize)(std::ptr::null_mut()).ok())
         };
-        code.map_err(|code| code.error(api, "write to", self))
+        code.map_err(|code| api.error(code, "write to", self))
     }
 
     /// Copies the bytes at `offset` into `bytes` and returns when they are there.
@@ -108,7 +108,7 @@ impl DeviceMemory {
         // SAFETY: `place` proved the device range to be ours; the target is a live slice, and the
         // call returns only when the copy is done.
         let code = unsafe { (api.memcpy_to_host)(bytes.as_mut_ptr().cast(), address, bytes.len()) };
-        code.ok().map_err(|code| code.error(api, "read from", self))
+        code.ok().map_err(|code| api.error(code, "read from", self))
     }
 
     /// The address of `len` bytes at `offset`, if they lie within.
@@ -172,7 +172,7 @@ impl DeviceMemory {
         let code =
             unsafe { (self.context.api().pointer_get_attribute)(place, attribute as c_uint, at) };
         code.ok().map_err(|code| {
-            let cause = code.name(self.context.api());
+            let cause = self.context.api().name(code);
             self.refused(format!("{at:#x} is no memory the driver knows: {cause}"))
         })?;
         Ok(value)

@@ -37,7 +37,7 @@ impl Driver {
         // SAFETY: `number` is a valid place for the answer; the call needs no initialisation.
         let code = unsafe { (api.driver_get_version)(&raw mut number) };
         code.ok()
-            .map_err(|code| code.error(api, "ask the version of", "the CUDA driver"))?;
+            .map_err(|code| api.error(code, "ask the version of", "the CUDA driver"))?;
         let version = Version(u32::try_from(number).unwrap_or(0));
         if version < DRIVER_VERSION_MIN {
             let message =
@@ -61,8 +61,10 @@ impl Driver {
         let mut count = 0;
         // SAFETY: `count` is a valid place for the answer, and the driver is initialised.
         let code = unsafe { (self.api.device_get_count)(&raw mut count) };
-        code.ok()
-            .map_err(|code| code.error(self.api, "count the devices of", "the CUDA driver"))?;
+        code.ok().map_err(|code| {
+            self.api
+                .error(code, "count the devices of", "the CUDA driver")
+        })?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
@@ -100,7 +102,7 @@ fn not_initialised(api: &Api, code: Code) -> Error {
         ),
         _ => ("it does not initialise", "see `nvidia-smi` and `dmesg`"),
     };
-    let message = format!("{message}: {}", code.name(api));
+    let message = format!("{message}: {}", api.name(code));
     Error::new(Kind::Unsupported, "use", "the CUDA driver", message).with_hint(hint)
 }
 

@@ -69,7 +69,7 @@ fn not_pinned(context: &Context, code: Code, bytes: usize) -> Error {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let limit = limit.map_or_else(|| "unlimited".into(), |bytes| Bytes(bytes).to_string());
     let wanted = Bytes(bytes as u64);
-    let cause = code.name(context.api());
+    let cause = context.api().name(code);
     let message = format!("{wanted} wanted, RLIMIT_MEMLOCK is {limit}: {cause}");
     Error::new(
         code.kind(),

@@ -11,7 +11,6 @@ use straightway_core::{Error, Kind, Result};
 
 use super::code::Code;
 use super::context::Context;
-use super::copying::{Copying, Refused};
 use super::device_memory::DeviceMemory;
 use crate::slot::Slot;
 
@@ -47,7 +46,7 @@ unsafe impl Send for Created {}
 unsafe impl Sync for Created {}
 
 #[derive(Clone, Copy)]
-enum Direction {
+pub(super) enum Direction {
     ToDevice,
     ToHost,
 }
@@ -72,24 +71,9 @@ impl Stream {
         &self.0.context
     }
 
-    /// Starts copying spans of the slot into device memory.
-    pub fn copy_to_device(
-        &self,
-        slot: Slot,
-        memory: &Arc<DeviceMemory>,
-        spans: &[Span],
-    ) -> Result<Copying, Box<Refused>> {
-        self.copy(Direction::ToDevice, slot, memory, spans)
-    }
-
-    /// Starts copying spans of device memory into the slot.
-    pub fn copy_to_host(
-        &self,
-        slot: Slot,
-        memory: &Arc<DeviceMemory>,
-        spans: &[Span],
-    ) -> Result<Copying, Box<Refused>> {
-        self.copy(Direction::ToHost, slot, memory, spans)
+    /// What the driver knows it by.
+    pub(super) fn raw(&self) -> CUstream {
+        self.0.raw
     }
 
     /// Sleeps until all that is in the stream is done.
@@ -103,42 +87,10 @@ impl Stream {
         unsafe { (self.context().api().stream_synchronize)(self.0.raw) }.ok()
     }
 
-    /// From the first span that the driver took, the slot is in flight: whatever goes wrong after
-    /// that, it is not given back before the stream has run dry.
-    fn copy(
-        &self,
-        direction: Direction,
-        mut slot: Slot,
-        memory: &Arc<DeviceMemory>,
-        spans: &[Span],
-    ) -> Result<Copying, Box<Refused>> {
-        let checked = check(&slot, memory, spans).and_then(|()| {
-            slot.event_on(self.context())?;
-            self.context().enter()
-        });
-        let entered = match checked {
-            Ok(entered) => entered,
-            Err(error) => return Err(Refused::before_start(slot, error)),
-        };
-        // SAFETY: `check` proved every span to lie within the slot and the device memory; both are
-        // owned by `Copying` until the event recorded here has passed; the context is current.
-        let started = unsafe { self.enqueue(direction, &slot, memory, spans) }.and_then(|()| {
-            let event = slot.event().expect("prepared above");
-            // SAFETY: the stream is live, of the event's context, and that is current.
-            unsafe { event.record(self.0.raw) }
-        });
-        drop(entered);
-        let copying = Copying::new(self.clone(), slot, Arc::clone(memory));
-        match started {
-            Ok(()) => Ok(copying),
-            Err(code) => Err(copying.abandon(self.context().error(code, "start a copy on"))),
-        }
-    }
-
     /// # Safety
     /// Every span lies within the slot and the memory, both of which outlive the copies; the
     /// context is current.
-    unsafe fn enqueue(
+    pub(super) unsafe fn enqueue(
         &self,
         direction: Direction,
         slot: &Slot,
@@ -252,7 +204,7 @@ fn in_stream_order() -> CUmemcpyAttributes {
     }
 }
 
-fn check(slot: &Slot, memory: &DeviceMemory, spans: &[Span]) -> Result<()> {
+pub(super) fn check(slot: &Slot, memory: &DeviceMemory, spans: &[Span]) -> Result<()> {
     if !slot.memory().is_pinned() {
         // The driver would copy it by way of memory of its own, and not asynchronously.
         let message = "its memory is not pinned";

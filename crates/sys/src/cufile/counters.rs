@@ -56,8 +56,15 @@ pub struct Watch {
     first_gpu_at: usize,
 }
 
+impl CuFile {
+    /// Turns the counters on that tell which way transfers go.
+    pub fn watch(&self) -> Result<Watch> {
+        Watch::start(self)
+    }
+}
+
 impl Watch {
-    pub(super) fn start(cufile: &CuFile) -> Result<Self> {
+    fn start(cufile: &CuFile) -> Result<Self> {
         let version = cufile.version();
         let first_gpu_at = version.and_then(first_gpu_at).ok_or_else(|| {
             let version = version.map_or_else(|| "unknown".into(), |v| v.to_string());

@@ -40,8 +40,16 @@ unsafe impl Send for FileHandle {}
 // SAFETY: as above, and from several threads at once: that is how cuFile wants to be used.
 unsafe impl Sync for FileHandle {}
 
+impl CuFile {
+    /// Makes a file known to cuFile. `name` is for errors. The descriptor may be open for direct
+    /// I/O or not (since CUDA 12.2), but not for append, nor unnamed, nor non-blocking.
+    pub fn register_file(&self, file: OwnedFd, name: &str) -> Result<FileHandle> {
+        FileHandle::register(self, file, name)
+    }
+}
+
 impl FileHandle {
-    pub(super) fn register(cufile: &CuFile, file: OwnedFd, name: &str) -> Result<Self> {
+    fn register(cufile: &CuFile, file: OwnedFd, name: &str) -> Result<Self> {
         let register = need(cufile.api().handle_register, "cuFileHandleRegister")?;
         need(cufile.api().handle_deregister, "cuFileHandleDeregister")?;
         let mut description = Description {

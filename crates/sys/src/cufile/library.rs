@@ -4,15 +4,11 @@ use std::error;
 use std::fmt;
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use straightway_core::{Error, Kind, Result};
 
 use super::api::{Api, need};
-use super::opening;
-use super::session::CuFile;
-use crate::cuda::{Context, Version};
+use crate::cuda::Version;
 
 /// The names a machine's own library goes by.
 const NAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
@@ -101,16 +97,6 @@ impl Library {
         // SAFETY: the number is one the header defines.
         unsafe { set(parameter as u32, value) }
             .ok("set", format_args!("cuFile's parameter {parameter:?}"))
-    }
-
-    /// Opens the driver, and gives up after `deadline`. Half a second has been seen to be usual.
-    ///
-    /// The context is the proof that a CUDA driver and a device are there: without them some
-    /// versions never return.
-    pub fn open(self, context: &Context, deadline: Duration) -> Result<CuFile> {
-        let library = Arc::new(self);
-        let ours = opening::open(Arc::clone(&library), context.clone(), deadline)?;
-        Ok(CuFile::new(library, ours, context))
     }
 }
 

@@ -16,8 +16,15 @@ pub struct RegisteredMemory {
     memory: Arc<DeviceMemory>,
 }
 
+impl CuFile {
+    /// Registers device memory, once for its life: dear, and limited by BAR1.
+    pub fn register_memory(&self, memory: &Arc<DeviceMemory>) -> Result<RegisteredMemory> {
+        RegisteredMemory::register(self, memory)
+    }
+}
+
 impl RegisteredMemory {
-    pub(super) fn register(cufile: &CuFile, memory: &Arc<DeviceMemory>) -> Result<Self> {
+    fn register(cufile: &CuFile, memory: &Arc<DeviceMemory>) -> Result<Self> {
         let register = need(cufile.api().buf_register, "cuFileBufRegister")?;
         need(cufile.api().buf_deregister, "cuFileBufDeregister")?;
         let _entered = memory.context().enter()?;

@@ -1,17 +1,15 @@
 //! The opened cuFile driver, from which everything else is had.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use straightway_core::{Bytes, Result};
 
 use super::api::{Api, DriverProperties, need};
-use super::counters::Watch;
-use super::file_handle::FileHandle;
 use super::library::{Library, Parameter};
-use super::registered_memory::RegisteredMemory;
-use crate::cuda::{Context, DeviceMemory, Version};
+use super::opening;
+use crate::cuda::{Context, Version};
 
 /// cuFile, open. Clones share it; the last one closes it.
 #[derive(Clone)]
@@ -44,8 +42,20 @@ pub struct Properties {
     pub control_flags: u32,
 }
 
+impl Library {
+    /// Opens the driver, and gives up after `deadline`. Half a second has been seen to be usual.
+    ///
+    /// The context is the proof that a CUDA driver and a device are there: without them some
+    /// versions never return.
+    pub fn open(self, context: &Context, deadline: Duration) -> Result<CuFile> {
+        let library = Arc::new(self);
+        let ours = opening::open(Arc::clone(&library), context.clone(), deadline)?;
+        Ok(CuFile::new(library, ours, context))
+    }
+}
+
 impl CuFile {
-    pub(super) fn new(library: Arc<Library>, ours: bool, context: &Context) -> Self {
+    fn new(library: Arc<Library>, ours: bool, context: &Context) -> Self {
         let context = context.clone();
         Self(Arc::new(Opened {
             library,
@@ -83,22 +93,6 @@ impl CuFile {
             status_flags: raw.status_flags,
             control_flags: raw.control_flags,
         })
-    }
-
-    /// Makes a file known to cuFile. `name` is for errors. The descriptor may be open for direct
-    /// I/O or not (since CUDA 12.2), but not for append, nor unnamed, nor non-blocking.
-    pub fn register_file(&self, file: OwnedFd, name: &str) -> Result<FileHandle> {
-        FileHandle::register(self, file, name)
-    }
-
-    /// Registers device memory, once for its life: dear, and limited by BAR1.
-    pub fn register_memory(&self, memory: &Arc<DeviceMemory>) -> Result<RegisteredMemory> {
-        RegisteredMemory::register(self, memory)
-    }
-
-    /// Turns the counters on that tell which way transfers go.
-    pub fn watch(&self) -> Result<Watch> {
-        Watch::start(self)
     }
 
     pub(super) fn api(&self) -> &Api {

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt, path::Path, str::FromStr};
 
 use straightway_core::{Error, Kind, Result};
 
-use crate::root::Root;
+use crate::root::{Root, name};
 
 /// The PCI vendor NVIDIA.
 const VENDOR_NVIDIA: u16 = 0x10de;
@@ -182,7 +182,7 @@ fn read_device(root: &Root, address: PciAddress, folder: &Path) -> Option<PciDev
         link: read_link(root, folder),
         driver: root
             .resolve(folder.join("driver"))
-            .map(|driver| crate::drive::name(&driver)),
+            .map(|driver| name(&driver)),
         names: kernel_names(root, folder),
     })
 }
