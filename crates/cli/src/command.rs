@@ -18,4 +18,5 @@ pub(crate) mod sim;
 mod source;
 mod sweep;
 mod tuning;
+mod wanted;
 mod watch;

@@ -1,17 +1,12 @@
 //! `straightway inspect`: what a model is, and what loading it would do.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{collections::BTreeMap, process::ExitCode};
 
 use straightway_core::{Bytes, Place};
-use straightway_io::Executor;
-use straightway_pipeline::weights::{Inspection, Loader, Model};
+use straightway_pipeline::weights::{Inspection, Model};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
-use super::{
-    chosen::{Chosen, device},
-    output::Output,
-    tuning::{RouteChoice, Tuning},
-};
+use super::{output::Output, wanted::Wanted};
 
 /// Show a model's tensors and files, and how they would be loaded.
 ///
@@ -19,39 +14,22 @@ use super::{
 /// page cache now.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A safetensors file, a folder of them, or an index file.
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
-
-    /// Whose memory it would be loaded into: `host` or `cuda:0`.
-    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
-    device: Place,
-
-    /// Which way the bytes would have to go.
-    #[arg(long, value_enum, default_value_t)]
-    route: RouteChoice,
-
     #[command(flatten)]
     output: Output,
 
     #[command(flatten)]
-    chosen: Chosen,
-
-    #[command(flatten)]
-    tuning: Tuning,
+    wanted: Wanted,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let executor = Arc::new(Executor::new(args.tuning.settings(&args.path)?)?);
-    let loader = Loader {
-        choice: args.route.into(),
-        ..Loader::new(executor)
-    };
-    let model = Model::open(&args.path)?;
-    let selection = args.chosen.of(&model)?;
-    let inspection = loader.inspect(&model, &selection, args.device)?;
+    let wanted = &args.wanted;
+    let loader = wanted.loader()?;
+    let model = Model::open(&wanted.path)?;
+    let selection = wanted.chosen.of(&model)?;
+    let inspection = loader.inspect(&model, &selection, wanted.device)?;
     let json = serde_json::to_value(&inspection)?;
-    args.output.write(&page(&inspection, args.device), &json)?;
+    args.output
+        .write(&page(&inspection, wanted.device), &json)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,18 +1,13 @@
 //! `straightway load`: a model's weights into memory, as a program that starts with it would.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Instant};
+use std::{process::ExitCode, time::Instant};
 
-use straightway_core::{Place, Seconds};
-use straightway_io::Executor;
-use straightway_pipeline::{
-    verify::verify_loaded,
-    weights::{Loader, Model},
-};
+use straightway_core::Seconds;
+use straightway_pipeline::{verify::verify_loaded, weights::Model};
 
 use super::{
-    chosen::{Chosen, device},
     output::{print, print_receipt},
-    tuning::{RouteChoice, Tuning},
+    wanted::Wanted,
     watch::Watch,
 };
 
@@ -22,18 +17,6 @@ use super::{
 /// The weights are let go again: this is what a program that starts with the model would wait for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A safetensors file, a folder of them, or an index file.
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
-
-    /// Whose memory: `host` or `cuda:0`.
-    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
-    device: Place,
-
-    /// Which way the bytes are to go.
-    #[arg(long, value_enum, default_value_t)]
-    route: RouteChoice,
-
     /// Read everything again by another route and compare.
     #[arg(long)]
     verify: bool,
@@ -43,30 +26,24 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    chosen: Chosen,
-
-    #[command(flatten)]
-    tuning: Tuning,
+    wanted: Wanted,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let executor = Arc::new(Executor::new(args.tuning.settings(&args.path)?)?);
-    let loader = Loader {
-        choice: args.route.into(),
-        ..Loader::new(executor)
-    };
+    let wanted = &args.wanted;
+    let loader = wanted.loader()?;
     let start = Instant::now();
-    let model = Model::open(&args.path)?;
+    let model = Model::open(&wanted.path)?;
     let headers_s = start.elapsed().as_secs_f64();
-    let selection = args.chosen.of(&model)?;
+    let selection = wanted.chosen.of(&model)?;
     let start = Instant::now();
-    let prepared = loader.prepare(&model, &selection, args.device)?;
+    let prepared = loader.prepare(&model, &selection, wanted.device)?;
     let memory_s = start.elapsed().as_secs_f64();
     let passes = if args.verify { 2 } else { 1 };
     let watch = Watch::begin(&loader.progress, selection.bytes() * passes);
     let mut weights = prepared.load()?;
     if args.verify {
-        let layout = loader.layout(&model, &selection, args.device);
+        let layout = loader.layout(&model, &selection, wanted.device);
         verify_loaded(&loader, &model, &layout, &mut weights)?;
     }
     drop(watch);
@@ -77,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             weights.tensors.len(),
             model.tensors.len(),
             model.shards.len(),
-            args.device.to_string().trim_end_matches(':'),
+            wanted.device.to_string().trim_end_matches(':'),
         ))?;
     }
     print_receipt(&weights.receipt, args.json)?;

@@ -39,7 +39,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.chosen.open()?;
-    let settings = args.tuning.settings(&args.chosen.folder)?;
+    let settings = args.tuning.write_settings();
     let mut saver = Saver::new(Arc::new(Executor::new(settings.clone())?));
     let restorer = Restorer::new(settings)?;
     saver.progress = Arc::clone(restorer.progress());

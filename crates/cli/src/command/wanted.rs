@@ -1,0 +1,45 @@
+//! What is to be loaded, whereto and which way: what `load` and `inspect` share.
+
+use std::{path::PathBuf, sync::Arc};
+
+use straightway_core::Place;
+use straightway_io::Executor;
+use straightway_pipeline::weights::Loader;
+
+use super::{
+    chosen::{Chosen, device},
+    tuning::{RouteChoice, Tuning},
+};
+
+/// A model, the part of it that is meant, and how it gets into which memory.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Wanted {
+    /// A safetensors file, a folder of them, or an index file.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// Whose memory: `host` or `cuda:0`.
+    #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
+    pub(crate) device: Place,
+
+    /// Which way the bytes are to go.
+    #[arg(long, value_enum, default_value_t)]
+    route: RouteChoice,
+
+    #[command(flatten)]
+    pub(crate) chosen: Chosen,
+
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+impl Wanted {
+    /// Who loads it.
+    pub(crate) fn loader(&self) -> anyhow::Result<Loader> {
+        let executor = Arc::new(Executor::new(self.tuning.settings(&self.path)?)?);
+        Ok(Loader {
+            choice: self.route.into(),
+            ..Loader::new(executor)
+        })
+    }
+}
