@@ -130,7 +130,7 @@ pub enum Bound {
     PageCache,
     /// Copying between the ring and the region.
     Copy,
-    /// Preparing and submitting I/Os.
+    /// Preparing and submitting I/Os, and checking or unpacking what they brought.
     Cpu,
     /// Waiting for the sync at the end.
     Sync,

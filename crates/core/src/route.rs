@@ -64,6 +64,8 @@ pub enum Reason {
     RingFaster,
     /// The region's address is out of step with the offset in the object.
     MemoryMisaligned,
+    /// The bytes are checked in the ring before any of them goes on.
+    Checked,
     /// The bytes were in the page cache already.
     Resident,
     /// The bytes were taken to be in the page cache, and some turned out not to be.
@@ -72,6 +74,8 @@ pub enum Reason {
     NoDirectIo,
     /// The user asked for this route.
     Demanded,
+    /// The bytes were damaged or lost, and were made anew from parity.
+    Rebuilt,
     /// GPUDirect Storage is not proven for this object and GPU.
     NotProven,
     /// cuFile moved the bytes itself, by way of host memory.
@@ -136,10 +140,12 @@ impl fmt::Display for Reason {
             Self::Small => "small, inside an aligned superset",
             Self::RingFaster => "the ring is faster on this drive",
             Self::MemoryMisaligned => "memory out of step with the file",
+            Self::Checked => "checked in the ring before it goes on",
             Self::Resident => "in the page cache already",
             Self::Evicted => "taken to be in the page cache, and not all of it was",
             Self::NoDirectIo => "the file system has no O_DIRECT",
             Self::Demanded => "asked for",
+            Self::Rebuilt => "made anew from parity",
             Self::NotProven => "GPUDirect Storage is not proven here",
             Self::CompatMode => "cuFile's compatibility mode",
             Self::Unknown => "cuFile did not say how",

@@ -12,7 +12,7 @@ use crate::{job::Job, tally::Tally};
 
 /// What has been counted since the books were opened.
 #[derive(Debug)]
-pub(crate) struct Books {
+pub struct Books {
     start: Instant,
     cpu: CpuTime,
     tally: Tally,
@@ -27,12 +27,12 @@ pub(crate) struct Books {
     registrations: Option<(u64, f64)>,
 }
 
-impl Books {
-    pub(crate) fn new() -> Self {
+impl Default for Books {
+    fn default() -> Self {
         Self {
             cpu: CpuTime::of_process(),
             start: Instant::now(),
-            tally: Tally::new(),
+            tally: Tally::default(),
             engines: Vec::new(),
             lanes: 0,
             legs: [0; 2],
@@ -41,9 +41,11 @@ impl Books {
             registrations: None,
         }
     }
+}
 
+impl Books {
     /// Notes which engine took part.
-    pub(crate) fn name(&mut self, engine: &'static str) {
+    pub fn name(&mut self, engine: &'static str) {
         if !self.engines.contains(&engine) {
             self.engines.push(engine);
         }
@@ -69,14 +71,24 @@ impl Books {
         self.planning += job.planning_before(self.start);
         self.sync += sync;
         if let Some(lanes) = lanes {
-            // Jobs follow each other on the same lanes and rings: their peaks do not add up.
-            self.lanes = self.lanes.max(lanes.lanes);
-            let staging = self.tally.staging_bytes_peak.max(lanes.staging_bytes_peak);
-            let pinned = self.tally.pinned_bytes.max(lanes.pinned_bytes);
-            self.tally.add(lanes);
-            self.tally.staging_bytes_peak = staging;
-            self.tally.pinned_bytes = pinned;
+            self.add_lanes(lanes);
         }
+    }
+
+    /// Adds what was read by lanes that follow no plan.
+    pub fn add_read(&mut self, lanes: &Tally) {
+        self.legs[0] += lanes.bytes();
+        self.add_lanes(lanes);
+    }
+
+    fn add_lanes(&mut self, lanes: &Tally) {
+        // Jobs follow each other on the same lanes and rings: their peaks do not add up.
+        self.lanes = self.lanes.max(lanes.lanes);
+        let staging = self.tally.staging_bytes_peak.max(lanes.staging_bytes_peak);
+        let pinned = self.tally.pinned_bytes.max(lanes.pinned_bytes);
+        self.tally.add(lanes);
+        self.tally.staging_bytes_peak = staging;
+        self.tally.pinned_bytes = pinned;
     }
 
     /// What arrived. What one job read and another wrote is the same bytes on their way.
@@ -85,7 +97,7 @@ impl Books {
     }
 
     /// Closes the books.
-    pub(crate) fn close(self, rate_max: Option<Rate>) -> Receipt {
+    pub fn close(self, rate_max: Option<Rate>) -> Receipt {
         let seconds = (self.planning + self.start.elapsed()).as_secs_f64();
         let cpu = CpuTime::of_process() - self.cpu;
         let bytes = self.bytes();

@@ -47,7 +47,7 @@ impl Executor {
         &self,
         jobs: impl IntoIterator<Item = Result<(Job, F)>>,
     ) -> Result<Receipt> {
-        let mut books = Books::new();
+        let mut books = Books::default();
         for job in jobs {
             let (job, after) = job?;
             self.run_one(job, &mut books)?;

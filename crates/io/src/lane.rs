@@ -92,7 +92,7 @@ impl Lane {
             done: Vec::with_capacity(depth),
             copied: Vec::with_capacity(flights),
             spans: Vec::new(),
-            tally: Tally::new(),
+            tally: Tally::default(),
         }
     }
 
@@ -111,9 +111,8 @@ impl Lane {
         }
         self.parked = None;
         self.engine.rest();
-        let mut tally = std::mem::replace(&mut self.tally, Tally::new());
-        let spent = tally.drive + tally.page_cache + tally.copying;
-        tally.rest = start.elapsed().saturating_sub(spent);
+        let mut tally = std::mem::take(&mut self.tally);
+        tally.finish(start.elapsed());
         tally
     }
 
@@ -332,9 +331,8 @@ impl Lane {
     fn complete(&mut self, job: &Job, done: Done, now: Instant) -> Result<()> {
         let tag = done.io.tag as usize;
         let mut flight = self.flights[tag].expect("an I/O in flight has its flight");
-        record(&mut self.tally.storage, now - flight.submitted);
-        self.tally.ios += 1;
-        self.tally.storage_bytes += *done.result.as_ref().unwrap_or(&0) as u64;
+        let moved = *done.result.as_ref().unwrap_or(&0) as u64;
+        self.tally.complete(now - flight.submitted, moved);
         if done.missed {
             flight.miss();
         }

@@ -4,7 +4,7 @@
 //! lanes: drive lanes keep an io_uring full of O_DIRECT, page-cache lanes copy what is resident,
 //! each on its own thread. What comes back is a receipt.
 
-mod books;
+pub mod books;
 mod crew;
 pub mod draft;
 pub mod engine;
@@ -18,10 +18,11 @@ mod placement;
 pub mod progress;
 pub mod settings;
 mod stage;
-mod tally;
+pub mod tally;
 pub mod track;
 pub mod wrapper;
 
+pub use books::Books;
 pub use draft::Draft;
 pub use executor::Executor;
 pub use gds::{Gds, GdsUse};
@@ -29,3 +30,4 @@ pub use job::Job;
 pub use progress::Progress;
 pub use settings::Settings;
 pub use straightway_sys::{File, Region};
+pub use tally::Tally;

@@ -15,25 +15,36 @@ const LATENCY_NS_MAX: u64 = 1_000_000_000_000;
 
 /// A lane's counts.
 #[derive(Debug)]
-pub(crate) struct Tally {
-    pub(crate) queueing: Histogram<u64>,
-    pub(crate) storage: Histogram<u64>,
-    pub(crate) copy: Histogram<u64>,
+pub struct Tally {
+    /// How long chunks waited to be handed to storage.
+    pub queueing: Histogram<u64>,
+    /// How long storage took.
+    pub storage: Histogram<u64>,
+    /// How long it took from there until the bytes were in place.
+    pub copy: Histogram<u64>,
     routes: BTreeMap<(Leg, Route, Reason), u64>,
-    pub(crate) ios: u64,
-    pub(crate) storage_bytes: u64,
-    pub(crate) staging_bytes_peak: u64,
-    pub(crate) pinned_bytes: u64,
-    pub(crate) lanes: u32,
-    /// Where the lanes' time went.
-    pub(crate) drive: Duration,
-    pub(crate) page_cache: Duration,
-    pub(crate) copying: Duration,
-    pub(crate) rest: Duration,
+    /// I/Os that storage completed.
+    pub ios: u64,
+    /// Bytes that they moved.
+    pub storage_bytes: u64,
+    /// The most ring memory in use at once.
+    pub staging_bytes_peak: u64,
+    /// Memory that is pinned.
+    pub pinned_bytes: u64,
+    /// How many lanes there are.
+    pub lanes: u32,
+    /// The lanes' time that went into waiting for the drive,
+    pub drive: Duration,
+    /// into the page cache,
+    pub page_cache: Duration,
+    /// into copies,
+    pub copying: Duration,
+    /// and into all else.
+    pub rest: Duration,
 }
 
-impl Tally {
-    pub(crate) fn new() -> Self {
+impl Default for Tally {
+    fn default() -> Self {
         // Two digits tell 1 % apart, and keep a histogram small enough to stay in cache.
         let histogram =
             || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).expect("the bounds are in range");
@@ -53,9 +64,11 @@ impl Tally {
             rest: Duration::ZERO,
         }
     }
+}
 
+impl Tally {
     /// Counts payload bytes that took a route.
-    pub(crate) fn count(&mut self, leg: Leg, route: Route, reason: Reason, bytes: u64) {
+    pub fn count(&mut self, leg: Leg, route: Route, reason: Reason, bytes: u64) {
         *self.routes.entry((leg, route, reason)).or_default() += bytes;
     }
 
@@ -68,8 +81,26 @@ impl Tally {
         }
     }
 
+    /// Counts an I/O that storage completed.
+    pub fn complete(&mut self, took: Duration, bytes: u64) {
+        record(&mut self.storage, took);
+        self.ios += 1;
+        self.storage_bytes += bytes;
+    }
+
+    /// Books as `rest` what is left of the time that a lane has run.
+    pub fn finish(&mut self, ran: Duration) {
+        let spent = self.drive + self.page_cache + self.copying;
+        self.rest = ran.saturating_sub(spent);
+    }
+
+    /// Payload bytes, whichever route they took.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.routes.values().sum()
+    }
+
     /// Adds another lane's counts.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in [
             (&mut self.queueing, &other.queueing),
             (&mut self.storage, &other.storage),
@@ -111,7 +142,7 @@ impl Tally {
 }
 
 /// Adds a latency to a histogram.
-pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
+pub fn record(histogram: &mut Histogram<u64>, latency: Duration) {
     let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
     histogram.saturating_record(ns.max(1));
 }

@@ -14,6 +14,7 @@ mod commit;
 mod diff;
 mod export;
 mod fetch;
+mod fetcher;
 mod flush;
 mod image;
 mod lock;

@@ -1,9 +1,9 @@
 //! Restoring: wanted rectangles, from any sharding into any other, checked before they arrive.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use straightway_core::{Error, Kind, Result};
-use straightway_io::{Progress, Settings};
+use straightway_core::{Error, Kind, Leg, Rate, Reason, Result, Route};
+use straightway_io::{Books, Progress, Settings, Tally};
 
 use super::{
     fetch::{Bad, Fetch, Fetched},
@@ -44,23 +44,34 @@ impl Restorer {
         &self.progress
     }
 
+    /// The rate that it is held to, if it is.
+    pub(crate) fn rate_max(&self) -> Option<Rate> {
+        self.settings.rate_max
+    }
+
     /// Puts all that is wanted where it goes. What is damaged is mended where there is parity, and
     /// refused otherwise; after an error some of what is wanted may be in place, and all that is was
     /// checked.
     pub fn restore(&self, checkpoint: &Checkpoint, wanted: &[Wanted]) -> Result<Fetched> {
+        let mut books = Books::default();
         let scatter = Scatter::new(checkpoint.manifest(), wanted)?;
         let has_parity = !checkpoint.manifest().parity.is_empty();
         open_files(checkpoint, &scatter, has_parity)?;
         let fetch = self.fetch(checkpoint, &scatter, has_parity);
-        let (mut fetched, bad) = fetch.run()?;
+        let (chunks, bad) = fetch.run(&mut books)?;
+        let mut rebuilt = Vec::new();
         for (number, error) in first_first(bad) {
             if !has_parity {
                 return Err(error);
             }
-            self.mend(&fetch, number)?;
-            fetched.rebuilt.push(error.to_string());
+            books.add_read(&self.mend(&fetch, number)?);
+            rebuilt.push(error.to_string());
         }
-        Ok(fetched)
+        Ok(Fetched {
+            receipt: books.close(self.rate_max()),
+            chunks,
+            rebuilt,
+        })
     }
 
     pub(crate) fn fetch<'a>(
@@ -80,7 +91,7 @@ impl Restorer {
     }
 
     /// Makes a chunk from parity and puts it where it goes.
-    fn mend(&self, fetch: &Fetch<'_>, number: usize) -> Result<()> {
+    fn mend(&self, fetch: &Fetch<'_>, number: usize) -> Result<Tally> {
         let task = &fetch.scatter.tasks[number];
         let chunk = parity::rebuild(fetch.checkpoint, task.shard, task.chunk)?;
         let mut ring = fetch.ring()?;
@@ -88,10 +99,14 @@ impl Restorer {
             .slot()?
             .expect("a ring that nobody uses has a free slot");
         slot.as_mut_slice()[..chunk.len()].copy_from_slice(&chunk);
-        let delivered = ring.deliver(slot, 0, &task.copies, &fetch.scatter.regions);
+        let regions = &fetch.scatter.regions;
+        let delivered = ring.deliver(slot, 0, &task.copies, regions, Instant::now());
         let delivered = delivered.and(ring.settle());
         self.rings.give_back(ring);
-        delivered
+        let mut tally = Tally::default();
+        let bytes = fetch.wanted_bytes(task);
+        tally.count(Leg::Read, Route::Buffered, Reason::Rebuilt, bytes);
+        delivered.map(|()| tally)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use straightway_core::{Error, Kind, Result};
@@ -29,10 +30,14 @@ const COPIES_MAX: usize = 1;
 #[derive(Debug)]
 pub(crate) struct Ring {
     free: Vec<Slot>,
+    slots: usize,
     slot_bytes: usize,
     is_pinned: bool,
     streams: Streams,
-    copying: VecDeque<Copying>,
+    /// Copies under way, and when their chunks came.
+    copying: VecDeque<(Instant, Copying)>,
+    /// How long it took from there until they had arrived.
+    landed: Vec<Duration>,
 }
 
 /// Rings that nobody uses now.
@@ -69,11 +74,13 @@ impl Rings {
                 .with_hint("let the process lock more memory (`ulimit -l`)"));
         }
         Ok(Ring {
+            slots: free.len(),
             free,
             slot_bytes,
             is_pinned: context.is_some(),
             streams: Streams::default(),
             copying: VecDeque::new(),
+            landed: Vec::new(),
         })
     }
 
@@ -90,6 +97,25 @@ impl Ring {
     /// How many slots are free.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
+    }
+
+    /// How much of it is in use.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        ((self.slots - self.free.len()) * self.slot_bytes) as u64
+    }
+
+    /// How much of it is pinned.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        if self.is_pinned {
+            (self.slots * self.slot_bytes) as u64
+        } else {
+            0
+        }
+    }
+
+    /// How long each chunk took to arrive since this was asked last.
+    pub(crate) fn landed(&mut self) -> impl Iterator<Item = Duration> {
+        self.landed.drain(..)
     }
 
     /// A free slot, the one that was used last. Copies are waited for where there is none, or where too many
@@ -117,11 +143,14 @@ impl Ring {
     }
 
     fn land(&mut self) -> Result<()> {
-        let Some(oldest) = self.copying.pop_front() else {
+        let Some((since, oldest)) = self.copying.pop_front() else {
             return Ok(());
         };
         match oldest.wait() {
-            Ok(slot) => self.free.push(slot),
+            Ok(slot) => {
+                self.landed.push(since.elapsed());
+                self.free.push(slot);
+            }
             Err(refused) => {
                 self.free.extend(refused.slot);
                 return Err(refused.error);
@@ -130,7 +159,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Copies bytes of a chunk, which begins at `start` in the slot, to where they go. Where they go to a
+    /// Copies bytes of a chunk, which came at `since` and begins at `start` in the slot, to where they go. Where they go to a
     /// GPU, the last copy is still under way when this returns.
     pub(crate) fn deliver(
         &mut self,
@@ -138,6 +167,7 @@ impl Ring {
         start: usize,
         copies: &[CopyTo],
         regions: &[Arc<Region>],
+        since: Instant,
     ) -> Result<()> {
         let mut slot = Some(slot);
         let same = |a: &CopyTo, b: &CopyTo| a.region == b.region;
@@ -163,12 +193,15 @@ impl Ring {
                 .map_err(|refused| refused.error)?;
             let is_last = std::ptr::eq(group.as_ptr_range().end, copies.as_ptr_range().end);
             if is_last {
-                self.copying.push_back(copying);
+                self.copying.push_back((since, copying));
             } else {
                 slot = Some(copying.wait().map_err(|refused| refused.error)?);
             }
         }
-        self.free.extend(slot);
+        if let Some(slot) = slot {
+            self.landed.push(since.elapsed());
+            self.free.push(slot);
+        }
         Ok(())
     }
 }

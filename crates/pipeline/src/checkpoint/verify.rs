@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use straightway_core::Result;
+use straightway_core::{Receipt, Result};
+use straightway_io::Books;
 
 use super::{
-    fetch::Fetched,
     manifest::Manifest,
     opened::Checkpoint,
     parity,
@@ -14,10 +14,12 @@ use super::{
 };
 
 /// What a verification found.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Verdict {
-    /// What was read.
-    pub fetched: Fetched,
+    /// Which way the bytes went that were read.
+    pub receipt: Receipt,
+    /// Chunks that were read, and are what they were.
+    pub chunks: u64,
     /// What is wrong, in words, a line each.
     pub damage: Vec<String>,
     /// Whether parity makes all of it good.
@@ -29,9 +31,11 @@ impl Restorer {
     pub fn verify(&self, checkpoint: &Checkpoint) -> Result<Verdict> {
         let manifest = checkpoint.manifest();
         let scatter = Scatter::everything(manifest);
-        let (fetched, bad) = self.fetch(checkpoint, &scatter, true).run()?;
+        let mut books = Books::default();
+        let (chunks, bad) = self.fetch(checkpoint, &scatter, true).run(&mut books)?;
         let mut verdict = Verdict {
-            fetched,
+            receipt: books.close(self.rate_max()),
+            chunks,
             damage: Vec::new(),
             is_mendable: true,
         };

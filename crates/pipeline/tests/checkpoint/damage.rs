@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use straightway_core::Kind;
+use straightway_core::{Kind, Place, Reason, receipt::RouteBytes};
 use straightway_io::{Settings, wrapper::faulty::Faults};
 use straightway_pipeline::{
     checkpoint::{Codec, Manifest, Options, Rank, Restorer, Saver, Store, Sum, fresh_run},
@@ -203,6 +203,21 @@ fn any_two_of_five_shards_may_be_lost_where_there_are_two_parity_files() {
         assert_holds(folder.path(), 1, &state);
         let verdict = restorer.verify(&store.checkpoint(1).unwrap()).unwrap();
         assert!(!verdict.damage.is_empty() && verdict.is_mendable);
+        let checkpoint = store.checkpoint(1).unwrap();
+        let tensors: Vec<_> = checkpoint.manifest().tensors.iter().collect();
+        let gathered = restorer.gather(&checkpoint, &tensors, Place::Host).unwrap();
+        let receipt = gathered.fetched.receipt;
+        let by = |reason| {
+            let is = |r: &&RouteBytes| (r.reason == Reason::Rebuilt) == reason;
+            receipt
+                .routes
+                .iter()
+                .filter(is)
+                .map(|r| r.bytes)
+                .sum::<u64>()
+        };
+        assert!(by(true) > 0 && by(false) > 0);
+        assert_eq!(by(true) + by(false), receipt.bytes);
         fs::write(shard(a), kept_a).unwrap();
         fs::write(shard(b), kept_b).unwrap();
     }

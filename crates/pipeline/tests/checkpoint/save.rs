@@ -52,7 +52,16 @@ fn a_tensor_changed_right_after_save_returned_is_saved_as_it_was() {
         .unwrap()
         .restore(&checkpoint, &[wanted])
         .unwrap();
-    assert_eq!(fetched.bytes, was.len() as u64);
+    let receipt = fetched.receipt;
+    assert_eq!(receipt.bytes, was.len() as u64);
+    let sum: u64 = receipt.routes.iter().map(|r| r.bytes).sum();
+    assert_eq!(sum, receipt.bytes, "every byte went some way");
+    assert!(receipt.ios >= 10 && receipt.storage_bytes >= receipt.bytes);
+    assert!(
+        receipt.latency.storage.count == receipt.ios
+            && receipt.latency.copy.count == fetched.chunks
+    );
+    assert!(receipt.lanes > 0 && receipt.staging_bytes_peak > 0);
     assert!(Arc::get_mut(&mut region).unwrap().as_slice() == was);
 }
 

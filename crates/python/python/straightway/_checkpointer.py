@@ -50,6 +50,8 @@ class Restored:
     seconds: float
     #: Damaged chunks that were made anew from parity, a line each.
     rebuilt: list[str]
+    #: Which way the bytes went: a receipt each for what was filled and for what was made.
+    receipts: list[Receipt]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from . import _framework, _parts
 from ._saving import Described, describe, empty_like, synchronize
 from ._straightway import Checkpoint
 
-#: What was read: ``bytes``, ``read_bytes``, ``seconds`` and ``rebuilt``.
+#: What was read: ``bytes``, ``read_bytes``, ``seconds``, ``rebuilt`` and ``receipts``.
 Told = dict[str, Any]
 
 
@@ -46,7 +46,6 @@ class Filling:
         for device in {target[0][5] for target in self._targets} - {"host:"}:
             synchronize(device)
         told = self._opened.restore(self._targets)
-        told.pop("chunks")
         for local, aside in self._aside:
             if _parts.library(local) == "pt":
                 local.copy_(aside)
@@ -84,7 +83,7 @@ def fill(opened: Checkpoint, filled: list[tuple[str, Any]]) -> Told:
 
 def nothing() -> Told:
     """What is told where nothing was to be read."""
-    return {"bytes": 0, "read_bytes": 0, "seconds": 0.0, "rebuilt": []}
+    return {"bytes": 0, "read_bytes": 0, "seconds": 0.0, "rebuilt": [], "receipts": []}
 
 
 def make(opened: Checkpoint, made: dict[str, str], device: str) -> tuple[dict[str, Any], Told]:

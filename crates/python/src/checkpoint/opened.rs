@@ -18,6 +18,7 @@ use super::restorer;
 use crate::{
     executor,
     loading::{handed_over, place},
+    receipt::Receipt,
     subject::{Described, Subject},
     waiting,
 };
@@ -255,10 +256,10 @@ fn check_apart(targets: &[(Subject, Shape)]) -> PyResult<()> {
 /// What was read, as a dictionary.
 fn told<'py>(py: Python<'py>, fetched: &Fetched, seconds: f64) -> PyResult<Bound<'py, PyDict>> {
     let told = PyDict::new(py);
-    told.set_item("bytes", fetched.bytes)?;
-    told.set_item("read_bytes", fetched.read_bytes)?;
-    told.set_item("chunks", fetched.chunks)?;
+    told.set_item("bytes", fetched.receipt.bytes)?;
+    told.set_item("read_bytes", fetched.receipt.storage_bytes)?;
     told.set_item("rebuilt", &fetched.rebuilt)?;
+    told.set_item("receipts", vec![Receipt(fetched.receipt.clone())])?;
     told.set_item("seconds", seconds)?;
     Ok(told)
 }

@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Instant};
 
 use serde_json::json;
 use straightway_core::{Bytes, Place, Rate, Seconds};
-use straightway_pipeline::checkpoint::Restorer;
+use straightway_pipeline::checkpoint::{Fetched, Restorer};
 
 use super::{Chosen, print_lines};
 use crate::command::{chosen::device, output::print, tuning::Tuning, watch::Watch};
@@ -39,25 +39,30 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let gathered = restorer.gather(&checkpoint, &tensors, args.device)?;
     let seconds = start.elapsed().as_secs_f64();
     drop(watch);
-    let fetched = &gathered.fetched;
-    let rate = Rate(fetched.bytes as f64 / seconds.max(1e-9));
+    let Fetched {
+        receipt,
+        chunks,
+        rebuilt,
+    } = &gathered.fetched;
+    let rate = Rate(receipt.bytes as f64 / seconds.max(1e-9));
     if args.json {
         let json = json!({
             "step": manifest.step,
             "device": args.device.to_string(),
             "tensors": tensors.len(),
-            "bytes": fetched.bytes,
-            "read_bytes": fetched.read_bytes,
-            "chunks": fetched.chunks,
-            "rebuilt": fetched.rebuilt,
+            "bytes": receipt.bytes,
+            "read_bytes": receipt.storage_bytes,
+            "chunks": chunks,
+            "rebuilt": rebuilt,
             "seconds": seconds,
             "rate_bytes_per_s": rate.0,
+            "receipt": receipt,
         });
         print(&format!("{json:#}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let rebuilt = fetched.rebuilt.iter();
     let mut lines: Vec<_> = rebuilt
+        .iter()
         .map(|why| format!("rebuilt from parity: {why}"))
         .collect();
     lines.push(format!(
@@ -65,9 +70,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         manifest.step,
         args.device,
         tensors.len(),
-        Bytes(fetched.bytes),
+        Bytes(receipt.bytes),
         Seconds(seconds)
     ));
+    lines.push(receipt.to_string());
     print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)
 }

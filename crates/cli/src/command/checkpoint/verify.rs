@@ -40,9 +40,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "is_whole": is_whole,
             "is_mendable": is_whole || verdict.is_mendable,
             "bytes": images,
-            "read_bytes": verdict.fetched.read_bytes,
-            "chunks": verdict.fetched.chunks,
+            "read_bytes": verdict.receipt.storage_bytes,
+            "chunks": verdict.chunks,
             "damage": verdict.damage,
+            "receipt": verdict.receipt,
         });
         print(&format!("{json:#}\n"))?;
     } else {
