@@ -36,6 +36,7 @@ enum Command {
 
 fn main() -> ExitCode {
     straightway_sys::limit::raise_open_files();
+    straightway_sys::limit::survive_file_limit();
     let answer = match Cli::parse().command {
         Command::Plan(args) => command::plan::run(args),
         Command::Sim(args) => command::sim::run(args),

@@ -8,7 +8,7 @@ use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs,
-    os::unix::ffi::OsStrExt,
+    os::{fd::AsFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -104,6 +104,11 @@ impl Draft {
         !swept && fstat(file).is_ok_and(|stat| stat.st_nlink > 0)
     }
 
+    /// Where the file is until it has its own name.
+    pub fn path(&self) -> &Path {
+        &self.temporary
+    }
+
     /// The file to write to.
     pub fn file(&self) -> &Arc<File> {
         &self.file
@@ -136,16 +141,19 @@ impl Drop for Draft {
     }
 }
 
+/// Whether a path has the name of a draft.
+pub fn is_draft(path: &Path) -> bool {
+    let name = path.file_name().map(OsStrExt::as_bytes);
+    name.is_some_and(|name| name.starts_with(b".") && name.ends_with(SUFFIX.as_bytes()))
+}
+
 /// Removes the drafts in `folder` whose writers are gone. What cannot be examined stays.
 pub fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
     };
     for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.as_bytes();
-        let is_draft = name.starts_with(b".") && name.ends_with(SUFFIX.as_bytes());
-        if !(is_draft && entry.file_type().is_ok_and(|kind| kind.is_file())) {
+        if !(is_draft(&entry.path()) && entry.file_type().is_ok_and(|kind| kind.is_file())) {
             continue;
         }
         // To read is enough for a lock, and possible with the draft of a file that nobody may write.
@@ -176,7 +184,14 @@ pub fn folder_of(path: &Path) -> &Path {
 /// Makes the names in a folder durable.
 pub fn sync_folder(folder: &Path) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match open(folder, flags, Mode::empty()).and_then(fsync) {
+    let opened = open(folder, flags, Mode::empty());
+    let opened = opened.map_err(|errno| Error::os("sync", folder.display(), errno.into()))?;
+    sync_opened(&opened, folder)
+}
+
+/// The same, for a folder that is open.
+pub fn sync_opened(opened: impl AsFd, folder: &Path) -> Result<()> {
+    match fsync(opened) {
         // Some network file systems do not sync folders; the rename stands all the same.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(errno) => Err(Error::os("sync", folder.display(), errno.into())),

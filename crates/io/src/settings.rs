@@ -9,7 +9,7 @@ use crate::{
     track::Track,
     wrapper::{
         faulty::{Faults, Faulty},
-        throttled::Throttled,
+        throttled::{Meter, Throttled},
         traced::{Trace, Traced},
     },
 };
@@ -64,8 +64,10 @@ pub struct Settings {
     pub gds: Gds,
     /// Which engine goes to the drive.
     pub engine: DriveEngine,
-    /// A limit on all lanes to the drive together, and one on all to the page cache.
+    /// A limit on all I/Os together: of a copy from file to file that is the reads and the writes.
     pub rate_max: Option<Rate>,
+    /// What they are counted by. Clones of these settings count by the same.
+    pub meter: Meter,
     /// Failures to inject.
     pub faults: Option<Faults>,
     /// Where to keep a list of all I/Os.
@@ -96,6 +98,7 @@ impl Default for Settings {
             gds: Gds::default(),
             engine: DriveEngine::Auto,
             rate_max: None,
+            meter: Meter::default(),
             faults: None,
             trace: None,
         }
@@ -222,14 +225,10 @@ impl Settings {
         }
     }
 
-    /// Lanes that go to the drive and copy as well: as many as the ring has a chunk for. Each lane keeps
-    /// its own share of a limited rate, so that a second one would not make it faster.
+    /// Lanes that go to the drive and copy as well: as many as the ring has a chunk for.
     fn copying_lanes(&self) -> u32 {
         let room = u32::try_from(self.staging_bytes / self.chunk_bytes).unwrap_or(u32::MAX);
-        match self.rate_max {
-            Some(_) => self.drive_lanes,
-            None => self.ring_lanes.min(room).max(1),
-        }
+        self.ring_lanes.min(room).max(1)
     }
 
     /// How many of them serve a plan. One keeps a drive busy as long as it need not copy as well.
@@ -297,25 +296,19 @@ impl Settings {
             }
             _ => engine,
         };
-        let lanes = f64::from(self.lanes(Track::Drive, place));
-        let engine = match self.rate_max {
-            Some(rate) => Box::new(Throttled::new(engine, Rate(rate.0 / lanes))),
-            None => engine,
-        };
         Ok(self.wrap(engine))
     }
 
     /// The engine of one page-cache lane.
     pub fn cached_engine(&self) -> Box<dyn Engine> {
-        let engine: Box<dyn Engine> = Box::new(Cached::default());
-        let lanes = f64::from(self.cached_lanes);
-        self.wrap(match self.rate_max {
-            Some(rate) => Box::new(Throttled::new(engine, Rate(rate.0 / lanes))),
-            None => engine,
-        })
+        self.wrap(Box::new(Cached::default()))
     }
 
     fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
+        let engine = match self.rate_max {
+            Some(rate) => Box::new(Throttled::new(engine, rate, self.meter.clone())),
+            None => engine,
+        };
         let engine = match self.faults {
             Some(faults) => Box::new(Faulty::new(engine, faults)),
             None => engine,

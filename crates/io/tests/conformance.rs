@@ -19,7 +19,7 @@ use straightway_io::{
     engine::{Engine, cached::Cached, memory::Memory, pool::Pool, ring::Ring},
     wrapper::{
         faulty::{Faults, Faulty},
-        throttled::Throttled,
+        throttled::{Meter, Throttled},
         traced::{Trace, Traced},
     },
 };
@@ -287,7 +287,11 @@ fn a_throttled_engine_keeps_to_its_rate() {
     let folder = tempfile::tempdir().unwrap();
     let file = file_in(folder.path());
     // 64 blocks of 8 KiB at 2 MiB/s take a quarter of a second.
-    let mut engine = Throttled::new(Memory::new(64), Rate(2.0 * 1024.0 * 1024.0));
+    let mut engine = Throttled::new(
+        Memory::new(64),
+        Rate(2.0 * 1024.0 * 1024.0),
+        Meter::default(),
+    );
     let start = Instant::now();
     what_is_written_is_read(&mut engine, &file, By::PageCache);
     let took = start.elapsed().as_secs_f64();

@@ -26,10 +26,14 @@ impl Copier<'_> {
     pub fn run(&self, errand: &Errand) -> Result<Receipt> {
         let made = make_folders(&errand.folders)?;
         let targets = errand.pairs.iter().map(|p| draft::folder_of(&p.target));
-        targets
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .for_each(draft::sweep);
+        // Who copies what a killed writer left wants to have it.
+        let rescues = errand.pairs.iter().any(|p| draft::is_draft(&p.source));
+        if !rescues {
+            targets
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .for_each(draft::sweep);
+        }
         let batches = errand
             .pairs
             .chunks(FILES_PER_JOB)
@@ -41,6 +45,14 @@ impl Copier<'_> {
             std::os::unix::fs::symlink(&link.points_to, &link.target)
                 .map_err(|e| Error::os("create", link.target.display(), e))?;
         }
+        // Names are durable once their folders are: of what was made here, each is synced with its mode below.
+        let parents = made.iter().map(|folder| draft::folder_of(&folder.target));
+        let linked = errand.links.iter().map(|l| draft::folder_of(&l.target));
+        parents
+            .chain(linked)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .try_for_each(draft::sync_folder)?;
         // Last and from the inside out: a folder that nobody may write takes no more files.
         made.into_iter().rev().try_for_each(keep_mode)?;
         Ok(receipt)
@@ -86,9 +98,12 @@ fn make_folders(folders: &[Folder]) -> Result<Vec<&Folder>> {
     Ok(made)
 }
 
-/// Gives a new folder the permissions of the original.
+/// Gives a new folder the permissions of the original, and makes it durable. It is opened before: after, that may be
+/// forbidden.
 fn keep_mode(folder: &Folder) -> Result<()> {
+    let failed = |e| Error::os("set the permissions of", folder.target.display(), e);
+    let opened = fs::File::open(&folder.target).map_err(failed)?;
     let mode = fs::Permissions::from_mode(folder.mode);
-    fs::set_permissions(&folder.target, mode)
-        .map_err(|e| Error::os("set the permissions of", folder.target.display(), e))
+    opened.set_permissions(mode).map_err(failed)?;
+    draft::sync_opened(&opened, &folder.target)
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use straightway_core::{Error, Kind, Result};
+use straightway_io::draft;
 
 /// Folders nested deeper than this are taken for a loop.
 const DEPTH_MAX: usize = 256;
@@ -106,8 +107,8 @@ impl Errand {
             let message = "it is neither a file nor a folder";
             return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
         }
-        if let Ok(there) = fs::metadata(target) {
-            if (there.dev(), there.ino()) == (meta.dev(), meta.ino()) {
+        if let Some(there) = identity(target) {
+            if there == (meta.dev(), meta.ino()) {
                 let message = format!("{} is the same file", target.display());
                 return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
             }
@@ -168,24 +169,70 @@ impl Errand {
     }
 
     fn check_targets_differ(&self) -> Result<()> {
-        let mut targets: Vec<_> = self.pairs.iter().map(|p| &p.target).collect();
+        let refuse = |target: &Path| {
+            let message = "two sources would go there";
+            let target = target.display();
+            Err(Error::new(Kind::Invalid, "copy into", target, message))
+        };
+        let files = self.pairs.iter().map(|p| &p.target);
+        let mut targets: Vec<_> = files.chain(self.links.iter().map(|l| &l.target)).collect();
         targets.sort_unstable();
-        match targets.windows(2).find(|pair| pair[0] == pair[1]) {
-            None => Ok(()),
-            Some(pair) => Err(Error::new(
-                Kind::Invalid,
-                "copy into",
-                pair[0].display(),
-                "two sources would go there",
-            )),
+        if let Some(pair) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
+            return refuse(pair[0]);
         }
+        // Folders of the same name become one, but nothing else is put where a folder goes.
+        let mut folders = self.folders.iter().map(|f| &f.target);
+        match folders.find(|folder| targets.binary_search(folder).is_ok()) {
+            Some(folder) => refuse(folder),
+            None => Ok(()),
+        }
+    }
+
+    /// An error where `path`, which is about to be written, is something that is copied or made here.
+    pub fn check_apart(&self, path: &Path) -> Result<()> {
+        let sources = self.pairs.iter().map(|p| &p.source);
+        let targets = self.pairs.iter().map(|p| &p.target);
+        let links = self.links.iter().map(|l| &l.target);
+        match sources
+            .chain(targets)
+            .chain(links)
+            .find(|other| is_same(path, other))
+        {
+            None => Ok(()),
+            Some(other) => {
+                let message = format!("{} is being copied, and is the same file", other.display());
+                Err(Error::new(
+                    Kind::Invalid,
+                    "write to",
+                    path.display(),
+                    message,
+                ))
+            }
+        }
+    }
+}
+
+/// What the kernel knows a file by.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = fs::metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Whether two paths lead to one file, be it there yet or not.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    match (identity(one), identity(other)) {
+        (Some(one), Some(other)) => one == other,
+        (None, None) => {
+            let folder = |path| identity(draft::folder_of(path));
+            one.file_name() == other.file_name() && folder(one) == folder(other)
+        }
+        _ => false,
     }
 }
 
 /// A folder cannot be copied into itself.
 fn check_outside(source: &Path, target: &Path) -> Result<()> {
-    let source_real =
-        fs::canonicalize(source).map_err(|e| Error::os("open", source.display(), e))?;
+    let own = identity(source);
     let mut folder = Some(target);
     while let Some(part) = folder {
         // A path of one name lies in the current folder, though its parent is written as nothing.
@@ -195,7 +242,8 @@ fn check_outside(source: &Path, target: &Path) -> Result<()> {
             part
         };
         if let Ok(real) = fs::canonicalize(here) {
-            if real.starts_with(&source_real) {
+            // By what the kernel knows them by: a bind mount gives a folder a second path.
+            if real.ancestors().any(|part| identity(part) == own) {
                 let message = format!("{} is inside it", target.display());
                 return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
             }

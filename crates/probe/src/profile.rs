@@ -3,11 +3,12 @@
 use std::{
     collections::BTreeMap,
     env, fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Alignment, Error, Kind, Result, extent::down};
 use straightway_io::Settings;
 use straightway_sys::{backing::Backing, root::Root};
 
@@ -18,6 +19,9 @@ use crate::{
 
 /// The name and version of the file's form. Fields may be added to it: an earlier version reads past them.
 const SCHEMA: &str = "straightway.profile/1";
+
+/// Chunks are whole pages.
+const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
 
 /// A profile longer than this is none of ours.
 const BYTES_MAX: u64 = 1 << 20;
@@ -72,14 +76,24 @@ impl Tuning {
             return Ok(None);
         };
         let drives: Vec<_> = backing.drives.iter().map(|d| d.name.clone()).collect();
-        Ok(profile.tuning(&backing.mount.file_system, &drives))
+        let tuning = profile.tuning(&backing.mount.file_system, &drives);
+        if let Some(tuning) = tuning {
+            let settings = tuning.applied_to(Settings::default());
+            settings
+                .check()
+                .map_err(|error| broken(&place, error.to_string()))?;
+        }
+        Ok(tuning)
     }
 
     /// The same settings, but with what suits the drive.
     #[must_use]
     pub fn applied_to(self, settings: Settings) -> Settings {
+        // Each lane's ring has a chunk at least, whatever was fastest.
+        let lanes = settings.drive_lanes.max(settings.ring_lanes);
+        let room = down(settings.staging_bytes / u64::from(lanes.max(1)), PAGE_BYTES);
         Settings {
-            chunk_bytes: self.chunk_bytes,
+            chunk_bytes: self.chunk_bytes.min(room),
             depth: self.depth,
             ring_first: self.ring_first,
             ..settings
@@ -102,17 +116,20 @@ impl Profile {
 
     /// Reads a profile; one that is not there is empty.
     pub fn read(path: &Path) -> Result<Self> {
-        let broken = |message: String| {
-            Error::new(Kind::Corrupt, "use the profile", path.display(), message)
-                .with_hint("remove it, and `straightway bench` makes a new one")
-        };
+        let broken = |message: String| broken(path, message);
         match fs::metadata(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::empty()),
+            // Where nobody could have put one, there is none.
+            Err(e) if is_out_of_reach(e.kind()) => return Ok(Self::empty()),
             Err(e) => return Err(Error::os("read", path.display(), e)),
+            Ok(meta) if !meta.is_file() => return Err(broken("it is no file".to_owned())),
             Ok(meta) if meta.len() > BYTES_MAX => return Err(broken("it is too long".to_owned())),
             Ok(_) => {}
         }
-        let text = fs::read_to_string(path).map_err(|e| Error::os("read", path.display(), e))?;
+        let text = match fs::read_to_string(path) {
+            Err(e) if is_out_of_reach(e.kind()) => return Ok(Self::empty()),
+            Err(e) if e.kind() == ErrorKind::InvalidData => return Err(broken(e.to_string())),
+            other => other.map_err(|e| Error::os("read", path.display(), e))?,
+        };
         let profile: Self = toml::from_str(&text).map_err(|e| broken(e.message().to_owned()))?;
         if profile.schema != SCHEMA {
             return Err(broken(format!(
@@ -167,6 +184,18 @@ impl Profile {
         fs::write(&aside, text).map_err(failed)?;
         fs::rename(&aside, path).map_err(failed)
     }
+}
+
+/// Whether it is as if there were no profile: none was made, or not by this user.
+fn is_out_of_reach(kind: ErrorKind) -> bool {
+    use ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(kind, NotFound | NotADirectory | PermissionDenied)
+}
+
+/// A profile that cannot be used.
+fn broken(path: &Path, message: String) -> Error {
+    Error::new(Kind::Corrupt, "use the profile", path.display(), message)
+        .with_hint("remove it, and `straightway bench` makes a new one")
 }
 
 /// What a profile knows drives by.

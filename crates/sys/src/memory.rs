@@ -13,12 +13,20 @@ use std::{
 };
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use straightway_core::{Bytes, Error, Result, extent::up};
+use straightway_core::{Bytes, Error, Kind, Result, extent::up};
 
-use crate::cuda::{Context, Pin};
+use crate::{
+    cuda::{Context, Pin},
+    limit::available_memory,
+    root::Root,
+};
 
 /// A huge page on x86-64 and on most arm64 kernels.
 const HUGE_BYTES: usize = 2 << 20;
+
+/// From here on it is asked first whether there is so much: the kernel promises any amount, and ends the process
+/// that uses what is not there.
+const CHECKED_BYTES_MIN: u64 = 1 << 30;
 
 /// Faulting in less than this is over before a thread has started.
 const POPULATE_BYTES_MIN: usize = 32 << 20;
@@ -58,6 +66,15 @@ impl HostMemory {
             )
             .with_hint("ask for less, or free memory")
         };
+        if bytes >= CHECKED_BYTES_MIN
+            && let Some(available) = available_memory(&Root::machine())
+            && bytes > available
+        {
+            let target = format!("{} of host memory", Bytes(bytes));
+            let message = format!("{} are available", Bytes(available));
+            return Err(Error::new(Kind::Transient, "allocate", target, message)
+                .with_hint("ask for less, or free memory"));
+        }
         let huge = bytes >= HUGE_BYTES as u64;
         let align = if huge { HUGE_BYTES } else { 4096 };
         let too_much = || refused(rustix::io::Errno::NOMEM.into());

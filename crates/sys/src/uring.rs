@@ -79,12 +79,19 @@ impl Uring {
     pub fn new(depth: u32) -> Result<Self> {
         let depth = depth.clamp(1, DEPTH_MAX);
         let refused = |source: io::Error| {
-            let kind = match source.raw_os_error() {
-                Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => Kind::Unsupported,
-                _ => Kind::Transient,
+            let (kind, hint) = match source.raw_os_error() {
+                Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => (
+                    Kind::Unsupported,
+                    "sysctl kernel.io_uring_disabled=0, or a seccomp profile that allows it",
+                ),
+                // Its queues count as locked memory, of which a user may have none.
+                Some(libc::ENOMEM) => (
+                    Kind::Unsupported,
+                    "let the process lock more memory (`ulimit -l`), or ask for fewer lanes",
+                ),
+                _ => (Kind::Transient, "ask for fewer lanes, or a smaller depth"),
             };
-            Error::new(kind, "set up", "io_uring", source.to_string())
-                .with_hint("sysctl kernel.io_uring_disabled=0, or a seccomp profile that allows it")
+            Error::new(kind, "set up", "io_uring", source.to_string()).with_hint(hint)
         };
         // One thread uses a ring, so completions may wait until it asks for them (Linux 6.1).
         let ring = IoUring::builder()

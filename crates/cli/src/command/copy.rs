@@ -2,9 +2,11 @@
 
 use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
 
-use straightway_core::{Choice, Error, Extent, Kind, Move, Place, Receipt, survey::whole_pages};
+use straightway_core::{
+    Choice, Error, Extent, Kind, Move, Place, Rate, Receipt, survey::whole_pages,
+};
 use straightway_io::{Executor, File, Job, Progress, Region, wrapper::traced::Trace};
-use straightway_pipeline::{Copier, Errand, verify::verify};
+use straightway_pipeline::{Copier, Errand, errand::is_same, verify::verify};
 
 use super::{
     output::print_receipt,
@@ -52,10 +54,31 @@ impl Args {
     fn memory(&self) -> Option<Place> {
         self.target.to_str()?.parse().ok()
     }
+
+    /// An error where the trace would be written over what is copied.
+    fn check_trace(&self, errand: Option<&Errand>) -> Result<(), Error> {
+        let Some(trace) = &self.trace else {
+            return Ok(());
+        };
+        if let Some(errand) = errand {
+            return errand.check_apart(trace);
+        }
+        if !self.sources.iter().any(|source| is_same(trace, source)) {
+            return Ok(());
+        }
+        let message = "it is being read";
+        let target = trace.display();
+        Err(Error::new(Kind::Invalid, "write to", target, message))
+    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
+    let errand = match args.memory() {
+        Some(_) => None,
+        None => Some(Errand::new(&args.sources, &args.target)?),
+    };
+    args.check_trace(errand.as_ref())?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
     // A trace that cannot be written is better known before the work than after it.
     let mut trace_file = match &args.trace {
@@ -66,11 +89,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut settings = args.tuning.settings(&args.sources[0])?;
     settings.trace.clone_from(&trace);
+    settings.check()?;
+    if errand.is_some() {
+        // Of a copy every byte is an I/O twice, and people mean the bytes.
+        settings.rate_max = settings.rate_max.map(|rate| Rate(rate.0 * 2.0));
+    }
     let executor = Executor::new(settings)?;
     let choice = Choice::from(args.route);
-    let outcome = match args.memory() {
-        Some(place) => read(args, place, &executor, choice, &progress),
-        None => copy(args, &executor, choice, &progress),
+    let outcome = match (&errand, args.memory()) {
+        (None, Some(place)) => read(args, place, &executor, choice, &progress),
+        (errand, _) => {
+            let errand = errand
+                .as_ref()
+                .expect("what goes to no memory is an errand");
+            copy(args, errand, &executor, choice, &progress)
+        }
     };
     // A trace is wanted most when something failed.
     if let (Some(path), Some(file), Some(trace)) = (&args.trace, &mut trace_file, &trace) {
@@ -84,11 +117,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn copy(
     args: &Args,
+    errand: &Errand,
     executor: &Executor,
     choice: Choice,
     progress: &Arc<Progress>,
 ) -> anyhow::Result<Receipt> {
-    let errand = Errand::new(&args.sources, &args.target)?;
     let passes = if args.verify { 3 } else { 1 };
     let _watch = Watch::begin(progress, errand.bytes() * passes);
     let copier = Copier {
@@ -96,9 +129,9 @@ fn copy(
         choice,
         progress: Arc::clone(progress),
     };
-    let receipt = copier.run(&errand)?;
+    let receipt = copier.run(errand)?;
     if args.verify {
-        verify(executor, &errand, progress)?;
+        verify(executor, errand, progress)?;
     }
     Ok(receipt)
 }

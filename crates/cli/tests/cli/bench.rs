@@ -150,6 +150,71 @@ fn a_damaged_profile_is_an_error_with_a_way_out() {
 }
 
 #[test]
+fn a_profile_that_is_no_file_or_has_impossible_figures_names_itself_and_one_out_of_reach_is_none() {
+    let yard = Yard::new();
+    yard.file("source", 100, 1);
+    let ran = yard.run_with(
+        &[("XDG_STATE_HOME", "/dev/null")],
+        ["copy", "source", "host:"],
+    );
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    fs::create_dir_all(yard.profile().parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", yard.profile()).unwrap();
+    let ran = yard.run(["copy", "source", "host:"]);
+    assert!(ran.err.contains("it is no file"), "{ran:?}");
+    fs::remove_file(yard.profile()).unwrap();
+    let ran = sweep(&yard, "64KiB", &["--work", "read"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let text = fs::read_to_string(yard.profile()).unwrap();
+    for (right, wrong) in [
+        ("chunk_bytes = 65536", "chunk_bytes = 0"),
+        ("depth = ", "depth = 9999"),
+    ] {
+        assert!(text.contains(right), "{text}");
+        fs::write(yard.profile(), text.replacen(right, wrong, 1)).unwrap();
+        let ran = yard.run(["copy", "source", "host:"]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(
+            ran.err.contains("profile.toml: cannot run with"),
+            "{}",
+            ran.err
+        );
+    }
+}
+
+#[test]
+fn what_takes_more_memory_than_there_is_is_refused_before_anything_is_made() {
+    let yard = Yard::new();
+    yard.folder("place");
+    let huge = yard.path("huge");
+    fs::File::create(&huge).unwrap().set_len(1 << 43).unwrap();
+    for args in [
+        "bench place --size 4MiB --runs 1 --no-profile --block 1GiB --depth 4096",
+        "copy huge host:",
+    ] {
+        let ran = yard.run(args.split(' '));
+        assert_eq!(ran.code, Some(2), "{args}: {ran:?}");
+        assert!(ran.err.contains("available"), "{args}: {}", ran.err);
+    }
+    assert_eq!(yard.names(), ["huge", "place"]);
+}
+
+#[test]
+fn what_a_killed_bench_left_is_removed_by_the_next() {
+    let yard = Yard::new();
+    yard.folder("place");
+    let args = "bench place --size 64MiB --runs 100 --no-profile --block 4KiB --depth 1 --whole";
+    let mut running = yard.start(args.split(' '));
+    assert!(running.wait_until(|| yard.names().len() > 1));
+    running.signal(Signal::KILL);
+    running.wait();
+    assert_eq!(yard.names().len(), 2, "{:?}", yard.names());
+    let ran = sweep(&yard, "64KiB", &["--work", "read", "--no-profile"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(yard.names(), ["place"]);
+}
+
+#[test]
 fn an_interrupted_bench_exits_with_130_and_leaves_nothing() {
     let yard = Yard::new();
     yard.folder("place");

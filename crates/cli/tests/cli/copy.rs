@@ -280,10 +280,13 @@ fn a_limit_is_kept_to_on_every_route_and_the_receipt_says_that_it_bound() {
             let args = ["source", target, "--route", route, "--limit", "4MB/s"];
             let receipt = yard.receipt(&[&args[..], &["--chunk", "16KiB"]].concat());
             assert_eq!(receipt["bound_by"], "throttle", "{target} {receipt}");
-            let moved = receipt["storage_bytes"].as_f64().unwrap();
+            let moved = receipt["bytes"].as_f64().unwrap();
             let rate = moved / receipt["seconds"].as_f64().unwrap();
-            // What was saved up before the start may come on top: 50 ms a lane.
-            assert!(rate < 7e6, "{target} by {route}: {rate}");
+            // What was saved up before the start, 50 ms, may come on top. A copy is no slower than it may be.
+            assert!(
+                (3.5e6..5.5e6).contains(&rate),
+                "{target} by {route}: {rate}"
+            );
         }
     }
 }

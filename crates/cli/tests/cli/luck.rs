@@ -163,3 +163,23 @@ fn a_copy_that_fails_half_way_through_a_folder_leaves_only_whole_files() {
         }
     }
 }
+
+#[test]
+fn a_file_that_may_not_grow_so_long_is_an_error_and_leaves_nothing() {
+    let yard = Yard::new();
+    yard.file("source", 4 << 20, 1);
+    let limited = "ulimit -f 1000; exec \"$0\" copy source target";
+    let ran = yard.run_program("bash", &["-c", limited, env!("CARGO_BIN_EXE_straightway")]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.err.contains("File too large"), "{}", ran.err);
+    assert_eq!(yard.names(), ["source"]);
+}
+
+#[test]
+fn what_a_killed_copy_left_can_itself_be_copied() {
+    let yard = Yard::new();
+    yard.file(".x.1-2.straightway-part", 5000, 1);
+    let ran = yard.run(["copy", ".x.1-2.straightway-part", "rescued"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(fs::read(yard.path("rescued")).unwrap() == noise(5000, 1));
+}

@@ -214,3 +214,31 @@ fn where_io_uring_is_forbidden_threads_do_the_work_and_the_receipt_says_so() {
         ran.err
     );
 }
+
+#[test]
+fn where_no_memory_may_be_locked_threads_do_the_work() {
+    let yard = Yard::new();
+    yard.file("source", 1 << 20, 1);
+    let limited = "ulimit -l 0; exec setpriv --reuid=65534 --clear-groups \"$0\" copy source host:";
+    let ran = yard.run_program("bash", &["-c", limited, env!("CARGO_BIN_EXE_straightway")]);
+    if ran.err.contains("setpriv:") || ran.err.contains("Permission denied") {
+        eprintln!("skipped: cannot run the binary as another user");
+        return;
+    }
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
+#[test]
+fn a_folder_is_not_copied_into_itself_by_another_path() {
+    let yard = Yard::new();
+    let folder = yard.folder("folder");
+    let Some(_mount) = Mount::new(
+        &["--bind", &folder.display().to_string()],
+        &yard.folder("again"),
+    ) else {
+        return;
+    };
+    let ran = yard.run(["copy", "folder", "again"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.err.contains("is inside it"), "{}", ran.err);
+}

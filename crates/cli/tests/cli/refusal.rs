@@ -58,10 +58,34 @@ fn paths_that_make_no_sense() {
             "folder folder",
             ". new",
             "file host: --verify",
+            "file target --trace file",
+            "file target --trace ./target",
+            "file host: --trace file",
+            "folder new --trace folder/file",
         ],
     );
     insta::assert_snapshot!(said);
     assert_eq!(fs::read(yard.path("file")).unwrap().len(), 5000);
+}
+
+#[test]
+fn what_two_sources_would_make_of_one_name() {
+    let yard = Yard::new();
+    yard.folder("one/x");
+    yard.folder("two/x");
+    yard.folder("three/x/l");
+    yard.folder("into");
+    std::os::unix::fs::symlink("nowhere", yard.path("one/x/l")).unwrap();
+    yard.file("two/x/l", 10, 1);
+    let said = all_refused(
+        &yard,
+        &[
+            "one/x two/x into",
+            "two/x three/x into",
+            "three/x one/x into",
+        ],
+    );
+    insta::assert_snapshot!(said);
 }
 
 #[test]

@@ -97,6 +97,17 @@ impl Yard {
         self.start(args).wait()
     }
 
+    /// Runs the binary in the yard with these variables.
+    pub(crate) fn run_with<S: AsRef<OsStr>>(
+        &self,
+        variables: &[(&str, &str)],
+        args: impl IntoIterator<Item = S>,
+    ) -> Ran {
+        let mut command = self.command(args);
+        command.envs(variables.iter().copied());
+        Running(Some(command.spawn().unwrap())).wait()
+    }
+
     /// Runs another program in the yard.
     pub(crate) fn run_program(&self, program: &str, args: &[&str]) -> Ran {
         let mut command = Command::new(program);

@@ -6,7 +6,7 @@ use straightway_core::{
     Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
 };
 use straightway_io::{Draft, Executor, File, Job, Progress, Region, Settings, draft};
-use straightway_sys::{backing::Backing, root::Root};
+use straightway_sys::{backing::Backing, limit::available_memory, root::Root};
 
 use super::{Cache, Outcome, Sample, Spec, Track, Work, limits::Limits};
 
@@ -33,7 +33,7 @@ pub(super) struct Bench<'a> {
     progress: &'a Arc<Progress>,
     path: PathBuf,
     /// A file of our own making, removed when the bench is over.
-    made: Option<tempfile::TempPath>,
+    made: Option<Draft>,
     file: Arc<File>,
     /// What writes come from: the file's own bytes, read when they are first wanted.
     source: OnceCell<Arc<Region>>,
@@ -41,9 +41,10 @@ pub(super) struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     pub(super) fn new(spec: &'a Spec, progress: &'a Arc<Progress>) -> Result<Self> {
+        check(spec)?;
         let (path, made) = if spec.path.is_dir() {
             let made = make_file(spec, progress)?;
-            (made.to_path_buf(), Some(made))
+            (made.path().to_owned(), Some(made))
         } else {
             (spec.path.clone(), None)
         };
@@ -56,12 +57,6 @@ impl<'a> Bench<'a> {
                 path.display(),
                 message,
             ));
-        }
-        let gathers = spec.tracks.iter().any(|t| t.work == Work::Gather);
-        if gathers && spec.gather_extents == 0 {
-            let message = "a gather takes one block at least";
-            let target = spec.path.display();
-            return Err(Error::new(Kind::Invalid, "gather from", target, message));
         }
         Ok(Self {
             spec,
@@ -122,9 +117,7 @@ impl<'a> Bench<'a> {
             },
             drive_lanes: self.spec.drive_lanes.unwrap_or(default.drive_lanes),
             ring_lanes: self.spec.drive_lanes.unwrap_or(default.ring_lanes),
-            // Staging is measured at the depth that was asked for, so its ring must hold it.
-            staging_bytes: (block_bytes * u64::from(depth.max(default.depth)) * 2)
-                .max(default.staging_bytes),
+            staging_bytes: ring_bytes(block_bytes, depth),
             gpu_chunk_bytes: block_bytes,
             // The drive's ring is a part of what is pinned; see `Settings::ring`.
             pinned_bytes: (block_bytes * u64::from(depth) * 8).max(default.pinned_bytes),
@@ -252,22 +245,52 @@ fn gather_extents(spec: &Spec, block: u64) -> u64 {
         .min((GATHER_BYTES_MAX / block.max(1)).max(1))
 }
 
+/// The memory of the ring. Staging is measured at the depth that was asked for, so its ring must hold it.
+fn ring_bytes(block_bytes: u64, depth: u32) -> u64 {
+    let default = Settings::default();
+    let all = block_bytes.saturating_mul(u64::from(depth.max(default.depth)) * 2);
+    all.max(default.staging_bytes)
+}
+
+/// Refuses what would take more memory or time than there is, before anything is made.
+fn check(spec: &Spec) -> Result<()> {
+    let refuse = |what: String, message: String| {
+        Err(Error::new(Kind::Invalid, "measure with", what, message))
+    };
+    let gathers = spec.tracks.iter().any(|t| t.work == Work::Gather);
+    if gathers && spec.gather_extents == 0 {
+        let message = "a gather takes one block at least";
+        return refuse("no extents".to_owned(), message.to_owned());
+    }
+    let block = spec.blocks.iter().copied().max().unwrap_or(0);
+    let depth = spec.depths.iter().copied().max().unwrap_or(0);
+    let bytes = ring_bytes(block, depth);
+    match available_memory(&Root::machine()) {
+        Some(available) if bytes > available / 2 => {
+            let what = format!("blocks of {}, {depth} in flight", Bytes(block));
+            let message = format!(
+                "that takes a ring of {}, and half of the {} that are available is allowed",
+                Bytes(bytes),
+                Bytes(available)
+            );
+            refuse(what, message)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes a file of the wanted length with bytes that no drive can compress or leave out.
-fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<tempfile::TempPath> {
-    let failed = |e| Error::os("create a file in", spec.path.display(), e);
+///
+/// It stays a draft: it is removed when it is dropped, and where the process is killed, by the next that sweeps.
+fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<Draft> {
     draft::sweep(&spec.path);
-    let made = tempfile::Builder::new()
-        .prefix(".straightway-bench-")
-        .tempfile_in(&spec.path)
-        .map_err(failed)?;
-    let path = made.into_temp_path();
     let bytes = down(spec.bytes.max(4096), 4096);
     let window = bytes.min(64 << 20);
     let mut region = Region::host(window)?;
     fill(region.as_mut_slice(), spec.seed);
     let region = Arc::new(region);
     let executor = Executor::new(Settings::default())?;
-    let draft = Draft::new(&path, bytes)?;
+    let draft = Draft::new(&spec.path.join("straightway-bench"), bytes)?;
     let mut at = 0;
     while at < bytes {
         let extent = Extent::new(at, window.min(bytes - at));
@@ -282,8 +305,7 @@ fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<tempfile::TempPath
         executor.run(job.with_progress(progress))?;
         at = extent.end();
     }
-    draft.commit()?;
-    Ok(path)
+    Ok(draft)
 }
 
 /// Fills `bytes` with noise that follows from `seed`.
