@@ -100,6 +100,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.output.check()?;
     let spec = args.spec();
     // A profile that cannot be added to is better known before the work than after it.
     let mut kept = match Profile::place() {

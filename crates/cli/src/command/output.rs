@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::Context;
 use serde_json::Value;
-use straightway_core::Receipt;
+use straightway_core::{Error, Kind, Receipt};
+use straightway_io::draft;
 use straightway_report::{Block, Page, Table, Terminal};
 
 /// The forms a result can take
@@ -31,6 +32,20 @@ impl Output {
     /// Whether a report is written beside the text.
     pub(crate) fn is_html(&self) -> bool {
         self.html.is_some()
+    }
+
+    /// An error where the report has no folder to go to: better known before the work than after it.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let Some(path) = &self.html else {
+            return Ok(());
+        };
+        let folder = draft::folder_of(path);
+        let meta = fs::metadata(folder).map_err(|e| Error::os("write", path.display(), e))?;
+        if !meta.is_dir() {
+            let message = format!("{} is no folder", folder.display());
+            return Err(Error::new(Kind::Invalid, "write", path.display(), message).into());
+        }
+        Ok(())
     }
 
     /// Writes a result to stdout in the form asked for, and to the HTML file if there is one. Its first table is the one

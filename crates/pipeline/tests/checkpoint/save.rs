@@ -2,7 +2,7 @@
 
 use std::{fs, sync::Arc};
 
-use straightway_core::Rate;
+use straightway_core::{Place, Rate, receipt::Bound};
 use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
     checkpoint::{Busy, Options, Rank, Restorer, Saver, Source, Store, Wanted},
@@ -137,6 +137,26 @@ fn bytes_that_are_no_tensor_come_back_marked_as_such() {
     );
     assert_eq!(restorer.opaque(&checkpoint, "none").unwrap(), b"");
     assert!(restorer.opaque(&checkpoint, "nothing").is_err());
+}
+
+#[test]
+fn a_restore_keeps_to_a_limit_however_many_threads_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = State::of(1, &[("t", Dtype::U8, &[8 << 20])]);
+    save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
+    let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
+    let tensors: Vec<_> = checkpoint.manifest().tensors.iter().collect();
+    let limited = Settings {
+        rate_max: Some(Rate(16e6)),
+        cached_lanes: 4,
+        ..settings()
+    };
+    let restorer = Restorer::new(limited).unwrap();
+    let gathered = restorer.gather(&checkpoint, &tensors, Place::Host).unwrap();
+    let receipt = gathered.fetched.receipt;
+    // What was saved up before, 50 ms, and the last chunk may come on top.
+    assert!((0.3..1.5).contains(&receipt.seconds), "{receipt}");
+    assert_eq!(receipt.bound_by, Bound::Throttle, "{receipt}");
 }
 
 #[test]
