@@ -19,6 +19,7 @@ mod choose;
 mod credit;
 mod deliver;
 mod depart;
+mod fair;
 mod port;
 mod ring;
 mod send;
