@@ -23,9 +23,13 @@ use crate::{
 /// Steps of one integration at the most.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// The margin a choice needs to be called stable. The paper's own thresholds leave 9 to 19 degrees,
-/// so the 30 that control engineers like to see is not to be had here.
-pub const MARGIN_WANTED_DEG: f64 = 5.0;
+/// Long enough for the slowest published set to settle.
+pub const SETTLE: Seconds = Seconds(0.2);
+
+/// A queue stands still if it stays this near to its fixed point: no farther than it was moved. The
+/// phase margin does not decide it: with 6 degrees a swing may still grow until it meets the empty
+/// queue, where no margin holds.
+const STILL_SHARE: f64 = 0.1;
 
 /// N equal flows through one bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,6 +77,17 @@ pub struct Settled {
     pub queue_max: Bytes,
     /// The mean rate of a flow.
     pub rate_mean: Rate,
+}
+
+/// What was tried, and the best of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tuned {
+    /// Every combination of thresholds.
+    pub choices: Vec<Choice>,
+    /// The place of the best: the shortest queue that is not pinned and comes to rest.
+    pub best: Option<usize>,
+    /// What it settled to.
+    pub settled: Option<Settled>,
 }
 
 /// One choice of thresholds, and what it leads to.
@@ -319,9 +334,18 @@ impl Fluid {
     }
 }
 
-/// Tries every combination of thresholds around those given, and returns them with the place of the
-/// best: the shortest queue that is stable and not pinned, if there is one.
-pub fn tune(fluid: &Fluid) -> (Vec<Choice>, Option<usize>) {
+impl Settled {
+    /// Whether the queue came to rest at its fixed point.
+    pub fn is_still(&self, fixed: &FixedPoint) -> bool {
+        let queue = fixed.queue.0 as f64;
+        let near = |bytes: Bytes| (bytes.0 as f64 - queue).abs() <= STILL_SHARE * queue;
+        near(self.queue_min) && near(self.queue_max)
+    }
+}
+
+/// Tries every combination of thresholds around those given. The best is the shortest queue that is
+/// not pinned and comes to rest when the equations are integrated.
+pub fn tune(fluid: &Fluid) -> Tuned {
     let scaled = |size: Bytes, by: f64| bytes((size.0 as f64 * by).max(1.0));
     let mut choices = Vec::new();
     for kmin in [1.0, 4.0] {
@@ -339,11 +363,23 @@ pub fn tune(fluid: &Fluid) -> (Vec<Choice>, Option<usize>) {
         }
     }
     choices.dedup_by(|a, b| a.ecn == b.ecn);
-    let stable = |c: &Choice| !c.fixed.pinned && c.margin_deg >= Some(MARGIN_WANTED_DEG);
-    let best = (0..choices.len())
-        .filter(|i| stable(&choices[*i]))
-        .min_by_key(|i| choices[*i].fixed.queue);
-    (choices, best)
+    // Without a margin it cannot come to rest; with one it may not, and integrating says so.
+    let has_margin = |c: &Choice| !c.fixed.pinned && c.margin_deg > Some(0.0);
+    let mut order: Vec<usize> = (0..choices.len())
+        .filter(|i| has_margin(&choices[*i]))
+        .collect();
+    order.sort_by_key(|i| choices[*i].fixed.queue);
+    let settles = |i: usize| {
+        let Choice { ecn, fixed, .. } = choices[i];
+        let settled = Fluid { ecn, ..*fluid }.settle(SETTLE);
+        settled.is_still(&fixed).then_some((i, settled))
+    };
+    let found = order.into_iter().find_map(settles);
+    Tuned {
+        best: found.map(|(i, _)| i),
+        settled: found.map(|(_, settled)| settled),
+        choices,
+    }
 }
 
 fn bytes(value: f64) -> Bytes {
@@ -412,11 +448,38 @@ mod tests {
     }
 
     #[test]
-    fn a_best_choice_is_stable_and_no_longer_than_the_one_given() {
-        let fluid = paper(10, 4.0);
-        let (choices, best) = tune(&fluid);
-        let best = choices[best.expect("some choice is stable")];
-        assert!(best.margin_deg >= Some(MARGIN_WANTED_DEG));
-        assert!(best.fixed.queue <= fluid.fixed_point().queue);
+    fn a_best_choice_comes_to_rest_and_no_shorter_one_does() {
+        // With half a notification interval, as packets have it, what is given swings.
+        for delay_us in [4.0, 29.0] {
+            let fluid = paper(10, delay_us);
+            let tuned = tune(&fluid);
+            let best = tuned.choices[tuned.best.expect("some choice comes to rest")];
+            let still = |c: &Choice| {
+                let settled = Fluid {
+                    ecn: c.ecn,
+                    ..fluid
+                }
+                .settle(SETTLE);
+                !c.fixed.pinned && settled.is_still(&c.fixed)
+            };
+            assert!(still(&best) && tuned.settled.is_some());
+            let shorter = tuned
+                .choices
+                .iter()
+                .filter(|c| c.fixed.queue < best.fixed.queue);
+            assert!(!shorter.into_iter().any(still));
+        }
+    }
+
+    #[test]
+    fn a_margin_of_six_degrees_does_not_make_a_queue_stand_still() {
+        let fluid = paper(10, 29.0);
+        let ecn = Ecn {
+            kmax: Bytes::kib(391),
+            ..fluid.ecn
+        };
+        let fluid = Fluid { ecn, ..fluid };
+        assert!(fluid.phase_margin() > Some(5.0));
+        assert!(!fluid.settle(SETTLE).is_still(&fluid.fixed_point()));
     }
 }

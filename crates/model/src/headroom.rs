@@ -247,6 +247,13 @@ impl Checked for Port {
         let frame = Bytes(64)..=Bytes(65_535);
         c.bytes("mtu", self.mtu, frame.clone());
         c.bytes("lossless_mtu", self.lossless_mtu, frame);
+        if self.lossless_mtu > self.mtu {
+            let allowed = format!(
+                "at most mtu, {}: that is the longest frame of any class",
+                self.mtu
+            );
+            c.refuse("lossless_mtu", self.lossless_mtu, allowed);
+        }
         c.bytes("mac_phy", self.mac_phy, Bytes(0)..=Bytes::mib(1));
         c.bytes("gearbox", self.gearbox, Bytes(0)..=Bytes::mib(1));
         c.bytes("cell", self.cell, Bytes(32)..=Bytes(4096));
@@ -273,6 +280,17 @@ mod tests {
 
     fn port(gbit: f64, cable_m: f64) -> Port {
         Port::new(Rate::gbit(gbit), cable_m)
+    }
+
+    #[test]
+    fn the_lossless_class_has_no_longer_frames_than_the_longest_of_any() {
+        let port = Port {
+            mtu: Bytes(100),
+            lossless_mtu: Bytes(9000),
+            ..port(400.0, 5.0)
+        };
+        let refusals = crate::check::checked(&port).unwrap_err().to_string();
+        assert!(refusals.contains("lossless_mtu"), "{refusals}");
     }
 
     #[test]

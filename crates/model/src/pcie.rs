@@ -30,6 +30,7 @@ mod cases;
 )]
 mod engine;
 pub mod link;
+mod measure;
 pub mod outcome;
 #[cfg(test)]
 mod properties;
@@ -40,7 +41,7 @@ mod what_if;
 
 use std::ops::ControlFlow;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Bytes, Error, Kind, Result};
 
 pub use self::{
     cases::{CASES, case},
@@ -85,12 +86,15 @@ fn run(
                 &scenario.title,
                 "it was cancelled",
             ),
-            Stop::TooLong => Error::new(
+            Stop::TooLong(stream) => Error::new(
                 Kind::Invalid,
                 "simulate",
                 &scenario.title,
                 format!(
-                    "its streams take longer than the {} s that are simulated",
+                    "the `size` of stream {}, {}, takes longer than is allowed: at most {} s of \
+                     simulated time",
+                    topology.streams[stream].name,
+                    Bytes(topology.streams[stream].size_bytes),
                     SIMULATED_MAX.0
                 ),
             )

@@ -222,10 +222,11 @@ fn every_claim_holds_or_fails_as_its_file_says() {
     assert!(judged >= 3, "{judged}");
 }
 
-/// The mean queue of N flows through one 40 Gb/s port after the first quarter of `ms`.
-fn packet_queue(flows: u32, ms: f64) -> f64 {
+/// The mean queue of N flows through one 40 Gb/s port after the first quarter of the scenario's time,
+/// or of `ms`.
+fn packet_queue(flows: u32, ms: Option<f64>) -> f64 {
     let mut scenario = scenario("dcqcn-40g");
-    scenario.duration = Some(Seconds(ms * 1e-3));
+    scenario.duration = ms.map(|ms| Seconds(ms * 1e-3)).or(scenario.duration);
     let text = toml::to_string(&scenario).expect("plain data");
     let text = text
         .replace(
@@ -241,7 +242,7 @@ fn packet_queue(flows: u32, ms: f64) -> f64 {
 
 #[test]
 fn packets_and_fluid_agree_on_the_queue_within_fifteen_per_cent() {
-    for (flows, ms) in [(2, 400.0), (4, 200.0), (10, 200.0)] {
+    for (flows, ms) in [(2, Some(400.0)), (4, None), (10, None)] {
         // The way back takes 4 µs, and a mark waits half a notification interval on average.
         let delay = Seconds(4e-6 + 25e-6);
         let rate = Rate::gbit(40.0);
@@ -253,5 +254,22 @@ fn packets_and_fluid_agree_on_the_queue_within_fifteen_per_cent() {
             off.abs() < 0.15,
             "{flows} flows: {packets:.0} B against {fluid:.0} B"
         );
+    }
+}
+
+#[test]
+fn a_link_is_never_busy_for_longer_than_the_run() {
+    // Shorter than a packet takes, and with pause frames under way.
+    for ns in [1, 10, 100, 1_000, 20_000] {
+        let mut scenario = scenario("slow-receiver");
+        scenario.duration = Some(Seconds(f64::from(ns) * 1e-9));
+        for link in run(&scenario).links {
+            assert!(
+                link.utilisation <= 1.0,
+                "{} {}",
+                link.link,
+                link.utilisation
+            );
+        }
     }
 }

@@ -154,3 +154,9 @@ fn what_makes_no_sense_for_its_kind_is_refused() {
         assert!(text.contains(want), "{text}");
     }
 }
+
+#[test]
+fn a_link_that_takes_a_second_to_cross_is_refused() {
+    let text = refused("mps = 256", "mps = 256\nlink_latency = \"1s\"");
+    assert!(text.contains("pcie.link_latency"), "{text}");
+}

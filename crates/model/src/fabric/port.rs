@@ -172,6 +172,19 @@ impl Port {
         end
     }
 
+    /// How much of the time on the wire that [`Self::sent_bytes`] stands for lies after `now`.
+    pub(crate) fn unsent_ps(&self, now: u64) -> u64 {
+        let packet = self.busy_until_ps.saturating_sub(now.max(self.starts_ps));
+        // A pause frame that overtakes a packet is not part of that.
+        let overtakes = self.signalled_ps <= self.starts_ps;
+        packet
+            + if overtakes {
+                self.signalled_ps.saturating_sub(now)
+            } else {
+                0
+            }
+    }
+
     /// Adds a packet to the queue.
     #[inline]
     pub(crate) fn enqueue(&mut self, pool: &mut Pool, place: u32, bytes: u64) {

@@ -10,8 +10,9 @@ use serde::Serialize;
 use straightway_core::{Bytes, Rate, Seconds};
 
 use super::{
-    bound::{Resource, capacity, costs},
+    bound::{Resource, capacity},
     engine::Finished,
+    measure::Measured,
     scenario::{Arbiter, Mode},
     topology::{PortName, Topology, initiator},
 };
@@ -25,6 +26,9 @@ const STARVED_SHARE: f64 = 0.25;
 
 /// From here on fences do: they come on top of a pipeline that is otherwise never idle.
 const FENCED_SHARE: f64 = 0.05;
+
+/// From this share of the most on, what two things hold counts as equal.
+const AS_MUCH: f64 = 0.99;
 
 /// What holds something back.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,13 +46,14 @@ pub(super) struct Held {
     by: Option<Resource>,
 }
 
-/// What holds each stream.
-pub(super) fn limits(topology: &Topology, run: &Finished, seconds: f64) -> Vec<Held> {
-    let used: Vec<BTreeMap<Resource, f64>> = topology
-        .streams
-        .iter()
-        .map(|s| costs(topology, s))
-        .collect();
+/// What holds each stream. `used` is what a byte of each takes of everything on its way.
+pub(super) fn limits(
+    topology: &Topology,
+    run: &Finished,
+    used: &[BTreeMap<Resource, f64>],
+    measured: &Measured,
+    seconds: f64,
+) -> Vec<Held> {
     let mut sharers: BTreeMap<Resource, usize> = BTreeMap::new();
     for resource in used.iter().flat_map(BTreeMap::keys) {
         *sharers.entry(*resource).or_default() += 1;
@@ -57,7 +62,8 @@ pub(super) fn limits(topology: &Topology, run: &Finished, seconds: f64) -> Vec<H
     (0..used.len())
         .map(|i| {
             let share = |r: &Resource| {
-                let steady = steady_share(topology, run, &used, i, *r);
+                let span = measured.span_of(&run.streams[i]);
+                let steady = steady_share(topology, run, used, span, *r);
                 busy.get(r).copied().unwrap_or(0.0).max(steady)
             };
             let busiest = used[i]
@@ -75,23 +81,24 @@ pub(super) fn limits(topology: &Topology, run: &Finished, seconds: f64) -> Vec<H
         .collect()
 }
 
-/// How full a thing is while stream `i` runs steadily: what all streams that do so at the same time
-/// take of it. Over a short run this tells more than the time it was at work, of which the wait for
-/// the first byte is a good part.
+/// How full a thing is within `span`: what all streams take of it then. Over a short run this tells
+/// more than the time it was at work, of which the wait for the first byte is a good part.
 fn steady_share(
     topology: &Topology,
     run: &Finished,
     used: &[BTreeMap<Resource, f64>],
-    i: usize,
+    span: (u64, u64),
     resource: Resource,
 ) -> f64 {
-    let beside = |j: &usize| run.streams[i].overlaps(&run.streams[*j]);
-    let taken = |j: usize| {
-        let cost = used[j].get(&resource).copied().unwrap_or(0.0);
-        cost * run.streams[j].steady_bytes_per_s()
-    };
-    let taken: f64 = (0..used.len()).filter(beside).map(taken).sum();
-    (taken / capacity(topology, resource)).min(1.0)
+    let seconds = (span.1 - span.0).max(1) as f64 * 1e-12;
+    let taken = used
+        .iter()
+        .zip(&run.streams)
+        .filter_map(|(used, progress)| {
+            let cost = used.get(&resource)?;
+            Some(cost * progress.bytes_within(span) / seconds)
+        });
+    (taken.sum::<f64>() / capacity(topology, resource)).min(1.0)
 }
 
 /// The share of the time each thing was at work.
@@ -134,7 +141,7 @@ fn full(topology: &Topology, resource: Resource, share: f64, sharers: usize) -> 
                 _ => topology.port_label(port),
             };
             let why = format!(
-                "{width}{} with headers, {percent:.1} % busy with {streams}",
+                "{width}{} with headers, of which {streams} took {percent:.1} %",
                 Rate(rate)
             );
             (what, why)
@@ -154,6 +161,16 @@ fn full(topology: &Topology, resource: Resource, share: f64, sharers: usize) -> 
         Resource::Reads(n) => (
             format!("DMA engine of {}", name(n)),
             format!("issuing reads {percent:.1} % of the time for {streams}"),
+        ),
+        Resource::Tags(n) => (
+            format!("tags of {}", name(n)),
+            format!(
+                "{} outstanding for {streams}, {percent:.1} % of the time",
+                match topology.nodes[n].tags {
+                    1 => "one read".to_owned(),
+                    tags => format!("{tags} reads"),
+                }
+            ),
         ),
     };
     Limit { what, why }
@@ -223,27 +240,28 @@ fn starved_or_latent(
     }
 }
 
-/// What holds the most streams, with how its arbiter shared it out.
-pub(super) fn bottleneck(topology: &Topology, held: &[Held], run: &Finished) -> Limit {
-    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+/// What holds the most of what is moved, with how its arbiter shared it out. A thing that holds many
+/// slow streams is not worth improving where another holds a fast one.
+pub(super) fn bottleneck(topology: &Topology, held: &[Held], measured: &Measured) -> Limit {
+    let rates = &measured.stream_bytes_per_s;
+    let mut holds: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for (i, one) in held.iter().enumerate() {
-        let entry = counts.entry(one.limit.what.as_str()).or_insert((0, i));
-        entry.0 += 1;
+        let entry = holds.entry(one.limit.what.as_str()).or_insert((0.0, i));
+        entry.0 += rates[i];
     }
-    // Of those that hold equally many, the one that holds the first stream.
-    let most = counts
-        .values()
-        .max_by_key(|(count, first)| (*count, std::cmp::Reverse(*first)));
-    let Some((_, first)) = most else {
+    let most = holds.values().map(|(rate, _)| *rate).fold(0.0, f64::max);
+    // Of those that hold as much, the one that holds the first stream.
+    let as_much = holds.values().filter(|(rate, _)| *rate >= AS_MUCH * most);
+    let Some(first) = as_much.map(|(_, first)| *first).min() else {
         unreachable!("a scenario has a stream");
     };
-    let one = &held[*first];
+    let one = &held[first];
     let mut limit = one.limit.clone();
     let rates = held
         .iter()
-        .zip(&run.streams)
+        .zip(rates)
         .filter(|(h, _)| h.limit.what == limit.what);
-    let rates: Vec<f64> = rates.map(|(_, s)| s.steady_bytes_per_s()).collect();
+    let rates: Vec<f64> = rates.map(|(_, rate)| *rate).collect();
     if let (Some(Resource::Port(port)), true) = (one.by, rates.len() > 1) {
         let least = rates.iter().copied().fold(f64::MAX, f64::min);
         let most = rates.iter().copied().fold(0.0, f64::max);

@@ -1,10 +1,12 @@
-//! What the streams could get at best, without simulating anything.
+//! What the streams get if all is shared out evenly, without simulating anything.
 //!
 //! Every link, memory, medium and DMA engine on a stream's way has a rate, and a byte of the
 //! stream costs so much of it (headers included). Filling all streams up at the same speed until
-//! something is full, then the rest, and so on, gives the max-min fair share: an upper bound for
-//! what round robin reaches, and the answer at once where a simulation takes seconds. A stream is
-//! also held by its depth: what is in flight divided by how long one I/O takes on an idle tree.
+//! something is full, then the rest, and so on, gives the max-min fair share: about what round
+//! robin reaches, and the answer at once where a simulation takes seconds. It is no bound of one
+//! stream: an arbiter that prefers it, or requests that take less than their share, give it more.
+//! A stream is also held by its depth, and a device by its tags: what is in flight divided by how
+//! long it takes on an idle tree.
 
 use std::collections::BTreeMap;
 
@@ -27,19 +29,21 @@ pub enum Resource {
     Writes(usize),
     /// Its read requests.
     Reads(usize),
+    /// Its tags, in requests on their way.
+    Tags(usize),
 }
 
-/// What a stream could get, and what holds it there.
+/// The even share of a stream, and what holds it there.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound {
+pub struct FairShare {
     /// Bytes a second.
     pub bytes_per_s: f64,
     /// What is full; `None` when the stream's own depth is.
     pub by: Option<Resource>,
 }
 
-/// The fair bound of every stream.
-pub fn bounds(topology: &Topology) -> Vec<Bound> {
+/// The fair share of every stream.
+pub fn fair_shares(topology: &Topology) -> Vec<FairShare> {
     let costs: Vec<BTreeMap<Resource, f64>> = topology
         .streams
         .iter()
@@ -90,11 +94,11 @@ pub fn bounds(topology: &Topology) -> Vec<Bound> {
             _ => by[depth_stream] = Some(None),
         }
     }
-    let bound = |(rate, by): (f64, Option<Option<Resource>>)| Bound {
+    let share = |(rate, by): (f64, Option<Option<Resource>>)| FairShare {
         bytes_per_s: rate,
         by: by.flatten(),
     };
-    rates.into_iter().zip(by).map(bound).collect()
+    rates.into_iter().zip(by).map(share).collect()
 }
 
 /// The rate of a resource.
@@ -106,6 +110,7 @@ pub(super) fn capacity(topology: &Topology, resource: Resource) -> f64 {
         Resource::MediaIn(n) => node(n).media_write_bytes_per_s.unwrap_or(f64::MAX),
         Resource::Writes(n) => node(n).dma_writes_per_s.unwrap_or(f64::MAX),
         Resource::Reads(n) => node(n).dma_reads_per_s.unwrap_or(f64::MAX),
+        Resource::Tags(n) => f64::from(node(n).tags),
     }
 }
 
@@ -114,9 +119,9 @@ pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, 
     let mut costs = BTreeMap::new();
     let mover = initiator(stream);
     let node = &topology.nodes[mover];
-    let bytes = stream.io_bytes as f64;
-    let payloads = stream.io_bytes.div_ceil(u64::from(stream.mps_bytes)) as f64 / bytes;
-    let requests = stream.io_bytes.div_ceil(u64::from(stream.mrrs_bytes)) as f64 / bytes;
+    let bytes = stream.size_bytes as f64;
+    let payloads = pieces(stream, stream.mps_bytes) as f64 / bytes;
+    let requests = pieces(stream, stream.mrrs_bytes) as f64 / bytes;
     let mut add = |port: PortName, packet: Packet, per_byte: f64| {
         let generation = topology
             .port_rate(port)
@@ -163,14 +168,51 @@ pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, 
                 .map(|_| costs.insert(Resource::MediaIn(mover), 1.0));
             node.dma_reads_per_s
                 .map(|_| costs.insert(Resource::Reads(mover), requests));
+            costs.insert(
+                Resource::Tags(mover),
+                requests * request_s(topology, stream),
+            );
         }
     }
     costs.retain(|_, cost| *cost > 0.0);
     costs
 }
 
-/// Little's law on an idle tree: what is in flight over how long it is.
-fn depth_bytes_per_s(topology: &Topology, stream: &Stream) -> f64 {
+/// In how many pieces of at most `piece_bytes` a stream's I/Os are cut, all together.
+fn pieces(stream: &Stream, piece_bytes: u32) -> u64 {
+    let piece = u64::from(piece_bytes);
+    let whole = stream.size_bytes / stream.io_bytes;
+    let rest = stream.size_bytes % stream.io_bytes;
+    whole * stream.io_bytes.div_ceil(piece) + rest.div_ceil(piece)
+}
+
+/// How long a read request of a stream keeps its tag on an idle tree: the way there and back, the
+/// answer, and the time on every wire, where the completions after the first follow it at the rate
+/// of the slowest.
+fn request_s(topology: &Topology, stream: &Stream) -> f64 {
+    let wire_s = |port: &PortName, packet: Packet, bytes: u32| {
+        let (rate, width) = topology.port_rate(*port);
+        let overhead = width.map_or(0, |w| packet.overhead_bytes(w.generation));
+        f64::from(bytes + overhead) / rate
+    };
+    let asked = u64::from(stream.mrrs_bytes).min(stream.io_bytes);
+    let asked = u32::try_from(asked).expect("at most a request");
+    let payload = stream.mps_bytes.min(asked);
+    let there = topology.ports(stream.to, stream.from);
+    let there: f64 = there.iter().map(|port| wire_s(port, Packet::Read, 0)).sum();
+    let back = topology.ports(stream.from, stream.to);
+    let back: Vec<f64> = back
+        .iter()
+        .map(|port| wire_s(port, Packet::Completion, payload))
+        .collect();
+    let slowest = back.iter().copied().fold(0.0, f64::max);
+    let rest = f64::from(asked) / f64::from(payload) - 1.0;
+    let answer = topology.nodes[stream.from].read_s;
+    round_s(topology, stream) + answer + there + back.iter().sum::<f64>() + rest * slowest
+}
+
+/// How long the links and switches between the ends of a stream take, there and back.
+fn round_s(topology: &Topology, stream: &Stream) -> f64 {
     let nodes = &topology.nodes;
     let crossing = |a: usize, b: usize| -> f64 {
         let way = topology.way(a, b);
@@ -184,12 +226,17 @@ fn depth_bytes_per_s(topology: &Topology, stream: &Stream) -> f64 {
         });
         links.sum()
     };
+    crossing(stream.from, stream.to) + crossing(stream.to, stream.from)
+}
+
+/// Little's law on an idle tree: what is in flight over how long it is.
+fn depth_bytes_per_s(topology: &Topology, stream: &Stream) -> f64 {
+    let nodes = &topology.nodes;
     let mover = initiator(stream);
-    let round = crossing(stream.from, stream.to) + crossing(stream.to, stream.from);
     let answer = match stream.mode {
         Mode::Write => 0.0,
         Mode::Read => nodes[stream.from].read_s,
     };
-    let seconds = nodes[mover].media_s + nodes[mover].jitter_s + round + answer;
+    let seconds = nodes[mover].media_s + nodes[mover].jitter_s + round_s(topology, stream) + answer;
     stream.depth as f64 * stream.io_bytes as f64 / seconds
 }

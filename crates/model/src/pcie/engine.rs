@@ -19,7 +19,9 @@ mod choose;
 mod credit;
 mod deliver;
 mod depart;
+mod fair;
 mod port;
+mod progress;
 mod ring;
 mod send;
 mod shortcut;
@@ -39,7 +41,7 @@ use self::{
     tlp::{Class, Tlp},
     wake::{NEVER, Wakes},
 };
-pub(super) use self::{port::Tally, source::Progress};
+pub(super) use self::{port::Tally, progress::Progress};
 use super::topology::PortName;
 
 /// A time in picoseconds.
@@ -112,8 +114,8 @@ struct Ahead {
 pub(super) enum Stop {
     /// The caller had enough.
     Cancelled,
-    /// Simulated time ran out.
-    TooLong,
+    /// Simulated time ran out before this stream was done.
+    TooLong(usize),
 }
 
 /// What a finished run leaves behind.
@@ -158,8 +160,8 @@ impl Engine {
             self.serve(port, now);
         }
         let short = |s: &Source| s.progress.delivered_bytes < s.progress.size_bytes;
-        if self.sources.iter().any(short) {
-            return Err(Stop::TooLong);
+        if let Some(stream) = self.sources.iter().position(short) {
+            return Err(Stop::TooLong(stream));
         }
         Ok(self.finish())
     }

@@ -6,9 +6,10 @@ use straightway_core::{Rate, Seconds};
 use super::{
     article,
     bottleneck::{self, Limit},
-    bound::bounds,
+    bound::{costs, fair_shares},
     engine::{Finished, Progress},
     link::FORMULAS,
+    measure::{Measured, measure},
     scenario::{Mode, Scenario},
     topology::{PortName, Topology},
 };
@@ -24,23 +25,28 @@ pub struct Outcome {
     pub title: String,
     /// The seed it ran with.
     pub seed: Seed,
-    /// All streams together, in the middle half of each: start and end are left out.
+    /// All streams together, in the time that [`Self::measured_s`] names.
     pub total_bytes_per_s: Rate,
-    /// The average stream.
+    /// The average of the streams' rates.
     pub mean_bytes_per_s: Rate,
     /// I/Os a second of all streams together.
     pub ios_per_s: f64,
     /// All bytes over all time, start and end included.
     pub overall_bytes_per_s: Rate,
-    /// What the analytic model allows all streams together.
-    pub bound_bytes_per_s: Rate,
+    /// What all streams get together if the analytic model shares every link out evenly. Streams
+    /// that an arbiter prefers may get more of one link, and all together more or less.
+    pub fair_bytes_per_s: Rate,
+    /// From when to when the rates were measured: a time in which all streams run, without its start
+    /// and end. Missing where they have too little in common; then each stream's bytes are taken
+    /// over its own time, and all bytes over all time.
+    pub measured_s: Option<[Seconds; 2]>,
     /// From the first start to the last byte.
     pub simulated_s: Seconds,
     /// Each stream.
     pub streams: Vec<StreamOutcome>,
     /// Each link and direction that carried something, and memories with a rate.
     pub links: Vec<LinkOutcome>,
-    /// What holds back the most streams.
+    /// What holds back the most of what is moved.
     pub bottleneck: Limit,
     /// What was conserved.
     pub audit: Audit,
@@ -57,12 +63,12 @@ pub struct StreamOutcome {
     pub mode: Mode,
     /// Bytes moved.
     pub bytes: u64,
-    /// The rate in its middle half.
+    /// The rate in the time that [`Outcome::measured_s`] names.
     pub bytes_per_s: Rate,
     /// The rate from its start to its last byte.
     pub overall_bytes_per_s: Rate,
-    /// What the analytic model allows.
-    pub bound_bytes_per_s: Rate,
+    /// Its even share by the analytic model; not a bound.
+    pub fair_bytes_per_s: Rate,
     /// I/Os a second, by the rate above.
     pub ios_per_s: f64,
     /// How long an I/O took.
@@ -139,30 +145,39 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
     let last = run.streams.iter().map(|s| s.last).max().unwrap_or(0);
     let simulated_s = (last.saturating_sub(first)).max(1) as f64 * PS;
     let links = links(topology, run, simulated_s);
-    let limits = bottleneck::limits(topology, run, simulated_s);
-    let bounds = bounds(topology);
+    let costs: Vec<_> = topology
+        .streams
+        .iter()
+        .map(|s| costs(topology, s))
+        .collect();
+    let measured = measure(topology, run, &costs);
+    let limits = bottleneck::limits(topology, run, &costs, &measured, simulated_s);
+    let fair = fair_shares(topology);
     let streams: Vec<StreamOutcome> = run
         .streams
         .iter()
         .enumerate()
         .map(|(i, progress)| StreamOutcome {
-            bound_bytes_per_s: Rate(bounds[i].bytes_per_s),
+            fair_bytes_per_s: Rate(fair[i].bytes_per_s),
             limit: limits[i].limit.clone(),
-            ..stream(topology, i, progress)
+            ..stream(topology, i, progress, measured.stream_bytes_per_s[i])
         })
         .collect();
-    let total: f64 = streams.iter().map(|s| s.bytes_per_s.0).sum();
+    let rates: f64 = streams.iter().map(|s| s.bytes_per_s.0).sum();
     let delivered: u64 = run.streams.iter().map(|s| s.delivered_bytes).sum();
     let mut outcome = Outcome {
         title: scenario.title.clone(),
         seed: scenario.seed,
-        total_bytes_per_s: Rate(total),
-        mean_bytes_per_s: Rate(total / streams.len() as f64),
-        ios_per_s: streams.iter().map(|s| s.ios_per_s).sum(),
+        total_bytes_per_s: Rate(measured.total_bytes_per_s),
+        mean_bytes_per_s: Rate(rates / streams.len() as f64),
+        ios_per_s: ios_per_s(&measured, run),
         overall_bytes_per_s: Rate(delivered as f64 / simulated_s),
-        bound_bytes_per_s: Rate(bounds.iter().map(|b| b.bytes_per_s).sum()),
+        fair_bytes_per_s: Rate(fair.iter().map(|f| f.bytes_per_s).sum()),
+        measured_s: measured
+            .span
+            .map(|(from, to)| [from, to].map(|at| Seconds(at as f64 * PS))),
         simulated_s: Seconds(simulated_s),
-        bottleneck: bottleneck::bottleneck(topology, &limits, run),
+        bottleneck: bottleneck::bottleneck(topology, &limits, &measured),
         streams,
         audit: Audit {
             injected_bytes: run.streams.iter().map(|s| s.sent_bytes).sum(),
@@ -190,19 +205,43 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
     outcome
 }
 
-fn stream(topology: &Topology, number: usize, progress: &Progress) -> StreamOutcome {
+/// I/Os a second of all streams: those of the time that was measured.
+fn ios_per_s(measured: &Measured, run: &Finished) -> f64 {
+    let of = |(progress, rate): (&Progress, &f64)| {
+        rate * progress.ios as f64 / progress.size_bytes as f64
+    };
+    match measured.span {
+        Some(_) => run
+            .streams
+            .iter()
+            .zip(&measured.stream_bytes_per_s)
+            .map(of)
+            .sum(),
+        None => {
+            let ios: u64 = run.streams.iter().map(|s| s.ios).sum();
+            let bytes: u64 = run.streams.iter().map(|s| s.size_bytes).sum();
+            measured.total_bytes_per_s * ios as f64 / bytes as f64
+        }
+    }
+}
+
+fn stream(
+    topology: &Topology,
+    number: usize,
+    progress: &Progress,
+    bytes_per_s: f64,
+) -> StreamOutcome {
     let spec = &topology.streams[number];
-    let steady = progress.steady_bytes_per_s();
     let latency = &progress.latency;
     let quantile = |q: f64| Seconds(latency.value_at_quantile(q) as f64 * PS);
     StreamOutcome {
         name: spec.name.clone(),
         mode: spec.mode,
         bytes: progress.size_bytes,
-        bytes_per_s: Rate(steady),
+        bytes_per_s: Rate(bytes_per_s),
         overall_bytes_per_s: Rate(progress.overall_bytes_per_s()),
-        bound_bytes_per_s: Rate(0.0),
-        ios_per_s: steady / spec.io_bytes as f64,
+        fair_bytes_per_s: Rate(0.0),
+        ios_per_s: bytes_per_s * progress.ios as f64 / progress.size_bytes as f64,
         latency: Latency {
             mean_s: Seconds(latency.mean() * PS),
             median_s: quantile(0.5),

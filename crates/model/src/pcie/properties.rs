@@ -1,6 +1,6 @@
 //! What must hold of every tree and every load, whatever they are.
 
-use std::ops::ControlFlow;
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 use proptest::prelude::*;
 use straightway_core::{Bytes, Rate, Seconds};
@@ -9,6 +9,7 @@ use crate::{
     check,
     pcie::{
         self, Outcome, Scenario, Topology,
+        bound::{Resource, capacity, costs},
         engine::Engine,
         scenario::{Arbiter, ChannelArbiter, Channels, Credits, Kind, Mode, NodeSpec, StreamSpec},
     },
@@ -243,6 +244,40 @@ proptest! {
         for stream in &outcome.streams {
             let overall = stream.overall_bytes_per_s.0;
             prop_assert!(overall > 0.0 && stream.latency.median_s.0 > 0.0, "{}", stream.name);
+        }
+    }
+
+    #[test]
+    fn rates_are_within_the_links_and_by_littles_law(scenario in scenarios()) {
+        let outcome = simulate(&scenario);
+        let topology = Topology::new(&scenario);
+        let rates: Vec<f64> = outcome.streams.iter().map(|s| s.bytes_per_s.0).collect();
+        let mut loads = BTreeMap::new();
+        for (stream, rate) in topology.streams.iter().zip(&rates) {
+            for (resource, cost) in costs(&topology, stream) {
+                let load: &mut f64 = loads.entry(resource).or_default();
+                // Rates of different times do not add up; each must still be possible.
+                *load = match outcome.measured_s {
+                    Some(_) => *load + cost * rate,
+                    None => load.max(cost * rate),
+                };
+            }
+        }
+        for (resource, load) in loads {
+            if let Resource::Port(port) = resource {
+                let rate = capacity(&topology, resource);
+                prop_assert!(load <= 1.01 * rate, "{port:?} carries {load} of {rate}");
+            }
+        }
+        let total = outcome.total_bytes_per_s.0;
+        prop_assert!(total <= 1.001 * rates.iter().sum::<f64>());
+        if outcome.measured_s.is_none() {
+            let overall = outcome.overall_bytes_per_s.0;
+            prop_assert!((total / overall - 1.0).abs() < 1e-9, "{} of {}", total, overall);
+        }
+        for (stream, found) in topology.streams.iter().zip(&outcome.streams) {
+            let in_flight = found.ios_per_s * found.latency.mean_s.0;
+            prop_assert!(in_flight <= 1.011 * stream.depth as f64, "{} of {}", in_flight, stream.depth);
         }
     }
 

@@ -131,7 +131,7 @@ pub enum Arbiter {
     RoundRobin,
     /// `weight` TLPs each in turn.
     WeightedRoundRobin,
-    /// Bytes in proportion to `weight`, by finish tags.
+    /// Bytes in proportion to `weight`, by start tags.
     WeightedFair,
 }
 

@@ -60,7 +60,7 @@ pub fn sweep(scenario: &Scenario, look: impl Fn(f64) -> ControlFlow<()> + Sync) 
             Ok(SweepPoint {
                 streams,
                 total_bytes_per_s: outcome.total_bytes_per_s,
-                mean_bytes_per_s: Rate(outcome.total_bytes_per_s.0 / streams as f64),
+                mean_bytes_per_s: outcome.mean_bytes_per_s,
                 bottleneck: outcome.bottleneck,
             })
         })

@@ -7,15 +7,12 @@ use straightway_core::{Bytes, Rate, Seconds};
 use straightway_model::{
     check::checked,
     dcqcn::{Ecn, ParameterSet},
-    fluid::{Choice, Fluid, MARGIN_WANTED_DEG, tune},
+    fluid::{Choice, Fluid, SETTLE, Settled, Tuned, tune},
 };
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
 use super::gbit;
 use crate::command::{output::Output, plan::page::with_basis};
-
-/// Long enough for the slowest published set to settle.
-const SETTLE: Seconds = Seconds(0.2);
 
 /// Tune ECN thresholds by DCQCN's fluid model: fixed point, stability, and what others would give
 #[derive(Debug, clap::Args)]
@@ -79,17 +76,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     checked(&fluid)?;
     let choice = fluid.choice();
     let settled = fluid.settle(SETTLE);
-    let (choices, best) = tune(&fluid);
+    let tuned = tune(&fluid);
+    let Tuned { choices, best, .. } = &tuned;
     let mut table = Table::new("", columns());
     table.push(row("as given", &choice));
     if let Some(best) = best {
-        table.push(row("best found", &choices[best]));
+        table.push(row("best found", &choices[*best]));
     }
     let mut tried = Table::new("", columns());
     for (i, choice) in choices.iter().enumerate() {
-        tried.push(row(if Some(i) == best { "best" } else { "" }, choice));
+        tried.push(row(if Some(i) == *best { "best" } else { "" }, choice));
     }
-    let (tone, text) = verdict(&fluid, &choice);
+    let (tone, text) = verdict(&fluid, &choice, &settled);
     let swing = format!(
         "Moved a tenth from there and left alone, the queue lies between {} and {}, {} on average, \
          and each flow gets {} of the {} that are its share.",
@@ -106,13 +104,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let page = Page::new(title)
         .verdict(tone, text)
-        .section("", [table.into(), swing.into()])
+        .section("", [table.into(), swing.into(), rule(&tuned).into()])
         .section("Thresholds tried", [tried.into()]);
     let basis = fluid.basis();
     let page = with_basis(page, &basis, args.basis || args.output.is_html());
     let json = serde_json::json!({
         "fluid": fluid, "choice": choice, "settled": settled,
-        "tried": choices, "best": best, "basis": basis,
+        "tried": choices, "best": best, "best_settled": tuned.settled, "basis": basis,
     });
     args.output.write(&page, &json)?;
     Ok(ExitCode::SUCCESS)
@@ -136,7 +134,23 @@ fn fluid(args: &Args) -> Fluid {
     Fluid { ecn, ..fluid }
 }
 
-fn verdict(fluid: &Fluid, choice: &Choice) -> (Tone, String) {
+/// By what rule a choice is the best, and what it does.
+fn rule(tuned: &Tuned) -> String {
+    let rule = format!(
+        "the shortest queue, of {} tried, that stays within a tenth of where it stands {SETTLE} after \
+         it was moved",
+        tuned.choices.len()
+    );
+    match tuned.settled {
+        Some(settled) => format!(
+            "Best is {rule}: between {} and {}.",
+            settled.queue_min, settled.queue_max
+        ),
+        None => format!("None is best: there is none like {rule}."),
+    }
+}
+
+fn verdict(fluid: &Fluid, choice: &Choice, settled: &Settled) -> (Tone, String) {
     let fixed = &choice.fixed;
     match choice.margin_deg {
         None => (
@@ -150,11 +164,12 @@ fn verdict(fluid: &Fluid, choice: &Choice) -> (Tone, String) {
                 fluid.ecn.kmax
             ),
         ),
-        Some(margin) if margin < MARGIN_WANTED_DEG => (
+        Some(margin) if !settled.is_still(fixed) => (
             Tone::Caution,
             format!(
-                "The queue would settle at {}, but {margin:.1}° of phase margin do not hold it there.",
-                fixed.queue
+                "The queue would settle at {}, but {margin:.1}° of phase margin do not hold it there: \
+                 it swings between {} and {}.",
+                fixed.queue, settled.queue_min, settled.queue_max
             ),
         ),
         Some(margin) => (

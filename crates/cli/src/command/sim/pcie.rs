@@ -47,7 +47,7 @@ impl Simulated for Scenario {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("total_bytes_per_s", "together"),
         ("mean_bytes_per_s", "each"),
-        ("bound_bytes_per_s", "bound"),
+        ("fair_bytes_per_s", "fair share"),
         ("ios_per_s", "I/O a second"),
         ("streams[0].latency.median_s", "first: p50"),
         ("streams[0].latency.p99_s", "first: p99"),

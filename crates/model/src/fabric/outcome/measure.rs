@@ -5,6 +5,7 @@ use straightway_core::{Rate, Seconds};
 use super::{
     super::{
         engine::Engine,
+        port::Port,
         scenario::{Control, Scenario},
         series::Series,
         topology::narrow,
@@ -13,7 +14,10 @@ use super::{
     BufferUse, DeadlockAnswer, Effort, Group, Ledger, LinkUse, Outcome, PauseSummary, Root, Spread,
     Spreading, Victim,
 };
-use crate::provenance::{Basis, Formula, Source};
+use crate::{
+    dcqcn::picoseconds,
+    provenance::{Basis, Formula, Source},
+};
 
 /// Links, roots and victims listed, worst first.
 const LISTED_MAX: usize = 20;
@@ -95,19 +99,31 @@ fn seconds(ps: u64) -> Seconds {
     Seconds(ps as f64 / 1e12)
 }
 
-/// The time a flow would take through an empty fabric: every hop's latency and first packet, then
-/// the rest at the slowest link's pace.
-fn ideal_ps(scenario: &Scenario, engine: &Engine<'_>, flow: u32, payload: u64) -> f64 {
+/// The time a flow takes through an empty fabric, to the picosecond. Equal packets leave a hop at the
+/// pace of the slowest so far, behind the first of them; the last, which may be short, when it is
+/// there and the one before it has left.
+fn ideal_ps(scenario: &Scenario, engine: &Engine<'_>, flow: u32, payload: u64) -> u64 {
+    let (packet, overhead) = (scenario.transport.packet.0, scenario.transport.overhead.0);
+    let before_last = payload.div_ceil(packet).saturating_sub(1);
+    let last_bytes = payload - before_last * packet + overhead;
+    let latency_ps = picoseconds(scenario.switch.latency);
+    let (mut first_there, mut last_there, mut slowest) = (0, 0, 0);
     let path = engine.routes.path(flow);
-    let packet = scenario.transport.packet.0;
-    let packets = payload.div_ceil(packet);
-    let first = payload.min(packet) + scenario.transport.overhead.0;
-    let rest = payload + packets * scenario.transport.overhead.0 - first;
-    let ports = || path.iter().map(|l| &engine.ports[*l as usize]);
-    let hops: u64 = ports().map(|p| p.wire_ps + p.wire_time_ps(first)).sum();
-    let latency = scenario.switch.latency.0 * 1e12 * (path.len() - 1) as f64;
-    let slowest = ports().map(|p| p.wire_time_ps(rest)).max().unwrap_or(0);
-    hops as f64 + latency + slowest as f64
+    for (hop, link) in path.iter().enumerate() {
+        let port = &engine.ports[*link as usize];
+        let takes = port.wire_time_ps(packet + overhead);
+        slowest = takes.max(slowest);
+        let free = match before_last {
+            0 => 0,
+            packets => first_there + takes + (packets - 1) * slowest,
+        };
+        // A host hands a packet on at once.
+        let inside = if hop + 1 < path.len() { latency_ps } else { 0 };
+        let onward = port.wire_ps + inside;
+        first_there += takes + onward;
+        last_there = last_there.max(free) + port.wire_time_ps(last_bytes) + onward;
+    }
+    last_there
 }
 
 fn fared(scenario: &Scenario, flow: &Flow, engine: &Engine<'_>, f: u32) -> Fared {
@@ -115,7 +131,9 @@ fn fared(scenario: &Scenario, flow: &Flow, engine: &Engine<'_>, f: u32) -> Fared
     let until = receiver.finished_ps.unwrap_or(engine.now);
     let took_ps = until.saturating_sub(flow.start_ps) as f64;
     let completion = receiver.finished_ps.map(|_| took_ps);
-    let ideal = flow.bytes.map(|bytes| ideal_ps(scenario, engine, f, bytes));
+    let ideal = flow
+        .bytes
+        .map(|bytes| ideal_ps(scenario, engine, f, bytes) as f64);
     Fared {
         completion_s: completion.map(|ps| ps / 1e12),
         slowdown: completion.zip(ideal).map(|(took, ideal)| took / ideal),
@@ -222,7 +240,7 @@ fn links(engine: &Engine<'_>) -> Vec<LinkUse> {
             LinkUse {
                 link: engine.net.link_name(narrow(l)),
                 rate,
-                utilisation: port.sent_bytes as f64 / rate.0 / (elapsed_ps / 1e12),
+                utilisation: sent_ps(port, rate, engine.now) / elapsed_ps,
                 queue_max: port.queue_peak,
                 paused: seconds(engine.pauses[l].total_ps),
                 marked_packets: port.marked_packets,
@@ -230,6 +248,13 @@ fn links(engine: &Engine<'_>) -> Vec<LinkUse> {
             }
         })
         .collect()
+}
+
+/// How long a link was sending: its bytes are counted where a frame starts, and one may still be on
+/// its way out at the end.
+fn sent_ps(port: &Port, rate: Rate, now: u64) -> f64 {
+    let all_ps = port.sent_bytes as f64 / rate.0 * 1e12;
+    (all_ps - port.unsent_ps(now) as f64).max(0.0)
 }
 
 fn buffer(engine: &Engine<'_>) -> BufferUse {
@@ -271,7 +296,7 @@ const MODELLED: [Formula; 3] = [
     },
     Formula {
         gives: "slowdown",
-        text: "completion ÷ (Σ hop latencies + first packet a hop + the rest at the slowest link)",
+        text: "completion ÷ the same packets over the same hops, each sent on when it is there",
         source: Source::computed("store and forward", "an empty fabric"),
     },
 ];

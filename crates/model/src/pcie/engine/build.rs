@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     ARRIVED, Engine, Flow, Hop, Ps,
     credit::{Pool, Promise, UNIT_BYTES},
+    fair::Clock,
     port::{Port, Wire},
     slot::{Ingress, Slot},
     source::{Device, Job, Pace, Source},
@@ -130,6 +131,7 @@ impl<'a> Builder<'a> {
             self.pools.extend(promises.map(Pool::new));
         }
         port.channel_slots = vec![0; usize::try_from(channels.count).expect("at most eight")];
+        port.clocks = vec![Clock::default(); port.channel_slots.len()];
         port.channel_arbiter = channels.arbiter;
         let weight = |w: &u64| u32::try_from(*w).expect("checked to be small");
         port.channel_weights = channels.weights.iter().map(weight).collect();

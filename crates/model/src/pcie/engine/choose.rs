@@ -50,12 +50,14 @@ impl Engine {
     #[inline(always)]
     pub(super) fn choose(&mut self, p: usize, at: Ps) -> Result<(Choice, usize), Ps> {
         if self.ports[p].channel_slots.len() == 1 {
-            return self.choose_among(p, u64::MAX, at).map(|choice| (choice, 0));
+            return self
+                .choose_among(p, 0, u64::MAX, at)
+                .map(|choice| (choice, 0));
         }
         let mut soonest = NEVER;
         for channel in self.ports[p].channels() {
             let among = self.ports[p].channel_slots[channel];
-            match self.choose_among(p, among, at) {
+            match self.choose_among(p, channel, among, at) {
                 Ok(choice) => return Ok((choice, channel)),
                 Err(next) => soonest = soonest.min(next),
             }
@@ -63,12 +65,15 @@ impl Engine {
         Err(soonest)
     }
 
-    /// Who of `among` goes at `at`, by the port's arbiter.
+    /// Who of `among`, the slots of `channel`, goes at `at`, by the port's arbiter.
     #[inline(always)]
-    fn choose_among(&mut self, p: usize, among: u64, at: Ps) -> Result<Choice, Ps> {
+    fn choose_among(&mut self, p: usize, channel: usize, among: u64, at: Ps) -> Result<Choice, Ps> {
         let (turn, mut bits) = self.ports[p].in_turn(among);
         let first = self.ports[p].slots.start;
         let fair = self.ports[p].arbiter == Arbiter::WeightedFair;
+        if fair {
+            self.ports[p].clocks[channel].begin();
+        }
         let mut best: Option<(u64, Choice)> = None;
         let mut soonest = NEVER;
         while bits != 0 {
@@ -77,9 +82,8 @@ impl Engine {
             match self.candidate(p, first + number, at) {
                 Ok(choice) if !fair => return Ok(choice),
                 Ok(choice) => {
-                    let port = &self.ports[p];
-                    let bytes = port.wire.bytes(choice.class, choice.tlp);
-                    let tag = port.tag(&self.slots[choice.slot as usize], bytes);
+                    let clock = &mut self.ports[p].clocks[channel];
+                    let tag = clock.note(number, &self.slots[choice.slot as usize]);
                     if best.is_none_or(|(least, _)| tag < least) {
                         best = Some((tag, choice));
                     }

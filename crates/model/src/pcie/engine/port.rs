@@ -12,6 +12,7 @@ use std::ops::ControlFlow;
 use super::{
     Ahead, Ps,
     credit::Pool,
+    fair::Clock,
     slot::Slot,
     tlp::{CLASSES, Class, FENCE, Tlp},
     wake::NEVER,
@@ -71,8 +72,8 @@ pub(super) struct Port {
     turn: u32,
     channel_turn: u32,
     channel_left: u32,
-    /// Virtual time, in weighted fair queueing.
-    virtual_time: u64,
+    /// Virtual time of each channel, in weighted fair queueing.
+    pub(super) clocks: Vec<Clock>,
     pub(super) tally: Tally,
     /// Its slots, by bit, and those of each channel.
     pub(super) all_slots: u64,
@@ -174,7 +175,7 @@ impl Port {
             turn: 0,
             channel_turn: 0,
             channel_left: 0,
-            virtual_time: 0,
+            clocks: Vec::new(),
             tally: Tally::default(),
             all_slots: 0,
             channel_slots: Vec::new(),
@@ -318,9 +319,9 @@ impl Port {
         self.turn = (number + 1) % u64::BITS;
     }
 
-    /// Notes that `slot` (its number within the port) sent `wire` bytes, and moves the turn.
+    /// Notes that `slot` (its number within the port) sent a TLP, and moves the turn.
     #[inline(always)]
-    pub(super) fn served(&mut self, number: u32, slot: &mut Slot, wire: u32) {
+    pub(super) fn served(&mut self, number: u32, slot: &mut Slot) {
         match self.arbiter {
             Arbiter::RoundRobin => self.turn_after(number),
             Arbiter::WeightedRoundRobin => {
@@ -334,19 +335,8 @@ impl Port {
                     self.turn = (number + 1) % u64::BITS;
                 }
             }
-            Arbiter::WeightedFair => {
-                let tag = self.tag(slot, wire);
-                slot.finish = tag;
-                self.virtual_time = tag;
-            }
+            // It goes by tags, not by turns.
+            Arbiter::WeightedFair => {}
         }
-    }
-
-    /// The finish tag a TLP of `wire` bytes would get: self-clocked fair queueing, where virtual
-    /// time is the tag of the TLP in service.
-    #[inline]
-    pub(super) fn tag(&self, slot: &Slot, wire: u32) -> u64 {
-        // 2^10 is the largest weight: no share is rounded away.
-        slot.finish.max(self.virtual_time) + (u64::from(wire) << 10) / u64::from(slot.weight)
     }
 }

@@ -12,6 +12,7 @@ use super::{
     tlp::{Class, Tlp},
     wake::NEVER,
 };
+use crate::pcie::scenario::Arbiter;
 
 /// The longest train of a stream, so that a run can be watched and cancelled.
 const TRAIN_TLPS_MAX: usize = 1 << 10;
@@ -240,12 +241,15 @@ impl Engine {
         let pool = self.pool_of(p, slot, class);
         let units = data_units(class, tlp);
         self.pools[pool].take(units);
+        let bytes = self.ports[p].wire.bytes(class, tlp);
+        if self.ports[p].arbiter == Arbiter::WeightedFair {
+            self.served_fairly(p, slot, bytes);
+        }
         let here = &mut self.slots[slot as usize];
         let port = &mut self.ports[p];
-        let bytes = port.wire.bytes(class, tlp);
         let duration = port.wire.duration(bytes);
         let free = at + duration;
-        port.served(slot - port.slots.start, here, bytes);
+        port.served(slot - port.slots.start, here);
         port.free = free;
         port.fed(at);
         port.tally.count(class, tlp, bytes, duration);

@@ -2,6 +2,7 @@
 
 use super::{
     Ps,
+    fair::Tags,
     ring::Ring,
     tlp::{CLASSES, Class, Tlp},
     wake::NEVER,
@@ -30,8 +31,8 @@ pub(super) struct Slot {
     pub(super) weight: u32,
     /// TLPs left of its turn, in weighted round robin.
     pub(super) left: u32,
-    /// The finish tag of its last TLP, in weighted fair queueing.
-    pub(super) finish: u64,
+    /// What it has had, in weighted fair queueing.
+    pub(super) tags: Tags,
 }
 
 impl Slot {
@@ -48,7 +49,7 @@ impl Slot {
             channel,
             weight,
             left: weight,
-            finish: 0,
+            tags: Tags::default(),
         }
     }
 

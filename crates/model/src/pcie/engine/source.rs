@@ -4,10 +4,9 @@
 //! the next one in. A drive's data is ready a media latency after its I/O was issued; the TLPs are
 //! then generated one by one as the device's port takes them, so no queue of them is ever built.
 
-use hdrhistogram::Histogram;
-
 use super::{
     Ps,
+    progress::Progress,
     ring::Ring,
     tlp::{Class, FENCE, LAST, Tlp},
     wake::NEVER,
@@ -60,24 +59,6 @@ enum Fence {
     None,
     Due,
     Sent(Ps),
-}
-
-/// What a stream has done.
-#[derive(Debug)]
-pub(in crate::pcie) struct Progress {
-    pub(in crate::pcie) size_bytes: u64,
-    pub(in crate::pcie) start: Ps,
-    pub(in crate::pcie) sent_bytes: u64,
-    pub(in crate::pcie) delivered_bytes: u64,
-    pub(in crate::pcie) ios: u64,
-    pub(in crate::pcie) fences: u64,
-    pub(in crate::pcie) fence_wait: Ps,
-    pub(in crate::pcie) last: Ps,
-    /// How many bytes make the next of the quarters below.
-    quarter_bytes: u64,
-    /// Bytes and time when a quarter and when three quarters had arrived.
-    pub(in crate::pcie) quarters: [Option<(u64, Ps)>; 2],
-    pub(in crate::pcie) latency: Histogram<u64>,
 }
 
 /// What a stream needs to know of itself.
@@ -243,19 +224,7 @@ impl Source {
             covered: 0,
             fence: Fence::None,
             fenced: 0,
-            progress: Progress {
-                size_bytes: job.size_bytes,
-                start: job.start,
-                sent_bytes: 0,
-                delivered_bytes: 0,
-                ios: 0,
-                fences: 0,
-                fence_wait: 0,
-                last: job.start,
-                quarter_bytes: job.size_bytes.div_ceil(4),
-                quarters: [None; 2],
-                latency: Histogram::new(3).expect("three digits are allowed"),
-            },
+            progress: Progress::new(job.size_bytes, job.depth, job.start),
         }
     }
 
@@ -391,9 +360,7 @@ impl Source {
     /// Takes the oldest I/O out of flight, complete at `at`.
     pub(super) fn complete(&mut self, at: Ps) {
         let issued = self.sent.pop_front().expect("a complete I/O was sent");
-        self.progress.ios += 1;
-        let grows = "a histogram that grows takes any time";
-        self.progress.latency.record(at - issued).expect(grows);
+        self.progress.complete(issued, at);
     }
 
     /// Ends the fence on its way at `at`; how many I/Os it covered.
@@ -406,56 +373,5 @@ impl Source {
         self.fence = Fence::None;
         self.fenced = at;
         std::mem::take(&mut self.covered)
-    }
-}
-
-impl Progress {
-    /// Bytes a second in the middle half, where the start and the end of the run do not show; over
-    /// all where it had too few TLPs to have a middle.
-    pub(in crate::pcie) fn steady_bytes_per_s(&self) -> f64 {
-        match self.quarters {
-            [Some((early, from)), Some((late, to))] if to > from => {
-                (late - early) as f64 * 1e12 / (to - from) as f64
-            }
-            _ => self.overall_bytes_per_s(),
-        }
-    }
-
-    /// Bytes a second from the start to the last byte.
-    pub(in crate::pcie) fn overall_bytes_per_s(&self) -> f64 {
-        self.size_bytes as f64 * 1e12 / (self.last - self.start).max(1) as f64
-    }
-
-    /// Whether the middle halves of two streams have any time in common.
-    pub(in crate::pcie) fn overlaps(&self, other: &Self) -> bool {
-        let middle = |p: &Self| match p.quarters {
-            [Some((_, from)), Some((_, to))] => (from, to),
-            _ => (p.start, p.last),
-        };
-        let ((a, b), (c, d)) = (middle(self), middle(other));
-        a <= d && c <= b
-    }
-
-    /// Notes bytes that arrived at `at`.
-    #[inline(always)]
-    pub(super) fn arrive(&mut self, bytes: u64, at: Ps) {
-        self.delivered_bytes += bytes;
-        self.last = self.last.max(at);
-        if self.delivered_bytes >= self.quarter_bytes {
-            self.pass_quarter(at);
-        }
-    }
-
-    #[cold]
-    fn pass_quarter(&mut self, at: Ps) {
-        for (quarter, share) in self.quarters.iter_mut().zip([1, 3]) {
-            if quarter.is_none() && self.delivered_bytes * 4 >= self.size_bytes * share {
-                *quarter = Some((self.delivered_bytes, at));
-            }
-        }
-        self.quarter_bytes = match self.quarters {
-            [_, None] => (self.size_bytes * 3).div_ceil(4),
-            [_, Some(_)] => u64::MAX,
-        };
     }
 }

@@ -18,10 +18,10 @@ use crate::{
 
 /// The slowest and the fastest rate that makes sense.
 const RATES: RangeInclusive<Rate> = Rate(1e6)..=Rate(1e13);
-/// Latencies: a link cannot be crossed in no time (the simulator's events need a future), and a
-/// device that takes more than a second is broken.
-const LATENCIES: RangeInclusive<Seconds> = Seconds(1e-9)..=Seconds(1.0);
-/// Latencies that may also be absent.
+/// A link's latency: it cannot be crossed in no time (the simulator's events need a future), and a
+/// thousand times what the longest cable takes is none.
+const LINK_LATENCIES: RangeInclusive<Seconds> = Seconds(1e-9)..=Seconds(1e-3);
+/// Latencies of devices, which may also be absent; one that takes more than a second is broken.
 const PAUSES: RangeInclusive<Seconds> = Seconds(0.0)..=Seconds(1.0);
 
 impl Checked for Scenario {
@@ -47,7 +47,7 @@ impl Checked for Settings {
     fn check(&self, c: &mut Checker) {
         payload(c, "mps", self.mps);
         payload(c, "mrrs", self.mrrs);
-        c.seconds("link_latency", self.link_latency, LATENCIES);
+        c.seconds("link_latency", self.link_latency, LINK_LATENCIES);
         // Ten-bit tags; the first 256 are reserved for eight-bit ones.
         c.count("tags", self.tags, 1..=1024);
     }
@@ -153,7 +153,7 @@ impl NodeSpec {
             c.rate("rate", rate, RATES);
         }
         if let Some(latency) = self.link_latency {
-            c.seconds("link_latency", latency, LATENCIES);
+            c.seconds("link_latency", latency, LINK_LATENCIES);
         }
         if let Some(mps) = self.mps {
             payload(c, "mps", mps);

@@ -46,7 +46,7 @@ fn streams(outcome: &Outcome) -> Table {
     let mut columns = vec![
         Column::text("stream"),
         Column::new("rate", Unit::Rate),
-        Column::new("bound", Unit::Rate),
+        Column::new("fair share", Unit::Rate),
         Column::new("I/O", Unit::named("1/s")),
         Column::new("p50", Unit::Seconds),
         Column::new("p99", Unit::Seconds),
@@ -68,7 +68,7 @@ fn stream_row(stream: &StreamOutcome, fenced: bool) -> Vec<Cell> {
     let mut row = vec![
         Cell::from(stream.name.as_str()),
         stream.bytes_per_s.into(),
-        stream.bound_bytes_per_s.into(),
+        stream.fair_bytes_per_s.into(),
         Cell::number(stream.ios_per_s, Unit::named("1/s")),
         stream.latency.median_s.into(),
         stream.latency.p99_s.into(),
@@ -83,10 +83,16 @@ fn stream_row(stream: &StreamOutcome, fenced: bool) -> Vec<Cell> {
 }
 
 fn total(outcome: &Outcome) -> String {
+    let measured = if outcome.measured_s.is_some() {
+        "A rate is that of the time in which all streams run, without its start and end"
+    } else {
+        "The streams have too little time in common for a steady rate, so each is taken over its own \
+         time, and all over all time"
+    };
     format!(
-        "In all {} of the {} the analytic model allows; {} with start and end. A rate is that of \
-         a stream's middle half, a latency from issue to the last byte.",
-        outcome.total_bytes_per_s, outcome.bound_bytes_per_s, outcome.overall_bytes_per_s
+        "In all {}, and {} with start and end; with every link shared out evenly it would be {}. \
+         {measured}; a latency is from issue to the last byte.",
+        outcome.total_bytes_per_s, outcome.overall_bytes_per_s, outcome.fair_bytes_per_s
     )
 }
 

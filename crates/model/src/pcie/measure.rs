@@ -1,0 +1,141 @@
+//! What each stream got, and all together: bytes over a time that is the same for all.
+//!
+//! A rate leaves the start and the end of a run out, where queues fill and empty. But rates that
+//! were taken at different times say nothing together: two streams of which one ends before the
+//! other begins would fill a link twice. So one span is sought in which all streams run: what the
+//! middles of all have in common, or else the middle half of the time in which all run. Where that
+//! holds too little to tell (a handful of I/Os, streams that hardly meet), or says more than a link
+//! can carry or a queue depth allow, all time counts: each stream's bytes over its own time, and all
+//! bytes over all time.
+
+use std::collections::BTreeMap;
+
+use super::{
+    bound::{Resource, capacity},
+    engine::{Finished, Progress},
+    topology::Topology,
+};
+
+/// A span in picoseconds.
+type Span = (u64, u64);
+
+/// A span tells something if it holds this many times what lies between two marks of the streams.
+const GRAINS_MIN: f64 = 1.5;
+
+/// How far above the possible a span may say; buffers that empty are in it.
+const SLACK: f64 = 1.01;
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    /// All streams together, in bytes a second.
+    pub(super) total_bytes_per_s: f64,
+    /// Each of them.
+    pub(super) stream_bytes_per_s: Vec<f64>,
+    /// The time that counted, if it is the same for all.
+    pub(super) span: Option<Span>,
+}
+
+impl Measured {
+    /// The time that counted for a stream.
+    pub(super) fn span_of(&self, progress: &Progress) -> Span {
+        self.span.unwrap_or((progress.start, progress.last))
+    }
+}
+
+/// Measures a finished run; `costs` is what a byte of each stream takes of everything on its way.
+pub(super) fn measure(
+    topology: &Topology,
+    run: &Finished,
+    costs: &[BTreeMap<Resource, f64>],
+) -> Measured {
+    let spans = [common_middle(run), middle_of_common(run)];
+    let mut measured = spans
+        .into_iter()
+        .flatten()
+        .filter(|span| holds_enough(run, *span))
+        .map(|span| {
+            let rates: Vec<f64> = run
+                .streams
+                .iter()
+                .map(|s| rate(s.bytes_within(span), span))
+                .collect();
+            Measured {
+                total_bytes_per_s: rates.iter().sum(),
+                stream_bytes_per_s: rates,
+                span: Some(span),
+            }
+        });
+    let possible = measured.find(|m| is_possible(topology, run, costs, &m.stream_bytes_per_s));
+    possible.unwrap_or_else(|| over_all(run))
+}
+
+/// Bytes over all time.
+fn over_all(run: &Finished) -> Measured {
+    let first = run.streams.iter().map(|s| s.start).min().unwrap_or(0);
+    let last = run.streams.iter().map(|s| s.last).max().unwrap_or(0);
+    let bytes: u64 = run.streams.iter().map(|s| s.delivered_bytes).sum();
+    Measured {
+        total_bytes_per_s: rate(bytes as f64, (first, last)),
+        stream_bytes_per_s: run
+            .streams
+            .iter()
+            .map(Progress::overall_bytes_per_s)
+            .collect(),
+        span: None,
+    }
+}
+
+/// What the middles of all streams have in common.
+fn common_middle(run: &Finished) -> Option<Span> {
+    let mut common = (0, u64::MAX);
+    for stream in &run.streams {
+        let (from, to) = stream.middle()?;
+        common = (common.0.max(from), common.1.min(to));
+    }
+    (common.0 < common.1).then_some(common)
+}
+
+/// The middle half of the time in which all streams run.
+fn middle_of_common(run: &Finished) -> Option<Span> {
+    let from = run.streams.iter().map(|s| s.start).max()?;
+    let to = run.streams.iter().map(|s| s.last).min()?;
+    let quarter = to.checked_sub(from)? / 4;
+    (quarter > 0).then_some((from + quarter, to - quarter))
+}
+
+fn holds_enough(run: &Finished, span: Span) -> bool {
+    let held: f64 = run.streams.iter().map(|s| s.bytes_within(span)).sum();
+    let grains: f64 = run.streams.iter().map(Progress::grain_bytes).sum();
+    held >= GRAINS_MIN * grains
+}
+
+/// Whether the links can carry such rates, and Little's law allows them: what is in flight over how
+/// long an I/O takes.
+fn is_possible(
+    topology: &Topology,
+    run: &Finished,
+    costs: &[BTreeMap<Resource, f64>],
+    rates: &[f64],
+) -> bool {
+    let mut loads: BTreeMap<Resource, f64> = BTreeMap::new();
+    for (cost, rate) in costs.iter().zip(rates) {
+        for (resource, each) in cost {
+            *loads.entry(*resource).or_default() += each * rate;
+        }
+    }
+    let mut streams = topology.streams.iter().zip(&run.streams).zip(rates);
+    let in_flight = streams.all(|((stream, progress), rate)| {
+        let ios = rate * progress.ios as f64 / progress.size_bytes as f64;
+        ios * progress.latency.mean() * 1e-12 <= SLACK * stream.depth as f64
+    });
+    in_flight
+        && loads.iter().all(|(resource, load)| {
+            !matches!(resource, Resource::Port(_)) || *load <= SLACK * capacity(topology, *resource)
+        })
+}
+
+/// Bytes a second.
+fn rate(bytes: f64, (from, to): Span) -> f64 {
+    bytes * 1e12 / (to - from).max(1) as f64
+}
