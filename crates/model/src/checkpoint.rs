@@ -265,8 +265,7 @@ impl Checkpoint {
         let ways = self.ways(size_bytes, nodes, mtbf_s, (&standard, &direct));
         self.refuse_short_interval(&ways)?;
         let work_s = ways.standard.interval_s;
-        let target = self.schedule.target_availability;
-        let stop_for_target_s = work_s * (1.0 - target) / target - self.storage.sync.0;
+        let writing_for_target_s = self.stop_for_target_s(mtbf_s) - self.storage.sync.0;
         Ok(Answer {
             size_bytes,
             bytes_per_parameter: size_bytes / self.model.parameters,
@@ -280,8 +279,8 @@ impl Checkpoint {
             interval_for_gain_s: self.schedule.target_gain.and_then(|gain| {
                 interval::interval_for_gain_s(ways.standard.stop_s, ways.direct.stop_s, gain)
             }),
-            rate_for_target_bytes_per_s: (stop_for_target_s > 0.0)
-                .then_some(size_bytes / stop_for_target_s),
+            rate_for_target_bytes_per_s: (writing_for_target_s > 0.0)
+                .then_some(size_bytes / writing_for_target_s),
             // C / (W + C) = 1/5 at W = 4 C.
             interval_for_fifth_s: 4.0 * ways.standard.stop_s,
             curve: self.curve(&ways, mtbf_s),
@@ -290,6 +289,16 @@ impl Checkpoint {
             direct,
             ways,
         })
+    }
+
+    /// How long training may stand still for a save and keep the target. Where no interval is
+    /// given it follows from the stop that is sought, not from what the path of today takes.
+    fn stop_for_target_s(&self, mtbf_s: f64) -> f64 {
+        let target = self.schedule.target_availability;
+        match self.schedule.interval {
+            Some(work) => work.0 * (1.0 - target) / target,
+            None => interval::save_for_availability_s(mtbf_s, target),
+        }
     }
 
     fn ways(
@@ -492,6 +501,19 @@ mod tests {
             refusal.starts_with("schedule.interval = 10 ms: allowed is at least"),
             "{refusal}"
         );
+    }
+
+    #[test]
+    fn the_rate_asked_for_a_target_gives_the_target() {
+        for interval in [None, Some(Seconds(1800.0))] {
+            let mut asked = Checkpoint::default();
+            asked.schedule.interval = interval;
+            let needed = asked.answer().unwrap().rate_for_target_bytes_per_s.unwrap();
+            asked.storage.rate = Some(Rate(needed));
+            let again = asked.answer().unwrap();
+            near(again.ways.standard.availability, 0.99, 1e-6);
+            near(again.rate_for_target_bytes_per_s.unwrap(), needed, 1e-9);
+        }
     }
 
     #[test]

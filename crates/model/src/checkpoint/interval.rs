@@ -7,7 +7,7 @@
 use crate::provenance::{Formula, Source};
 
 /// The formulas of this file.
-pub const FORMULAS: [Formula; 4] = [
+pub const FORMULAS: [Formula; 5] = [
     Formula {
         gives: "interval (Young)",
         text: "W = √(2μC)",
@@ -33,6 +33,11 @@ pub const FORMULAS: [Formula; 4] = [
         gives: "availability",
         text: "W/(W+C) where W is training time, (W−C)/W where W is the cycle",
         source: Source::computed("definition", ""),
+    },
+    Formula {
+        gives: "rate for a target availability A",
+        text: "S/(C − T_sync), C = W·(1−A)/A at a given W; at Daly's W for that C, x = (1−A)·(1 + x/3 + x²/9) with x = √(C/2μ)",
+        source: Source::computed("W/(W+C) = A, solved for C", ""),
     },
 ];
 
@@ -73,6 +78,24 @@ pub fn availability(save_s: f64, work_s: f64) -> f64 {
 /// The same where `cycle_s` counts training and saving together.
 pub fn availability_of_cycle(save_s: f64, cycle_s: f64) -> f64 {
     ((cycle_s - save_s) / cycle_s).max(0.0)
+}
+
+/// The stop that leaves `share` of the time for training when the job saves as often as is best for
+/// that very stop: a shorter save is also made more often.
+pub fn save_for_availability_s(mtbf_s: f64, share: f64) -> f64 {
+    // C/(W+C) = l with Daly's W is x = l·(1 + x/3 + x²/9), x = √(C/2μ), as long as x is below one.
+    let lost = 1.0 - share;
+    let linear = 1.0 - lost / 3.0;
+    let root = linear * linear - 4.0 * lost * lost / 9.0;
+    if root >= 0.0 {
+        // The lesser root, written so that nothing cancels where little is lost.
+        let x = 2.0 * lost / (linear + root.sqrt());
+        if x < 1.0 {
+            return 2.0 * mtbf_s * x * x;
+        }
+    }
+    // From there on Daly's interval is the mean time between failures.
+    mtbf_s * lost / share
 }
 
 /// The longest interval at which shortening a save from `slow_s` to `fast_s` still gains `points`
@@ -130,6 +153,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_stop_sought_leaves_what_was_asked(mtbf in 1e3f64..1e7, share in 0.32f64..0.999_999) {
+            let save = save_for_availability_s(mtbf, share);
+            prop_assert!((availability(save, daly_s(mtbf, save)) - share).abs() < 1e-9);
+        }
+
         #[test]
         fn daly_is_close_to_the_true_optimum(mtbf in 1e4f64..1e6, save in 1.0f64..300.0) {
             let best = daly_s(mtbf, save);
