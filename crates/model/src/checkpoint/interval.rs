@@ -7,7 +7,7 @@
 use crate::provenance::{Formula, Source};
 
 /// The formulas of this file.
-pub const FORMULAS: [Formula; 5] = [
+pub const FORMULAS: [Formula; 6] = [
     Formula {
         gives: "interval (Young)",
         text: "W = √(2μC)",
@@ -28,6 +28,14 @@ pub const FORMULAS: [Formula; 5] = [
         gives: "time of a segment under failures",
         text: "μ·e^(R/μ)·(e^((W+C)/μ) − 1); goodput = W / segment",
         source: Source::quoted("Daly 2006", "complete cost function"),
+    },
+    Formula {
+        gives: "share of time that trains, kept or thrown away",
+        text: "e^(−R/μ)·(1 − e^(−W/μ))/(1 − e^(−(W+C)/μ)); the rest waits: for saves and for restarts",
+        source: Source::computed(
+            "a failure every μ of wall time, each followed by a restart that can fail",
+            "",
+        ),
     },
     Formula {
         gives: "availability",
@@ -68,6 +76,12 @@ pub fn goodput(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
     } else {
         0.0
     }
+}
+
+/// The share of wall time that is training, whether it is kept or a failure throws it away.
+pub fn training(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
+    let within = |seconds: f64| -(-seconds / mtbf_s).exp_m1();
+    (-restart_s / mtbf_s).exp() * within(work_s) / within(work_s + save_s)
 }
 
 /// The share of time GPUs train when nothing fails, `work_s` being training time.
@@ -130,6 +144,21 @@ mod tests {
     #[test]
     fn a_save_longer_than_two_mtbf_makes_daly_fall_back_to_the_mtbf() {
         near(daly_s(100.0, 200.0), 100.0, 1e-12);
+    }
+
+    #[test]
+    fn what_trains_is_what_is_kept_and_what_is_thrown_away() {
+        // Where nothing fails all training is kept; where much does, the more is thrown away.
+        near(
+            training(1e12, 45.0, 1000.0, 300.0),
+            availability(45.0, 1000.0),
+            1e-6,
+        );
+        let thrown =
+            |mtbf| training(mtbf, 45.0, 1000.0, 300.0) - goodput(mtbf, 45.0, 1000.0, 300.0);
+        assert!(thrown(1e5) > 0.0 && thrown(1e4) > thrown(1e5));
+        // Half of a segment is lost at each of few failures.
+        near(thrown(1e6), 1000.0 / 2.0 / 1e6, 0.1);
     }
 
     #[test]
