@@ -118,8 +118,22 @@ fn only_what_is_done_in_time_is_praised_and_who_is_level_has_not_won() {
 }
 
 #[test]
+fn a_job_that_keeps_nothing_is_not_praised_for_it() {
+    let page = page(&["plan", "checkpoint", "--set", "cluster.mtbf_per_gpu=1s"]);
+    assert!(page.contains("✗ The job fails too often"), "{page}");
+    assert!(!page.contains("keeps"), "{page}");
+}
+
+#[test]
 fn no_failure_played_has_no_margin() {
-    let page = page(&["plan", "checkpoint", "--set", "cluster.mtbf_per_gpu=1e12s"]);
+    let page = page(&[
+        "plan",
+        "checkpoint",
+        "--set",
+        "cluster.mtbf_per_gpu=1e12s",
+        "--set",
+        "schedule.interval=1min",
+    ]);
     assert!(page.contains("no failure was played"), "{page}");
 }
 
@@ -162,6 +176,10 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
         (
             vec!["plan", "checkpoint", "--scenario", ""],
             "no scenario or file is named",
+        ),
+        (
+            vec!["plan", "qos", "--set", "seed=1e308"],
+            "seed = 1e308: allowed is a whole number from 0",
         ),
         (
             vec!["plan", "checkpoint", "--set", "cluster.gpus=1.4"],

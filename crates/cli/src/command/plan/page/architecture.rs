@@ -34,8 +34,8 @@ pub(super) fn fill(page: Page, answer: &Answer) -> Page {
 
 /// Who is first by a time, or that several are level.
 fn first(rows: &[Row], one: &str, several: &str, time: impl Fn(&Row) -> f64) -> String {
-    let named: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
-    let (names, best) = leaders(&named, |row| -time(row));
+    let systems: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
+    let (names, best) = leaders(&systems, |row| -time(row));
     let took = Seconds(time(best.expect("a checked scenario has a system")));
     match names.as_slice() {
         [name] => format!("{name} {one} first ({took})"),

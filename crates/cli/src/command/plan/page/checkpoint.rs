@@ -65,8 +65,9 @@ fn verdict(answer: &Answer) -> (Tone, String) {
     .filter(|(_, way)| way.fits)
     .collect();
     let (names, best) = leaders(&fitting, |way| way.goodput);
-    let Some(best) = best else {
-        let says = "No way of saving is done before the next save is due: the job fails too often.";
+    // Below a millionth nothing is kept that anybody could point to.
+    let Some(best) = best.filter(|way| way.goodput >= 1e-6) else {
+        let says = "The job fails too often for any way of saving: none of its training is kept.";
         return (Tone::Bad, says.to_owned());
     };
     let tone = if best.goodput >= 0.95 {

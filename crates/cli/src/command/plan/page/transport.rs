@@ -9,8 +9,8 @@ use super::shared::{leaders, listed, percent, rate, time};
 /// The page of transports.
 pub(super) fn fill(page: Page, answer: &Answer) -> Page {
     let rows = answer.fabrics.iter();
-    let named: Vec<_> = rows.map(|row| (row.name.as_str(), row)).collect();
-    let (names, best) = leaders(&named, |row| row.rate_bytes_per_s);
+    let fabrics: Vec<_> = rows.map(|row| (row.name.as_str(), row)).collect();
+    let (names, best) = leaders(&fabrics, |row| row.rate_bytes_per_s);
     let best = best.expect("a checked scenario has a transport");
     let carried = Rate(best.rate_bytes_per_s);
     let says = match names.as_slice() {
