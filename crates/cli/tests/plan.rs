@@ -81,12 +81,109 @@ fn a_correction_stands_beside_the_articles_figure() {
     );
 }
 
+/// The page's verdict for these arguments, as one line.
+fn page(args: &[&str]) -> String {
+    let (code, page, talk) = straightway(args);
+    assert_eq!((code, talk.as_str()), (0, ""), "{args:?}");
+    page.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn only_what_is_done_in_time_is_praised_and_who_is_level_has_not_won() {
+    let late = page(&[
+        "plan",
+        "checkpoint",
+        "--set",
+        "model.size=100TB",
+        "--set",
+        "storage.rate=100GB/s",
+        "--set",
+        "schedule.interval=1010s",
+    ]);
+    assert!(
+        late.contains("Saving through host memory and directly keeps the same"),
+        "{late}"
+    );
+    assert!(late.contains("both are bound by the storage"), "{late}");
+    let level = page(&["plan", "architecture", "--set", "client_rate=1GB/s"]);
+    assert!(
+        level.contains("all write the checkpoint in the same time"),
+        "{level}"
+    );
+    let alone = page(&["plan", "checkpoint", "--set", "node.standard_depth=1"]);
+    assert!(
+        alone.contains("standard is bound by depth 1 over the latency, direct by media"),
+        "{alone}"
+    );
+}
+
+#[test]
+fn a_job_that_keeps_nothing_is_not_praised_for_it() {
+    let page = page(&["plan", "checkpoint", "--set", "cluster.mtbf_per_gpu=1s"]);
+    assert!(page.contains("✗ The job fails too often"), "{page}");
+    assert!(!page.contains("keeps"), "{page}");
+}
+
+#[test]
+fn no_failure_played_has_no_margin() {
+    let page = page(&[
+        "plan",
+        "checkpoint",
+        "--set",
+        "cluster.mtbf_per_gpu=1e12s",
+        "--set",
+        "schedule.interval=1min",
+    ]);
+    assert!(page.contains("no failure was played"), "{page}");
+}
+
+#[test]
+fn a_sweep_over_a_count_shows_the_counts_it_answered_for() {
+    let args = [
+        "plan",
+        "checkpoint",
+        "--sweep",
+        "cluster.gpus=1..2:5",
+        "--csv",
+    ];
+    let (code, csv, talk) = straightway(&args);
+    assert_eq!((code, talk.as_str()), (0, ""));
+    let gpus: Vec<_> = csv
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').next())
+        .collect();
+    assert_eq!(gpus, [Some("1"), Some("2")], "{csv}");
+}
+
+#[test]
+fn a_question_for_the_planner_is_sent_there_by_a_simulator() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mine.toml");
+    std::fs::write(&file, "[checkpoint.cluster]\ngpus = 5\n").unwrap();
+    let (code, _, talk) = straightway(&["sim", "pcie", "--scenario", file.to_str().unwrap()]);
+    assert_eq!(code, 2);
+    assert!(talk.contains("ask `straightway plan checkpoint"), "{talk}");
+}
+
 #[test]
 fn nonsense_is_an_error_that_says_what_is_allowed() {
     for (args, says) in [
         (
             vec!["plan", "checkpoint", "--scenario", "llama"],
             "did you mean llama3-405b?",
+        ),
+        (
+            vec!["plan", "checkpoint", "--scenario", ""],
+            "no scenario or file is named",
+        ),
+        (
+            vec!["plan", "qos", "--set", "seed=1e308"],
+            "seed = 1e308: allowed is a whole number from 0",
+        ),
+        (
+            vec!["plan", "checkpoint", "--set", "cluster.gpus=1.4"],
+            "cluster.gpus = 1.4: allowed is a whole number from 1 to 10000000",
         ),
         (
             vec!["plan", "dpu", "--scenario", "llama3-405b"],

@@ -72,6 +72,10 @@ pub struct System {
     /// Servers that answer for one directory; absent for every metadata server.
     #[serde(default)]
     pub directory_servers: Option<u64>,
+    /// Whether any metadata server answers any request, from one line; else each has its own part
+    /// of the names, and a line of its own before it.
+    #[serde(default)]
+    pub metadata_shared: bool,
     /// Share of written bytes that is data and not protection.
     pub write_share: f64,
     /// What one client's protocol carries, where that is less than its port.
@@ -105,7 +109,7 @@ pub struct Reads {
 pub struct Storm {
     /// Operations a second that arrive.
     pub operations_per_s: f64,
-    /// Operations in all.
+    /// Operations in all: the storm lasts as long as they arrive, or as long as they are served.
     pub operations: f64,
     /// Whether they create; else they look up.
     pub creates: bool,
@@ -145,7 +149,7 @@ pub struct Row {
     pub storm_servers: u64,
     /// The wait in the storm.
     pub storm: Wait,
-    /// Until all its operations are done.
+    /// From its first arrival until all its operations are done.
     pub storm_s: f64,
 }
 
@@ -158,13 +162,23 @@ const STRUCTURE: Source = Source::quoted(
     "usual protection: RAID 8+2, 16+2, 146+4, 13+2",
 );
 
-const FORMULAS: [Formula; 2] = [
+const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "bandwidth",
-        text: "B = min(Σ clients, Σ over stripes of targets, Σ server ports) · share that is data",
+        text: "B = min(Σ clients, Σ over stripes of targets · share that is data, Σ server ports · share that is data)",
         source: Source::read("Lustre manual", "striping: default 1 stripe of 4 MiB"),
     },
     queue::MMC,
+    Formula {
+        gives: "who waits in a storm",
+        text: "one M/M/c line before servers that share all names; else c lines of M/M/1, each with λ/c",
+        source: Source::computed("a shard is a line of its own", ""),
+    },
+    Formula {
+        gives: "end of a storm",
+        text: "max(N/λ, N/(c·μ))",
+        source: Source::computed("operations end when the last has come and been served", ""),
+    },
 ];
 
 impl Default for Architecture {
@@ -238,6 +252,7 @@ fn systems() -> Vec<System> {
         stripe: None,
         metadata_servers: None,
         directory_servers: None,
+        metadata_shared: false,
         write_share,
         client_limit: None,
     };
@@ -249,10 +264,13 @@ fn systems() -> Vec<System> {
             directory_servers: Some(1),
             ..system("lustre", 0.8)
         },
-        // Data and metadata over every node, a directory too; 16+2.
+        // Data and metadata in shards over every node, a directory too; 16+2.
         system("weka", 16.0 / 18.0),
-        // Every server sees every drive; wide codes of 146+4.
-        system("vast", 146.0 / 150.0),
+        // Every server sees every drive and answers for every name; wide codes of 146+4.
+        System {
+            metadata_shared: true,
+            ..system("vast", 146.0 / 150.0)
+        },
         // Blades behind NFS: a client enters by its connections, here 16 at 10 Gb/s.
         System {
             client_limit: Some(Rate::gbit(160.0)),
@@ -293,7 +311,7 @@ impl Checked for Architecture {
             c.range(
                 "operations_per_s",
                 self.storm.operations_per_s,
-                0.0..=1e15,
+                0.001..=1e15,
                 "per s",
             );
             c.range("operations", self.storm.operations, 0.0..=1e18, "");
@@ -365,8 +383,13 @@ impl Architecture {
             read_bytes_per_s: files_per_s * file,
             read_bound_by,
             storm_servers,
-            storm: queue::mmc(storm_servers, each, storm.operations_per_s),
-            storm_s: storm.operations / (storm_servers as f64 * each),
+            storm: if system.metadata_shared {
+                queue::mmc(storm_servers, each, storm.operations_per_s)
+            } else {
+                queue::mmc(1, each, storm.operations_per_s / storm_servers as f64)
+            },
+            // What comes no faster cannot be done sooner, however many servers stand ready.
+            storm_s: storm.operations / storm.operations_per_s.min(storm_servers as f64 * each),
         }
     }
 
@@ -472,7 +495,22 @@ mod tests {
         assert!(!lustre.storm.stable && weka.storm.stable);
         // 10 M lookups at 100 k a second.
         near(lustre.storm_s, 100.0, 1e-9);
-        near(weka.storm_s, 6.25, 1e-9);
+        // Sixteen servers would do them in 6.25 s, but they arrive at 200 k a second.
+        near(weka.storm_s, 50.0, 1e-9);
+        let mut burst = asked;
+        burst.storm.operations_per_s = 1e12;
+        near(row(&burst, "weka").storm_s, 6.25, 1e-9);
+    }
+
+    #[test]
+    fn one_line_before_all_servers_waits_less_than_one_before_each() {
+        let mut asked = Architecture::default();
+        asked.storm.operations_per_s = 1.44e6;
+        let (weka, vast) = (row(&asked, "weka"), row(&asked, "vast"));
+        near(weka.storm.load, vast.storm.load, 1e-12);
+        // M/M/1 at 90 %: nine services.
+        near(weka.storm.mean_s.unwrap(), 9.0 / 100e3, 1e-9);
+        assert!(vast.storm.mean_s.unwrap() < weka.storm.mean_s.unwrap() / 10.0);
     }
 
     #[test]

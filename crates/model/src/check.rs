@@ -17,7 +17,7 @@ use straightway_core::{Bytes, Rate, Seconds};
 use toml::de::DeTable;
 
 pub(crate) use self::place::{Step, steps};
-use self::place::{line_at, offset_of, path_at};
+use self::place::{line_at, offset_of, path_at, path_of_key, path_of_table};
 
 /// The longest text read: the largest real topology described so far takes 60 KiB.
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -322,11 +322,22 @@ fn mistyped(text: &str, tree: &DeTable<'_>, error: &toml::de::Error) -> Refusals
     let span = error.span().unwrap_or(0..0);
     let missing = quoted(message.strip_prefix("missing field "));
     let unknown = quoted(message.strip_prefix("unknown field "));
-    let table = path_at(tree, span.start, span.end);
+    // A key stands in its own place, whatever tables one header opens with it.
+    let on_key = || path_of_key(tree, &span);
     let (field, value) = match (missing, unknown) {
-        (Some(key), _) => (join(&table, key), "nothing"),
-        (_, Some(key)) => (join(parent(&table, key), key), "an unknown key"),
-        (None, None) => (table, text.get(span.clone()).unwrap_or_default()),
+        // What the text itself lacks is in no table.
+        (Some(key), _) => (
+            join(&path_of_table(tree, &span).unwrap_or_default(), key),
+            "nothing",
+        ),
+        (_, Some(key)) => (on_key().unwrap_or_else(|| key.to_owned()), "an unknown key"),
+        (None, None) if message.starts_with(ONE_KIND) => {
+            (on_key().unwrap_or_default(), "several kinds")
+        }
+        (None, None) => (
+            path_at(tree, span.start, span.end),
+            text.get(span.clone()).unwrap_or_default(),
+        ),
     };
     let field = if field.is_empty() {
         "(text)".to_owned()
@@ -339,12 +350,18 @@ fn mistyped(text: &str, tree: &DeTable<'_>, error: &toml::de::Error) -> Refusals
     refusals
 }
 
+/// How a parser's message begins where a choice was made more than once, or not at all.
+const ONE_KIND: &str = "wanted exactly 1 element";
+
 /// What a parser's message says it wanted: "invalid type: string, expected u64" is a whole number.
 pub(crate) fn wanted(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let after = |word: &str| line.split_once(word).map(|(_, rest)| rest.trim());
     if line.starts_with("missing field") {
         return "a value".to_owned();
+    }
+    if line.starts_with(ONE_KIND) {
+        return "exactly one kind".to_owned();
     }
     match after("expected ").or_else(|| after("` is not ")) {
         Some("u64" | "usize" | "u32") => "a whole number".to_owned(),
@@ -353,12 +370,6 @@ pub(crate) fn wanted(message: &str) -> String {
         Some(rest) if rest.starts_with("struct ") => "a table".to_owned(),
         Some(rest) => rest.to_owned(),
     }
-}
-
-/// The table a path's last key lies in, where `path` ends with that key.
-fn parent<'a>(path: &'a str, key: &str) -> &'a str {
-    path.strip_suffix(key)
-        .map_or(path, |above| above.strip_suffix('.').unwrap_or(above))
 }
 
 /// The first line of a parser's message.
@@ -489,6 +500,57 @@ mod tests {
             (refusal.field.as_str(), refusal.line),
             ("cluster.gpus", Some(1))
         );
+    }
+
+    #[test]
+    fn what_the_text_itself_lacks_or_has_too_much_is_in_no_table() {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Root {
+            #[expect(dead_code, reason = "only its absence is looked at")]
+            title: String,
+            #[expect(dead_code, reason = "only its absence is looked at")]
+            shape: Shape,
+        }
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Shape {
+            Round {},
+            Square {},
+        }
+        impl Checked for Root {
+            fn check(&self, _: &mut Checker) {}
+        }
+        let refused = |text: &str| read::<Root>(text).unwrap_err().0.remove(0);
+        for text in ["title = \"x\"\n", "[shape.round]\n"] {
+            let refusal = refused(text);
+            let lacks = if text.starts_with('[') {
+                "title"
+            } else {
+                "shape"
+            };
+            assert_eq!(
+                (refusal.field.as_str(), refusal.value.as_str()),
+                (lacks, "nothing")
+            );
+        }
+        // One header opens both; only the first is unknown.
+        let refusal = refused("title = \"x\"\n[checkpoint.cluster]\ngpus = 8\n");
+        assert_eq!(
+            (refusal.field.as_str(), refusal.line),
+            ("checkpoint", Some(2))
+        );
+        let refusal = refused("title = \"x\"\n[shape.round]\n[shape.square]\n");
+        assert_eq!(
+            (refusal.field.as_str(), refusal.allowed.as_str()),
+            ("shape", "exactly one kind")
+        );
+    }
+
+    #[test]
+    fn a_key_missing_in_a_list_is_named_with_its_place() {
+        let refusal = refused(&GOOD.replace("rate = \"200Gb/s\"\n", ""));
+        assert_eq!(refusal.field, "cluster.links[1].rate");
     }
 
     #[test]

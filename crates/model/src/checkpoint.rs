@@ -16,7 +16,7 @@ use straightway_core::{Bytes, Rate, Seconds};
 pub use self::answer::{Answer, Outcome, Point, Ways};
 use self::{
     failures::{Job, Trials},
-    interval::{availability, availability_of_cycle, daly_s, goodput, young_s},
+    interval::{availability, availability_of_cycle, daly_s, goodput, training, young_s},
 };
 use crate::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, Refusals, TIME_ANY, TIME_SOME},
@@ -119,7 +119,7 @@ const SIZE: Formula = Formula {
 
 const ASYNCHRONOUS: Formula = Formula {
     gives: "asynchronous save",
-    text: "stop = S / D2H; flush needs B ≥ S/(overlap·W); a failure also loses the flush under way",
+    text: "stop = S/D2H + T_sync; flush needs B ≥ S/(overlap·W); a failure also loses the flush under way",
     source: Source::computed("definition", "restart lengthened by the flush time"),
 };
 
@@ -261,12 +261,13 @@ impl Checkpoint {
         let size_bytes = self.model.size_bytes();
         let nodes = self.cluster.gpus.div_ceil(self.cluster.gpus_per_node);
         let mtbf_s = self.cluster.mtbf_per_gpu.0 / self.cluster.gpus as f64;
-        let (standard, direct) = (self.node.carry(Way::Standard), self.node.carry(Way::Direct));
+        let node_gpus = self.gpus_in_node();
+        let carry = |way| self.node.carry(way, node_gpus);
+        let (standard, direct) = (carry(Way::Standard), carry(Way::Direct));
         let ways = self.ways(size_bytes, nodes, mtbf_s, (&standard, &direct));
         self.refuse_short_interval(&ways)?;
         let work_s = ways.standard.interval_s;
-        let target = self.schedule.target_availability;
-        let stop_for_target_s = work_s * (1.0 - target) / target - self.storage.sync.0;
+        let writing_for_target_s = self.stop_for_target_s(mtbf_s) - self.storage.sync.0;
         Ok(Answer {
             size_bytes,
             bytes_per_parameter: size_bytes / self.model.parameters,
@@ -280,8 +281,8 @@ impl Checkpoint {
             interval_for_gain_s: self.schedule.target_gain.and_then(|gain| {
                 interval::interval_for_gain_s(ways.standard.stop_s, ways.direct.stop_s, gain)
             }),
-            rate_for_target_bytes_per_s: (stop_for_target_s > 0.0)
-                .then_some(size_bytes / stop_for_target_s),
+            rate_for_target_bytes_per_s: (writing_for_target_s > 0.0)
+                .then_some(size_bytes / writing_for_target_s),
             // C / (W + C) = 1/5 at W = 4 C.
             interval_for_fifth_s: 4.0 * ways.standard.stop_s,
             curve: self.curve(&ways, mtbf_s),
@@ -290,6 +291,21 @@ impl Checkpoint {
             direct,
             ways,
         })
+    }
+
+    /// The GPUs of a node that take part.
+    fn gpus_in_node(&self) -> u64 {
+        self.cluster.gpus_per_node.min(self.cluster.gpus)
+    }
+
+    /// How long training may stand still for a save and keep the target. Where no interval is
+    /// given it follows from the stop that is sought, not from what the path of today takes.
+    fn stop_for_target_s(&self, mtbf_s: f64) -> f64 {
+        let target = self.schedule.target_availability;
+        match self.schedule.interval {
+            Some(work) => work.0 * (1.0 - target) / target,
+            None => interval::save_for_availability_s(mtbf_s, target),
+        }
     }
 
     fn ways(
@@ -309,7 +325,7 @@ impl Checkpoint {
             self.outcome(size, rate, durable_s, stop_of(durable_s), mtbf_s)
         };
         let stopped = |durable_s: f64| durable_s;
-        let to_host = nodes as f64 * self.node.host.gpu_copy_rate.0;
+        let to_host = nodes as f64 * self.node.host.from_gpus_bytes_per_s(self.gpus_in_node());
         let copied = |_: f64| size / to_host + self.storage.sync.0;
         Ways {
             standard: save(standard.rate_bytes_per_s, &stopped),
@@ -322,8 +338,19 @@ impl Checkpoint {
     fn outcome(&self, size: f64, rate: f64, durable_s: f64, stop_s: f64, mtbf_s: f64) -> Outcome {
         let (young_s, daly_s) = (young_s(mtbf_s, stop_s), daly_s(mtbf_s, stop_s));
         let flush_s = durable_s - stop_s.min(durable_s);
+        // A save that training waits for has to end before the next; one behind its back, within
+        // the part of the interval it may take.
+        let shortest_s = if flush_s > 0.0 {
+            stop_s.max(size / rate / self.schedule.overlap)
+        } else {
+            stop_s
+        };
         // An interval found here must leave room for the flush.
-        let found = daly_s.max(flush_s / self.schedule.overlap);
+        let found = if flush_s > 0.0 {
+            daly_s.max(shortest_s)
+        } else {
+            daly_s
+        };
         let interval_s = self.schedule.interval.map_or(found, |interval| interval.0);
         let restart_s = self.schedule.restart.0 + flush_s;
         let goodput = goodput(mtbf_s, stop_s, interval_s, restart_s);
@@ -334,8 +361,10 @@ impl Checkpoint {
             restart_s,
         };
         let (cluster, lost) = (&self.cluster, 1.0 - goodput);
-        // While it saves the cluster idles; what failures throw away was computed at full power.
-        let idle = 1.0 - availability(stop_s, interval_s);
+        // While it saves or restarts the cluster idles; what failures throw away was computed at
+        // full power, and so was what is trained again because a flush was lost.
+        let restarting = self.schedule.restart.0;
+        let idle = (1.0 - training(mtbf_s, stop_s, interval_s, restarting)).clamp(0.0, lost);
         let hours = lost * cluster.gpus as f64 * 24.0;
         Outcome {
             durable_s,
@@ -344,14 +373,15 @@ impl Checkpoint {
             young_s,
             daly_s,
             interval_s,
-            fits: durable_s.max(stop_s) <= interval_s,
+            shortest_s,
+            fits: shortest_s <= interval_s,
             availability: availability(stop_s, interval_s),
             availability_of_cycle: availability_of_cycle(stop_s, interval_s),
             goodput,
             played: failures::play(job, &self.trials),
             rate_needed_bytes_per_s: size / (self.schedule.overlap * interval_s),
-            wasted_w: idle * cluster.power_w * cluster.idle_power_share,
-            wasted_w_max: idle * cluster.power_w,
+            wasted_w: cluster.power_w * (lost - idle * (1.0 - cluster.idle_power_share)),
+            wasted_w_max: cluster.power_w * lost,
             lost_gpu_hours_per_day: hours,
             lost_cost_per_day: hours * cluster.gpu_hour_cost,
         }
@@ -365,7 +395,10 @@ impl Checkpoint {
         if ways.standard.fits || ways.direct.fits || ways.asynchronous.fits {
             return Ok(());
         }
-        let fastest_s = ways.direct.durable_s.min(ways.standard.durable_s);
+        let fastest_s = [&ways.standard, &ways.direct, &ways.asynchronous]
+            .map(|way| way.shortest_s)
+            .into_iter()
+            .fold(f64::INFINITY, f64::min);
         Err(Refusals::one(
             "schedule.interval",
             interval.to_string(),
@@ -391,7 +424,8 @@ impl Checkpoint {
                 interval_s,
                 standard: at(&ways.standard, interval_s),
                 direct: at(&ways.direct, interval_s),
-                asynchronous: at(&ways.asynchronous, interval_s),
+                asynchronous: (ways.asynchronous.shortest_s <= interval_s)
+                    .then(|| at(&ways.asynchronous, interval_s)),
             })
             .collect()
     }
@@ -429,7 +463,7 @@ impl Checkpoint {
             "s",
             Source::GIVEN,
         );
-        self.node.assume(&mut basis);
+        self.node.assume(&mut basis, self.gpus_in_node());
         basis
     }
 }
@@ -495,17 +529,98 @@ mod tests {
     }
 
     #[test]
+    fn the_rate_asked_for_a_target_gives_the_target() {
+        for interval in [None, Some(Seconds(1800.0))] {
+            let mut asked = Checkpoint::default();
+            asked.schedule.interval = interval;
+            let needed = asked.answer().unwrap().rate_for_target_bytes_per_s.unwrap();
+            asked.storage.rate = Some(Rate(needed));
+            let again = asked.answer().unwrap();
+            near(again.ways.standard.availability, 0.99, 1e-6);
+            near(again.rate_for_target_bytes_per_s.unwrap(), needed, 1e-9);
+        }
+    }
+
+    #[test]
     fn asynchronous_saving_stops_training_only_for_the_copy() {
         let answer = Checkpoint::default().answer().unwrap();
         let ways = &answer.ways;
-        // 5.68 TB over 128 nodes at 55.1 GB/s, and a second of barrier.
+        // 5.68 TB over 128 nodes: eight links of 55.1 GB/s each, of which the memory of the host
+        // takes 300; and a second of barrier.
         near(
             ways.asynchronous.stop_s,
-            405.9e9 * 14.0 / (128.0 * 55.1e9) + 1.0,
+            405.9e9 * 14.0 / (128.0 * 300e9) + 1.0,
             1e-9,
         );
         assert!(ways.asynchronous.durable_s >= ways.asynchronous.stop_s);
         assert!(ways.asynchronous.rate_bytes_per_s >= ways.asynchronous.rate_needed_bytes_per_s);
+    }
+
+    #[test]
+    fn a_flush_that_needs_more_than_there_is_does_not_fit() {
+        let asked = |interval| Checkpoint {
+            model: Model {
+                size: Some(Bytes(100_000_000_000_000)),
+                ..Model::default()
+            },
+            storage: Storage {
+                rate: Some(Rate(100e9)),
+                ..Storage::default()
+            },
+            schedule: Schedule {
+                interval,
+                ..Schedule::default()
+            },
+            ..Checkpoint::default()
+        };
+        // 1,000 s of flush in nine tenths of 1,010.
+        let ways = asked(Some(Seconds(1010.0))).answer().unwrap().ways;
+        assert!(ways.standard.fits && !ways.asynchronous.fits);
+        // An interval found here fits, and so does what fits need no more than there is.
+        let flushed = asked(None).answer().unwrap().ways.asynchronous;
+        assert!(flushed.fits);
+        assert!(flushed.rate_needed_bytes_per_s <= flushed.rate_bytes_per_s * (1.0 + 1e-9));
+    }
+
+    #[test]
+    fn failures_cost_energy_as_they_cost_hours() {
+        let mut asked = Checkpoint::default();
+        asked.cluster.mtbf_per_gpu = Seconds(2000.0 * 3600.0);
+        asked.schedule.restart = Seconds(3600.0);
+        let at_full = asked.answer().unwrap().ways.standard;
+        // Waiting at full power, each hour lost is an hour's power lost.
+        let lost = at_full.lost_gpu_hours_per_day / 24.0 / 1024.0;
+        near(at_full.wasted_w / asked.cluster.power_w, lost, 1e-9);
+        // Waiting at none, what was computed and thrown away is left, and only that.
+        asked.cluster.idle_power_share = 0.0;
+        let at_none = asked.answer().unwrap().ways.standard;
+        let thrown = at_none.wasted_w / asked.cluster.power_w;
+        // Half a segment at each failure, of the time that is no restart.
+        let mtbf_s: f64 = 2000.0 * 3600.0 / 1024.0;
+        let training = (-3600.0 / mtbf_s).exp();
+        near(thrown, at_none.interval_s / 2.0 / mtbf_s * training, 0.05);
+    }
+
+    #[test]
+    fn a_gpu_more_in_a_node_is_a_link_more() {
+        let stop = |gpus_per_node| {
+            let mut asked = Checkpoint::default();
+            asked.cluster.gpus = gpus_per_node;
+            asked.cluster.gpus_per_node = gpus_per_node;
+            asked.storage.sync = Seconds(0.0);
+            asked.answer().unwrap().ways.asynchronous.stop_s
+        };
+        near(stop(1) / stop(4), 4.0, 1e-9);
+        // Eight links are more than host memory takes.
+        near(stop(8) / stop(16), 1.0, 1e-9);
+    }
+
+    #[test]
+    fn a_small_io_gains_what_its_copy_costs_and_not_what_a_depth_gives() {
+        let mut asked = Checkpoint::default();
+        asked.node.io = Bytes::kib(4);
+        let gain = asked.answer().unwrap().gain;
+        assert!((1.0..1.1).contains(&gain), "{gain}");
     }
 
     #[test]

@@ -42,11 +42,15 @@ pub struct Work {
 /// What follows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
-    /// Cores the work takes on the host alone.
+    /// The rate at which cores are compared: what is asked, or what host and card carry of it.
+    pub moved_bytes_per_s: f64,
+    /// Cores the work would take on the host alone, which may have fewer.
     pub cores_without: f64,
     /// Cores it takes with the card.
     pub cores_with: f64,
-    /// Share of the host that comes back.
+    /// Cores that come back, of those the host has.
+    pub cores_freed: f64,
+    /// The same as a share of the host.
     pub share_freed: f64,
     /// What the host alone can move.
     pub rate_without_bytes_per_s: f64,
@@ -67,7 +71,7 @@ pub struct Answer {
 pub struct Row {
     /// What it is.
     pub name: String,
-    /// Host cores it takes at the rate asked.
+    /// Host cores it takes at the rate moved.
     pub cores: f64,
     /// What the card does of it in all.
     pub card_bytes_per_s: Option<f64>,
@@ -82,7 +86,7 @@ const PRACTICE: Source = Source::quoted(
 
 const FORMULA: Formula = Formula {
     gives: "cores freed",
-    text: "Σ over work of rate / rate of a core; the path is bound by the slowest engine, port or the host's cores",
+    text: "min(Σ over all work of moved / rate of a core, host cores) − the same over the work the host keeps; moved = min(asked, slowest engine, port, host cores)",
     source: Source::computed("definition", ""),
 };
 
@@ -132,25 +136,22 @@ impl Checked for Work {
 impl Dpu {
     /// Weighs host against card.
     pub fn answer(&self) -> Answer {
-        // From zero: the sum of nothing would be minus zero.
-        let cores_at = |work: &mut dyn Iterator<Item = &Work>| -> f64 {
-            work.fold(0.0, |cores, work| cores + self.rate.0 / work.per_core.0)
+        // Core seconds a byte takes; from zero, as the sum of nothing would be minus zero.
+        let core_s = |work: &mut dyn Iterator<Item = &Work>| -> f64 {
+            work.fold(0.0, |seconds, work| seconds + 1.0 / work.per_core.0)
         };
-        let cores_without = cores_at(&mut self.work.iter());
-        let cores_with = cores_at(&mut self.work.iter().filter(|work| work.on_card.is_none()));
+        let all_s = core_s(&mut self.work.iter());
+        let kept_s = core_s(&mut self.work.iter().filter(|work| work.on_card.is_none()));
         let host = self.host_cores as f64;
-        let by_cores = |cores: f64| {
-            if cores > 0.0 {
-                self.rate.0 * host / cores
+        let by_cores = |core_s: f64| {
+            if core_s > 0.0 {
+                host / core_s
             } else {
                 f64::MAX
             }
         };
-        let mut without = vec![
-            (self.port.0, "port"),
-            (by_cores(cores_without), "host cores"),
-        ];
-        let mut with = vec![(self.port.0, "port"), (by_cores(cores_with), "host cores")];
+        let mut without = vec![(self.port.0, "port"), (by_cores(all_s), "host cores")];
+        let mut with = vec![(self.port.0, "port"), (by_cores(kept_s), "host cores")];
         with.extend(
             self.work
                 .iter()
@@ -162,25 +163,22 @@ impl Dpu {
         };
         let (rate_without, bound_without) = least(&mut without);
         let (rate_with, bound_with) = least(&mut with);
+        // No core comes back for bytes that do not pass, and none that the host does not have.
+        let moved = self.rate.0.min(rate_with);
+        let (cores_without, cores_with) = (moved * all_s, moved * kept_s);
+        let cores_freed = (cores_without.min(host) - cores_with).max(0.0);
         Answer {
+            moved_bytes_per_s: moved,
             cores_without,
             cores_with,
-            share_freed: (cores_without - cores_with) / host,
+            cores_freed,
+            share_freed: cores_freed / host,
             rate_without_bytes_per_s: rate_without,
             bound_without,
             rate_with_bytes_per_s: rate_with,
             bound_with,
-            work: self.work.iter().map(|work| self.row(work)).collect(),
+            work: self.work.iter().map(|work| row(work, moved)).collect(),
             basis: self.basis(),
-        }
-    }
-
-    fn row(&self, work: &Work) -> Row {
-        Row {
-            name: work.name.clone(),
-            cores: self.rate.0 / work.per_core.0,
-            card_bytes_per_s: work.on_card.map(|rate| rate.0),
-            card_load: work.on_card.map(|rate| self.rate.0 / rate.0),
         }
     }
 
@@ -212,6 +210,16 @@ impl Dpu {
     }
 }
 
+/// One kind of work at the rate moved.
+fn row(work: &Work, moved: f64) -> Row {
+    Row {
+        name: work.name.clone(),
+        cores: moved / work.per_core.0,
+        card_bytes_per_s: work.on_card.map(|rate| rate.0),
+        card_load: work.on_card.map(|rate| moved / rate.0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,10 +228,29 @@ mod tests {
     #[test]
     fn the_card_gives_back_the_cores_its_work_took() {
         let answer = Dpu::default().answer();
-        // 50 GB/s over 5.25, 5 and 10 GB/s a core.
-        near(answer.cores_without, 50.0 / 5.25 + 10.0 + 5.0, 1e-9);
+        // The 25 GB/s that the card's coder carries, over 5.25, 5 and 10 GB/s a core.
+        near(answer.moved_bytes_per_s, 25e9, 1e-9);
+        near(answer.cores_without, 25.0 / 5.25 + 5.0 + 2.5, 1e-9);
         assert!(answer.cores_with.abs() < f64::EPSILON);
         near(answer.share_freed, answer.cores_without / 128.0, 1e-9);
+    }
+
+    #[test]
+    fn no_more_comes_back_than_the_host_has_or_the_port_passes() {
+        let small = Dpu {
+            host_cores: 8,
+            ..Dpu::default()
+        };
+        near(small.answer().cores_freed, 8.0, 1e-9);
+        near(small.answer().share_freed, 1.0, 1e-9);
+        let mut asked = Dpu {
+            rate: Rate(500e9),
+            ..Dpu::default()
+        };
+        asked.work[2].on_card = Some(Rate(1e12));
+        let answer = asked.answer();
+        near(answer.moved_bytes_per_s, 50e9, 1e-9);
+        near(answer.cores_freed, 50.0 / 5.25 + 10.0 + 5.0, 1e-9);
     }
 
     #[test]

@@ -118,7 +118,8 @@ pub struct Outcome {
     pub bound_by: &'static str,
     /// Whether the target is met.
     pub target_met: bool,
-    /// GPUs that the storage and the nodes' paths would feed at the target.
+    /// GPUs that these nodes, their storage and metadata servers and their decoding cores would feed
+    /// at the target.
     pub gpus_at_target: f64,
 }
 
@@ -130,7 +131,7 @@ const UNET3D: Source = Source::read(
 const FORMULAS: [Formula; 2] = [
     Formula {
         gives: "accelerator utilisation",
-        text: "AU = compute time / run time; a step is max(compute, read, lookups, decode) with prefetch, their sum without",
+        text: "AU = compute time / run time; a step is max(compute, read, lookups, decode) with prefetch, their sum without; GPUs fed: as many as keep it at compute / target",
         source: Source::read(
             "mlcommons/storage submission guidelines",
             "accelerator utilisation",
@@ -244,7 +245,7 @@ impl Ingest {
 
     fn outcome(&self, way: Way) -> Outcome {
         let (training, cluster) = (&self.training, &self.cluster);
-        let path = self.node.carry(way);
+        let path = self.node.carry(way, self.gpus_in_node());
         let gpus = cluster.gpus as f64;
         let from_storage = cluster.storage_rate.map_or(f64::MAX, |rate| rate.0 / gpus);
         let per_gpu = (path.rate_bytes_per_s / self.gpus_in_node() as f64).min(from_storage);
@@ -267,7 +268,14 @@ impl Ingest {
         let sum: f64 = parts.iter().map(|(seconds, _)| seconds).sum();
         let step_s = if training.prefetch { longest } else { sum };
         let utilisation = training.compute.0 / step_s;
-        let per_gpu_at_target = self.step_bytes() / training.compute.0 * training.target;
+        // Reading, looking up and decoding take longer by as much as more GPUs share them.
+        let feeding = [read_s, lookup_s, decode_s];
+        let at_target_s = training.compute.0 / training.target;
+        let fed = if training.prefetch {
+            at_target_s / feeding.into_iter().fold(0.0, f64::max)
+        } else {
+            (at_target_s - training.compute.0) / feeding.into_iter().sum::<f64>()
+        };
         Outcome {
             per_gpu_bytes_per_s: per_gpu,
             read_s,
@@ -275,7 +283,7 @@ impl Ingest {
             utilisation,
             bound_by,
             target_met: utilisation >= training.target,
-            gpus_at_target: (per_gpu * gpus / per_gpu_at_target).floor(),
+            gpus_at_target: (fed * gpus).floor(),
             path,
         }
     }
@@ -302,7 +310,7 @@ impl Ingest {
             "",
             UNET3D,
         );
-        self.node.assume(&mut basis);
+        self.node.assume(&mut basis, self.gpus_in_node());
         basis
     }
 }
@@ -311,6 +319,45 @@ impl Ingest {
 mod tests {
     use super::*;
     use crate::near::near;
+
+    #[test]
+    fn no_more_gpus_are_fed_than_reach_the_target() {
+        let mut slow = Ingest::default();
+        slow.training.decode = Seconds(1.0);
+        let mut crowded = Ingest::default();
+        crowded.files.lookups_per_s = 100.0;
+        let mut in_turn = Ingest::default();
+        in_turn.training.prefetch = false;
+        in_turn.training.target = 0.2;
+        for mut asked in [Ingest::default(), slow, crowded, in_turn] {
+            let outcome = asked.answer().direct;
+            assert_eq!(
+                outcome.target_met,
+                outcome.gpus_at_target >= 64.0,
+                "{outcome:?}"
+            );
+            // With a GPU in each node and all else by the GPU as it was, the number fed meets the
+            // target and one more does not.
+            let per_gpu = |what: f64, gpus: f64| what * 64.0 / gpus;
+            let meets = |asked: &mut Ingest, gpus: f64| {
+                let mut given = asked.clone();
+                given.cluster.storage_rate = Some(Rate(outcome.per_gpu_bytes_per_s * 64.0));
+                given.node.media.rate = Rate(1e15);
+                given.node.hop = None;
+                given.node.host.peer_rate = Rate(1e15);
+                given.node.host.cores = 4096;
+                given.node.direct_depth = 1_000_000;
+                given.training.decode.0 *= gpus / 64.0;
+                given.files.lookups_per_s = per_gpu(given.files.lookups_per_s, gpus);
+                given.cluster.storage_rate =
+                    given.cluster.storage_rate.map(|r| Rate(per_gpu(r.0, gpus)));
+                given.answer().direct.target_met
+            };
+            let fed = outcome.gpus_at_target;
+            assert!(meets(&mut asked, fed.max(1.0)) || fed < 1.0, "{outcome:?}");
+            assert!(!meets(&mut asked, fed + 1.0), "{outcome:?}");
+        }
+    }
 
     #[test]
     fn unet3d_on_an_h100_eats_3_18_gb_a_second() {

@@ -280,7 +280,7 @@ impl Measured {
 
     fn basis(&self, assumed: &Node) -> Basis {
         let mut basis = Basis::of(&path::FORMULAS);
-        assumed.assume(&mut basis);
+        assumed.assume(&mut basis, 1);
         let here = Source {
             name: "this machine",
             place: "bench",
@@ -362,13 +362,13 @@ impl Measured {
 
 /// The standard path's rate.
 fn standard(node: &Node) -> f64 {
-    node.carry(Way::Standard).rate_bytes_per_s
+    node.carry(Way::Standard, 1).rate_bytes_per_s
 }
 
 /// The standard path's rate where the file is written out only by the sync at its end: copies and
 /// drive one after the other. (The kernel starts earlier from a tenth of the memory on.)
 fn synced(node: &Node) -> f64 {
-    let path = node.carry(Way::Standard);
+    let path = node.carry(Way::Standard, 1);
     let apart = path
         .stages
         .iter()
@@ -378,17 +378,17 @@ fn synced(node: &Node) -> f64 {
 
 /// The direct path's rate.
 fn direct(node: &Node) -> f64 {
-    node.carry(Way::Direct).rate_bytes_per_s
+    node.carry(Way::Direct, 1).rate_bytes_per_s
 }
 
 /// The direct path's latency.
 fn direct_latency(node: &Node) -> f64 {
-    node.carry(Way::Direct).latency_s
+    node.carry(Way::Direct, 1).latency_s
 }
 
 /// The standard path's CPU time.
 fn cpu(node: &Node) -> f64 {
-    node.carry(Way::Standard).cpu_s_per_gb
+    node.carry(Way::Standard, 1).cpu_s_per_gb
 }
 
 fn with_copies(node: &Node, copies: u64) -> Node {

@@ -69,7 +69,7 @@ pub struct Host {
     pub cores: u64,
     /// Memory bandwidth of the host.
     pub dram_rate: Rate,
-    /// What the DMA between host memory and all of the node's GPUs carries.
+    /// What the DMA between host memory and one GPU carries: each has a link of its own.
     pub gpu_copy_rate: Rate,
     /// What PCIe carries between the storage ports or drives and the GPUs, peer to peer.
     pub peer_rate: Rate,
@@ -129,7 +129,7 @@ const H200_HOST: Source = Source::read(
 );
 
 /// The formulas of this file.
-pub const FORMULAS: [Formula; 2] = [
+pub const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "rate of a path",
         text: "B = min(slowest stage, depth · io / latency)",
@@ -143,7 +143,16 @@ pub const FORMULAS: [Formula; 2] = [
             "latency and throughput modelling",
         ),
     },
+    Formula {
+        gives: "copies between host memory and the GPUs of a node",
+        text: "min(GPUs · one GPU's link, host memory / crossings); crossings: 1 to leave the GPU, 2 + 2·copies from storage to GPU",
+        source: Source::computed("each GPU has a link of its own, all share the memory", ""),
+    },
 ];
+
+/// I/Os in flight, by both paths: a queue is software's choice and belongs to neither path, so it
+/// must not be what the direct one gains by. Eight for each of eight GPUs.
+const DEPTH: u64 = 64;
 
 impl Default for Node {
     fn default() -> Self {
@@ -152,8 +161,8 @@ impl Default for Node {
             hop: Some(Hop::default()),
             host: Host::default(),
             io: Bytes::mib(4),
-            standard_depth: 8,
-            direct_depth: 64,
+            standard_depth: DEPTH,
+            direct_depth: DEPTH,
         }
     }
 }
@@ -221,10 +230,22 @@ impl Checked for Node {
     }
 }
 
+impl Host {
+    /// What leaves `gpus` GPUs for host memory, which a byte then crosses once.
+    pub fn from_gpus_bytes_per_s(&self, gpus: u64) -> f64 {
+        self.gpu_links_bytes_per_s(gpus).min(self.dram_rate.0)
+    }
+
+    /// What the links of `gpus` GPUs carry together.
+    fn gpu_links_bytes_per_s(&self, gpus: u64) -> f64 {
+        gpus as f64 * self.gpu_copy_rate.0
+    }
+}
+
 impl Node {
-    /// What this node carries by `way`.
-    pub fn carry(&self, way: Way) -> Carried {
-        let stages = self.stages(way);
+    /// What this node carries by `way` for its `gpus` GPUs.
+    pub fn carry(&self, way: Way, gpus: u64) -> Carried {
+        let stages = self.stages(way, gpus);
         let depth = match way {
             Way::Standard => self.standard_depth,
             Way::Direct => self.direct_depth,
@@ -253,7 +274,7 @@ impl Node {
     }
 
     /// The stages a byte passes, each with its part of the latency and its sustained rate.
-    fn stages(&self, way: Way) -> Vec<StageTime> {
+    fn stages(&self, way: Way, gpus: u64) -> Vec<StageTime> {
         let io = self.io.0 as f64;
         let stage = |stage, fixed: Seconds, rate: f64| StageTime {
             stage,
@@ -271,7 +292,11 @@ impl Node {
         match way {
             Way::Direct => stages.push(stage("pcie peer to peer", now, host.peer_rate.0)),
             Way::Standard => {
-                stages.push(stage("host to gpu copy", now, host.gpu_copy_rate.0));
+                // One I/O takes one GPU's link; many take all.
+                stages.push(StageTime {
+                    rate_bytes_per_s: host.gpu_links_bytes_per_s(gpus),
+                    ..stage("host to gpu copy", now, host.gpu_copy_rate.0)
+                });
                 let dram = host.dram_rate.0 / crossings(host.copies);
                 stages.push(StageTime {
                     stage: "host memory",
@@ -303,7 +328,7 @@ impl Node {
     }
 
     /// Names the constants of the path.
-    pub fn assume(&self, basis: &mut Basis) {
+    pub fn assume(&self, basis: &mut Basis, gpus: u64) {
         let (host, from) = (&self.host, Host::default());
         let gds_guide = Source::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
         basis.assume_or(
@@ -342,7 +367,29 @@ impl Node {
             Source::GIVEN,
         );
         let dma = (host.gpu_copy_rate.0, from.gpu_copy_rate.0);
-        basis.assume_or("host to gpu copy", dma, "B/s", H200_HOST);
+        basis.assume_or("host to gpu copy, one GPU's link", dma, "B/s", H200_HOST);
+        basis.assume(
+            "host to gpu copy, all links of a node",
+            host.gpu_links_bytes_per_s(gpus),
+            "B/s",
+            Source::computed("GPUs in the node · one GPU's link", ""),
+        );
+        basis.assume(
+            "memory bandwidth of a host",
+            host.dram_rate.0,
+            "B/s",
+            Source::GIVEN,
+        );
+        let in_flight = Source::computed(
+            "the software's choice",
+            "the same for both paths unless given",
+        );
+        for (what, depth) in [
+            ("I/Os in flight, standard path", self.standard_depth),
+            ("I/Os in flight, direct path", self.direct_depth),
+        ] {
+            basis.assume_or(what, (depth as f64, DEPTH as f64), "", in_flight);
+        }
         let peer = (host.peer_rate.0, from.peer_rate.0);
         let pcie = Source::computed("pcie-bench model", "Gen5 x16, 256 B payloads");
         basis.assume_or("pcie peer to peer", peer, "B/s", pcie);
@@ -362,7 +409,7 @@ mod tests {
         node.host.gpu_copy_rate = node.host.peer_rate;
         node.host.dram_rate = Rate(1e15);
         (node.standard_depth, node.direct_depth) = (64, 64);
-        let (standard, direct) = (node.carry(Way::Standard), node.carry(Way::Direct));
+        let (standard, direct) = (node.carry(Way::Standard, 1), node.carry(Way::Direct, 1));
         assert!((direct.rate_bytes_per_s / standard.rate_bytes_per_s - 1.0).abs() < 1e-9);
     }
 
@@ -370,7 +417,7 @@ mod tests {
     fn few_copying_cores_bound_the_standard_path_and_not_the_direct_one() {
         let mut node = Node::default();
         node.host.cores = 2;
-        let (standard, direct) = (node.carry(Way::Standard), node.carry(Way::Direct));
+        let (standard, direct) = (node.carry(Way::Standard, 1), node.carry(Way::Direct, 1));
         assert_eq!(standard.bound_by, "cpu");
         // Two cores at 9 GB/s less the fixed cost of each I/O.
         assert!((standard.rate_bytes_per_s / 17.8e9 - 1.0).abs() < 0.01);
@@ -384,17 +431,29 @@ mod tests {
             standard_depth: 1,
             ..Node::default()
         };
-        let carried = node.carry(Way::Standard);
+        let carried = node.carry(Way::Standard, 1);
         let by_hand = node.io.0 as f64 / carried.stages.iter().map(|s| s.latency_s).sum::<f64>();
         assert!((carried.rate_bytes_per_s - by_hand).abs() < 1.0);
         assert!(carried.bound_by.starts_with("depth 1"));
     }
 
     #[test]
+    fn each_gpu_has_its_link_and_all_share_the_memory() {
+        let mut node = Node::default();
+        (node.media.rate, node.hop) = (Rate(1e12), None);
+        let rate = |node: &Node, gpus| node.carry(Way::Standard, gpus);
+        assert_eq!(rate(&node, 1).bound_by, "host to gpu copy");
+        assert!((rate(&node, 1).rate_bytes_per_s - 55.1e9).abs() < 1.0);
+        assert_eq!(rate(&node, 8).bound_by, "host memory");
+        // An idle path's latency is that of one link, however many there are.
+        assert!((rate(&node, 1).latency_s - rate(&node, 8).latency_s).abs() < 1e-15);
+    }
+
+    #[test]
     fn memory_is_crossed_twice_by_dma_and_twice_by_each_copy() {
         let mut node = Node::default();
         node.host.dram_rate = Rate(40e9);
-        let carried = node.carry(Way::Standard);
+        let carried = node.carry(Way::Standard, 1);
         assert_eq!(carried.bound_by, "host memory");
         assert!((carried.rate_bytes_per_s - 10e9).abs() < 1.0);
     }
@@ -407,13 +466,13 @@ mod tests {
             let mut node = Node { standard_depth: depth, io: Bytes(io), ..Node::default() };
             node.host.cores = cores;
             node.host.copies = copies;
-            let before = node.carry(Way::Standard).rate_bytes_per_s;
+            let before = node.carry(Way::Standard, 1).rate_bytes_per_s;
             node.host.cores += 1;
             node.standard_depth += 1;
             node.media.rate.0 *= 1.5;
-            prop_assert!(node.carry(Way::Standard).rate_bytes_per_s >= before * (1.0 - 1e-12));
+            prop_assert!(node.carry(Way::Standard, 1).rate_bytes_per_s >= before * (1.0 - 1e-12));
             node.host.copies += 1;
-            prop_assert!(node.carry(Way::Standard).latency_s > 0.0);
+            prop_assert!(node.carry(Way::Standard, 1).latency_s > 0.0);
         }
     }
 }

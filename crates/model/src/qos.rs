@@ -85,15 +85,22 @@ pub struct Answer {
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// Operations a second it got.
+    /// Operations a second it got: its part of the store's time, and so in all never more than the
+    /// store does.
     pub operations_per_s: f64,
-    /// Mean latency of its requests.
-    pub latency_s: f64,
-    /// The latency one request in a hundred exceeded.
-    pub latency_s_p99: f64,
+    /// Requests answered.
+    pub served: u64,
+    /// Requests not answered when the play ended.
+    pub waiting: u64,
+    /// Mean latency of the requests answered; none where none was.
+    pub latency_s: Option<f64>,
+    /// The latency one request in a hundred exceeded, those not answered counted with the time they
+    /// have waited; none where none came.
+    pub latency_s_p99: Option<f64>,
     /// Requests turned away because its line was full.
     pub refused: u64,
-    /// Whether the promise held for 99 of 100 requests; none where there is no promise.
+    /// Whether the promise held for 99 of 100 requests, counting as broken what was turned away or
+    /// still waits beyond it; false where none was answered, none where there is no promise.
     pub promise_kept: Option<bool>,
 }
 
@@ -219,11 +226,14 @@ impl Checked for Tenant {
 impl Qos {
     /// Plays both rules; refuses open load that no store of this size could ever clear.
     pub fn answer(&self) -> Result<Answer, Refusals> {
-        let open: f64 = self
+        // Requests a second and the service of one, for each who sends whatever happens.
+        let kinds: Vec<(f64, f64)> = self
             .tenants
             .iter()
-            .filter_map(|t| Some(t.offered? * t.cost))
-            .sum();
+            .filter_map(|t| Some((t.offered?, t.cost / self.capacity)))
+            .collect();
+        let load: f64 = kinds.iter().map(|(offered, mean)| offered * mean).sum();
+        let open = load * self.capacity;
         // Two hundred times the capacity would play mostly refusals.
         if open > 200.0 * self.capacity {
             return Err(Refusals::one(
@@ -251,7 +261,7 @@ impl Qos {
             fifo,
             tags,
             reserved: self.tenants.iter().map(|t| t.reservation).sum::<f64>() / self.capacity,
-            open_wait_s: queue::mg1_wait_s(open, 1.0 / self.capacity, self.variation),
+            open_wait_s: queue::mg1_wait_s(&kinds, self.variation),
             basis,
         })
     }
@@ -264,8 +274,19 @@ struct Play<'a> {
     /// When each tenant's next request comes, each from dice of its own.
     arrivals: Vec<(f64, Dice)>,
     service: Dice,
-    latencies: Vec<Vec<f64>>,
-    refused: Vec<u64>,
+    tallies: Vec<Tally>,
+}
+
+/// What came of one tenant's requests.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    /// The latency of each that was answered.
+    latencies: Vec<f64>,
+    /// How long each that was not has waited at the end.
+    waited: Vec<f64>,
+    refused: u64,
+    /// The store's time it got.
+    busy_s: f64,
 }
 
 impl<'a> Play<'a> {
@@ -287,8 +308,7 @@ impl<'a> Play<'a> {
             line,
             arrivals,
             service: asked.seed.part(0).dice(),
-            latencies: vec![Vec::new(); tenants.len()],
-            refused: vec![0; tenants.len()],
+            tallies: vec![Tally::default(); tenants.len()],
         }
     }
 
@@ -309,11 +329,25 @@ impl<'a> Play<'a> {
                 continue;
             };
             let asked = &self.asked.tenants[tenant];
-            now_s += self.service_s(asked.cost);
-            self.latencies[tenant].push(now_s - request.came_s);
+            let served_s = self.service_s(asked.cost);
+            let tally = &mut self.tallies[tenant];
+            // What the store does after the end is nobody's.
+            tally.busy_s += served_s.min(end_s - now_s);
+            now_s += served_s;
+            if now_s > end_s {
+                tally.waited.push(end_s - request.came_s);
+                break;
+            }
+            tally.latencies.push(now_s - request.came_s);
             if asked.offered.is_none() {
                 self.line.push(tenant, now_s);
             }
+        }
+        self.admit(end_s);
+        for (i, tally) in self.tallies.iter_mut().enumerate() {
+            tally
+                .waited
+                .extend(self.line.came_s(i).map(|came_s| end_s - came_s));
         }
         self.rows()
     }
@@ -331,7 +365,7 @@ impl<'a> Play<'a> {
                 if self.line.len(i) < LINE_MAX {
                     self.line.push(i, came_s);
                 } else {
-                    self.refused[i] += 1;
+                    self.tallies[i].refused += 1;
                 }
             }
         }
@@ -344,32 +378,42 @@ impl<'a> Play<'a> {
         mean * (1.0 - random) + self.service.exponential(mean * random)
     }
 
-    fn rows(mut self) -> Vec<Row> {
-        let seconds = self.asked.duration.0;
-        let tenants = self
-            .asked
-            .tenants
-            .iter()
-            .zip(&mut self.latencies)
-            .zip(self.refused);
+    fn rows(self) -> Vec<Row> {
+        let tenants = self.asked.tenants.iter().zip(self.tallies);
         tenants
-            .map(|((tenant, latencies), refused)| {
-                latencies.sort_by(f64::total_cmp);
-                let count = latencies.len();
-                let p99 = latencies.get(count * 99 / 100).copied().unwrap_or(0.0);
-                let mean = latencies.iter().sum::<f64>() / count.max(1) as f64;
-                Row {
-                    name: tenant.name.clone(),
-                    operations_per_s: count as f64 * tenant.cost / seconds,
-                    latency_s: mean,
-                    latency_s_p99: p99,
-                    refused,
-                    promise_kept: tenant
-                        .promise
-                        .map(|promise| p99 <= promise.0 && refused == 0),
-                }
-            })
+            .map(|(tenant, tally)| tally.row(tenant, self.asked))
             .collect()
+    }
+}
+
+impl Tally {
+    fn row(self, tenant: &Tenant, asked: &Qos) -> Row {
+        let kept = tenant.promise.map(|promise| self.keeps(promise.0));
+        let (served, waiting) = (self.latencies.len(), self.waited.len());
+        let sum: f64 = self.latencies.iter().sum();
+        let mut all = self.latencies;
+        all.extend(self.waited);
+        all.sort_by(f64::total_cmp);
+        Row {
+            name: tenant.name.clone(),
+            operations_per_s: self.busy_s * asked.capacity / asked.duration.0,
+            served: served as u64,
+            waiting: waiting as u64,
+            latency_s: (served > 0).then(|| sum / served as f64),
+            latency_s_p99: all.get(all.len() * 99 / 100).copied(),
+            refused: self.refused,
+            promise_kept: kept,
+        }
+    }
+
+    /// Whether 99 of 100 requests were answered within `promise_s`. One that waits and may still be
+    /// answered in time speaks neither for nor against.
+    fn keeps(&self, promise_s: f64) -> bool {
+        let beyond = |seconds: &[f64]| seconds.iter().filter(|s| **s > promise_s).count();
+        let given_up = beyond(&self.waited) as u64 + self.refused;
+        let broken = beyond(&self.latencies) as u64 + given_up;
+        let served = self.latencies.len() as u64;
+        served > 0 && broken * 100 <= served + given_up
     }
 }
 
@@ -462,8 +506,84 @@ mod tests {
                 ..Qos::default()
             };
             let answer = asked.answer().unwrap();
-            let waited = answer.fifo[0].latency_s - 1.0 / asked.capacity;
+            let waited = answer.fifo[0].latency_s.unwrap() - 1.0 / asked.capacity;
             near(waited, answer.open_wait_s.unwrap(), 0.05);
+        }
+    }
+
+    #[test]
+    fn the_formula_counts_requests_and_their_cost() {
+        // 1,000 requests a second of 50 operations, 100 k operations a second: 0.5 ms each, half
+        // the time; exponential, so 500 µs of wait.
+        let alone = Tenant {
+            offered: Some(1000.0),
+            cost: 50.0,
+            ..Qos::default().tenants.remove(0)
+        };
+        let asked = |tenants| Qos {
+            tenants,
+            duration: Seconds(100.0),
+            ..Qos::default()
+        };
+        let answer = asked(vec![alone.clone()]).answer().unwrap();
+        near(answer.open_wait_s.unwrap(), 500e-6, 1e-9);
+        near(answer.fifo[0].latency_s.unwrap(), 1e-3, 0.05);
+        // With small requests beside them all wait for the large ones.
+        let small = Tenant {
+            offered: Some(20e3),
+            ..Qos::default().tenants.remove(0)
+        };
+        let answer = asked(vec![alone, small]).answer().unwrap();
+        let waited = answer.fifo[1].latency_s.unwrap() - 10e-6;
+        near(waited, answer.open_wait_s.unwrap(), 0.05);
+    }
+
+    #[test]
+    fn a_starved_tenant_was_promised_in_vain() {
+        let tenant = |name: &str, offered, weight| {
+            Tenant {
+                offered,
+                depth: 512,
+                reservation: 0.0,
+                weight,
+                ..Qos::default().tenants.remove(0)
+            }
+            .named(name)
+        };
+        let starved = Tenant {
+            promise: Some(Seconds(1e-3)),
+            ..tenant("starved", Some(100.0), 1e-6)
+        };
+        let asked = Qos {
+            capacity: 1000.0,
+            tenants: vec![starved, tenant("hog", None, 1e6)],
+            ..Qos::default()
+        };
+        let row = asked.answer().unwrap().tags.remove(0);
+        assert_eq!(row.promise_kept, Some(false));
+        // 200 came in two seconds, and as good as all still wait.
+        assert!(row.served < 5 && row.waiting > 150, "{row:?}");
+        assert!(row.latency_s_p99.unwrap() > 1.0, "{row:?}");
+    }
+
+    #[test]
+    fn a_short_play_credits_no_more_than_the_store_does() {
+        for duration in [1e-3, 5e-3, 50e-3] {
+            let mut asked = Qos {
+                capacity: 1000.0,
+                duration: Seconds(duration),
+                ..Qos::default()
+            };
+            asked.tenants[0].reservation = 1.0;
+            let answer = asked.answer().unwrap();
+            for rows in [&answer.fifo, &answer.tags] {
+                let all: f64 = rows.iter().map(|row| row.operations_per_s).sum();
+                assert!(all <= 1000.0 * (1.0 + 1e-9), "{all}");
+                for row in rows {
+                    assert_eq!(row.served == 0, row.latency_s.is_none());
+                    assert!(row.served > 0 || row.promise_kept != Some(true));
+                }
+            }
         }
     }
 

@@ -18,7 +18,7 @@ pub const MMC: Formula = Formula {
 /// Pollaczek–Khinchine in words and symbols.
 pub const MG1: Formula = Formula {
     gives: "wait behind one server",
-    text: "W_q = λ·E[S²] / (2·(1−ρ))",
+    text: "W_q = Σλ·E[S²] / (2·(1−ρ)), ρ = Σλ·E[S], summed over those who share the line",
     source: Source::quoted("Pollaczek 1930, Khinchine 1932", "M/G/1 mean wait"),
 };
 
@@ -70,12 +70,14 @@ pub fn erlang_c(servers: u64, offered: f64) -> f64 {
     blocked / (1.0 - load * (1.0 - blocked))
 }
 
-/// Mean wait behind one server whose service has this mean and squared coefficient of variation;
-/// none where the line grows.
-pub fn mg1_wait_s(arrivals_per_s: f64, service_s: f64, variation: f64) -> Option<f64> {
-    let load = arrivals_per_s * service_s;
-    let second_moment = service_s * service_s * (1.0 + variation);
-    (load < 1.0).then(|| arrivals_per_s * second_moment / (2.0 * (1.0 - load)))
+/// Mean wait behind one server that serves several kinds of requests first come, first served: each
+/// kind's arrivals a second and mean service, all with this squared coefficient of variation. None
+/// where the line grows.
+pub fn mg1_wait_s(kinds: &[(f64, f64)], variation: f64) -> Option<f64> {
+    let load: f64 = kinds.iter().map(|(arrivals, mean)| arrivals * mean).sum();
+    let squares = kinds.iter().map(|(arrivals, mean)| arrivals * mean * mean);
+    let left: f64 = squares.sum::<f64>() * (1.0 + variation) / 2.0;
+    (load < 1.0).then(|| left / (1.0 - load))
 }
 
 #[cfg(test)]
@@ -90,9 +92,15 @@ mod tests {
         // ρ = 0.8, μ = 1: W_q = ρ/(1−ρ) = 4.
         let wait = mmc(1, 1.0, 0.8);
         near(wait.mean_s.unwrap(), 4.0, 1e-12);
-        near(mg1_wait_s(0.8, 1.0, 1.0).unwrap(), 4.0, 1e-12);
+        near(mg1_wait_s(&[(0.8, 1.0)], 1.0).unwrap(), 4.0, 1e-12);
         // Constant service halves the wait.
-        near(mg1_wait_s(0.8, 1.0, 0.0).unwrap(), 2.0, 1e-12);
+        near(mg1_wait_s(&[(0.8, 1.0)], 0.0).unwrap(), 2.0, 1e-12);
+        // Half of them by another name change nothing.
+        near(
+            mg1_wait_s(&[(0.4, 1.0), (0.4, 1.0)], 0.0).unwrap(),
+            2.0,
+            1e-12,
+        );
     }
 
     #[test]
@@ -105,7 +113,7 @@ mod tests {
     fn an_overloaded_line_has_no_wait_to_quote() {
         let wait = mmc(4, 10.0, 40.0);
         assert!(!wait.stable && wait.mean_s.is_none());
-        assert_eq!(mg1_wait_s(2.0, 1.0, 1.0), None);
+        assert_eq!(mg1_wait_s(&[(2.0, 1.0)], 1.0), None);
     }
 
     proptest! {

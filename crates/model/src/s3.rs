@@ -1,7 +1,8 @@
 //! Object storage at speed: hiding a hundred milliseconds behind thousands of requests.
 //!
-//! By Little's law the requests in flight are `rate × latency / size`; nothing about the latency
-//! itself improves. What decides is how many one client can hold, how many the store allows for a
+//! By Little's law the requests in flight are `rate × time / size`, the time of a GET being its
+//! latency or, for a long range, what the range takes on one connection; nothing about either
+//! improves. What decides is how many one client can hold, how many the store allows for a
 //! prefix, and the memory the flight takes. A cache of flash in the node hides the latency for what
 //! it holds, down to the flash's own, and never below it.
 
@@ -99,7 +100,7 @@ const S3_PRACTICE: Source = Source::quoted(
 const FORMULAS: [Formula; 2] = [
     Formula {
         gives: "requests in flight",
-        text: "N = rate · latency / range",
+        text: "N = rate · T / range, T = max(latency, range / rate of a connection)",
         source: Source::computed("Little's law", ""),
     },
     Formula {
@@ -166,11 +167,9 @@ impl S3 {
     pub fn answer(&self) -> Answer {
         let range = self.range.0 as f64;
         let gets_per_s = self.rate.0 / range;
-        let in_flight_max = gets_per_s * self.latency_max.0;
-        let (hits, middle) = (
-            self.cache.hits,
-            f64::midpoint(self.latency_min.0, self.latency_max.0),
-        );
+        let (best_s, worst_s) = (self.get_s(self.latency_min), self.get_s(self.latency_max));
+        let in_flight_max = gets_per_s * worst_s;
+        let (hits, middle) = (self.cache.hits, f64::midpoint(best_s, worst_s));
         // The store carries the misses at the rate asked; the cache, the hits at its own.
         let by_store = if hits < 1.0 {
             self.rate.0 / (1.0 - hits)
@@ -184,7 +183,7 @@ impl S3 {
         };
         Answer {
             gets_per_s,
-            in_flight_min: gets_per_s * self.latency_min.0,
+            in_flight_min: gets_per_s * best_s,
             in_flight_max,
             connections: self.rate.0 / self.connection_rate.0,
             in_flight_per_node: in_flight_max / self.nodes as f64,
@@ -199,8 +198,13 @@ impl S3 {
         }
     }
 
+    /// How long one GET takes: no connection carries its range faster than it can.
+    fn get_s(&self, latency: Seconds) -> f64 {
+        latency.0.max(self.range.0 as f64 / self.connection_rate.0)
+    }
+
     fn point(&self, in_flight: u64) -> Point {
-        let rate = |latency: Seconds| in_flight as f64 * self.range.0 as f64 / latency.0;
+        let rate = |latency| in_flight as f64 * self.range.0 as f64 / self.get_s(latency);
         Point {
             in_flight,
             rate_min_latency_bytes_per_s: rate(self.latency_min),
@@ -265,6 +269,24 @@ mod tests {
         near(answer.in_flight_max, 4800.0, 0.01);
         assert!((answer.prefixes_to_read - 5.0).abs() < f64::EPSILON);
         near(answer.memory_bytes, 40e9, 1e-9);
+    }
+
+    #[test]
+    fn no_get_is_faster_than_its_connection() {
+        let long = S3 {
+            range: Bytes::gib(1),
+            ..S3::default()
+        };
+        let answer = long.answer();
+        // 200 GB/s at 87.5 MB/s a connection, whatever the latency.
+        near(answer.in_flight_min, 200e9 / 87.5e6, 1e-9);
+        near(answer.serial_bytes_per_s, 87.5e6, 1e-9);
+        for asked in [long, S3::default()] {
+            for point in asked.answer().curve {
+                let most = point.in_flight as f64 * 87.5e6 * (1.0 + 1e-9);
+                assert!(point.rate_min_latency_bytes_per_s <= most, "{point:?}");
+            }
+        }
     }
 
     #[test]

@@ -80,9 +80,32 @@ where
     Ok(changed)
 }
 
-fn set_one<T>(input: &T, setting: &Setting, path: &str) -> Result<T, Refusals>
+/// Whether the parameter of `scenario` at `path` counts something: a fraction of it is nothing.
+pub fn is_count(scenario: &Scenario, path: &str) -> bool {
+    let path = Setting {
+        path: path.to_owned(),
+        value: String::new(),
+    }
+    .full_path(scenario);
+    is_input_count(scenario, &path)
+}
+
+/// As [`is_count`], for the input of a simulator.
+pub fn is_input_count<T>(input: &T, path: &str) -> bool
 where
     T: Serialize + DeserializeOwned,
+{
+    let takes = |value: Value| {
+        let table = Table::try_from(input).ok();
+        let changed = table.and_then(|mut table| put(&mut table, path, value).ok().map(|()| table));
+        changed.is_some_and(|table| T::deserialize(table).is_ok())
+    };
+    takes(Value::Integer(1)) && !takes(Value::Float(0.5))
+}
+
+fn set_one<T>(input: &T, setting: &Setting, path: &str) -> Result<T, Refusals>
+where
+    T: Serialize + DeserializeOwned + Checked,
 {
     let written = Table::try_from(input).map_err(|e| refusal(setting, &e.to_string()))?;
     let with = |value: Value| {
@@ -92,16 +115,35 @@ where
     };
     let value = typed(&setting.value);
     with(value.clone()).or_else(|refused| match value {
-        // A sweep over a count passes through fractions.
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "beyond an i64 it is refused by range"
-        )]
-        Value::Float(number) if number.is_finite() => {
-            with(Value::Integer(number.round() as i64)).map_err(|_| refused)
+        // `1e3` is a whole number too; `1.4` is none, and no other is meant.
+        Value::Float(number) => {
+            let Ok(most) = with(Value::Integer(i64::MAX)) else {
+                return Err(refused);
+            };
+            match whole(number) {
+                Some(count) => with(Value::Integer(count)),
+                None => Err(refusal(setting, &counts(&most, path))),
+            }
         }
         _ => Err(refused),
     })
+}
+
+/// The whole number that `number` is; none where it is a fraction or beyond what TOML holds.
+#[expect(clippy::cast_possible_truncation, reason = "it was looked at before")]
+fn whole(number: f64) -> Option<i64> {
+    let fits = number.fract() == 0.0 && number.abs() < i64::MAX as f64;
+    fits.then_some(number as i64)
+}
+
+/// The counts allowed at `path`: what is said of the largest there is, which `most` holds there.
+fn counts(most: &impl Checked, path: &str) -> String {
+    let refusals = check::checked(most).err().map_or(Vec::new(), |r| r.0);
+    let mut of_path = refusals.into_iter().filter(|refusal| refusal.field == path);
+    of_path.next().map_or_else(
+        || format!("a whole number from 0 to {}", i64::MAX),
+        |refusal| refusal.allowed,
+    )
 }
 
 fn refusal(setting: &Setting, message: &str) -> Refusals {
@@ -230,8 +272,26 @@ mod tests {
     }
 
     #[test]
-    fn a_count_takes_the_nearest_whole_number() {
-        let scenario = changed(Topic::Checkpoint, &["cluster.gpus=99.6"]).unwrap();
-        assert_eq!(scenario.checkpoint.unwrap().cluster.gpus, 100);
+    fn a_count_is_a_whole_number_however_it_is_written() {
+        let gpus = |text: &str| {
+            let setting = format!("cluster.gpus={text}");
+            changed(Topic::Checkpoint, &[&setting]).map(|s| s.checkpoint.unwrap().cluster.gpus)
+        };
+        assert_eq!(gpus("1e3").unwrap(), 1000);
+        assert_eq!(gpus("64.0").unwrap(), 64);
+        assert_eq!(
+            gpus("1.4").unwrap_err().to_string(),
+            "cluster.gpus = 1.4: allowed is a whole number from 1 to 10000000"
+        );
+        let refused = changed(Topic::Qos, &["seed=1e308"]).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "seed = 1e308: allowed is a whole number from 0 to 9223372036854775807"
+        );
+        // A share is no count, and neither is what is not there.
+        let scenario = Scenario::default_of(Topic::Checkpoint);
+        assert!(is_count(&scenario, "cluster.gpus"));
+        assert!(!is_count(&scenario, "schedule.overlap"));
+        assert!(!is_count(&scenario, "nowhere"));
     }
 }

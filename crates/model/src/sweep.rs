@@ -22,6 +22,8 @@ pub struct Sweep {
     pub path: String,
     /// Its values, as they would be typed.
     pub values: Vec<String>,
+    /// Whether the values were found between two ends, and not given one by one.
+    pub spanned: bool,
 }
 
 /// One point of a grid, answered.
@@ -43,7 +45,8 @@ impl Sweep {
                     .to_owned(),
             )
         })?;
-        let values = match setting.value.split_once("..") {
+        let span_ends = setting.value.split_once("..");
+        let values = match span_ends {
             Some((from, rest)) => span(from.trim(), rest.trim()).map_err(refuse)?,
             None => setting
                 .value
@@ -57,9 +60,25 @@ impl Sweep {
             )));
         }
         Ok(Self {
+            spanned: span_ends.is_some(),
             path: setting.path,
             values,
         })
+    }
+
+    /// The same for a parameter that counts: a span goes through whole numbers, each once. What was
+    /// given one by one stays, and a fraction among it is refused.
+    #[must_use]
+    pub fn in_whole_steps(mut self) -> Self {
+        if self.spanned {
+            for value in &mut self.values {
+                if let Ok(number) = value.parse::<f64>() {
+                    *value = number.round().to_string();
+                }
+            }
+            self.values.dedup();
+        }
+        self
     }
 }
 
@@ -209,6 +228,15 @@ mod tests {
         assert_eq!(values("a=1..1000:4:log"), ["1", "10", "100", "1000"]);
         assert_eq!(values("a=100Gb/s..400Gb/s:2"), ["100Gb/s", "400Gb/s"]);
         assert_eq!(values("a=1..4MiB:2"), ["1MiB", "4MiB"]);
+    }
+
+    #[test]
+    fn a_span_over_a_count_takes_whole_steps_each_once() {
+        let steps = |text: &str| Sweep::parse(text).unwrap().in_whole_steps().values;
+        assert_eq!(steps("a=1..2:5"), ["1", "2"]);
+        assert_eq!(steps("a=1..8:4:log"), ["1", "2", "4", "8"]);
+        assert_eq!(steps("a=1..10:4"), ["1", "4", "7", "10"]);
+        assert_eq!(steps("a=1,1.5,2"), ["1", "1.5", "2"]);
     }
 
     #[test]

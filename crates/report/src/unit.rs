@@ -74,7 +74,7 @@ impl Unit {
             Self::Bytes => bytes(value),
             Self::Rate => Rate(value).to_string(),
             Self::Seconds => Seconds(value).to_string(),
-            Self::Share => format!("{} %", number(value * 100.0)),
+            Self::Share => share(value),
             Self::Named(name) => format!("{} {}", number(value), clean(name)),
         }
     }
@@ -172,6 +172,24 @@ fn number(value: f64) -> String {
     significant(value)
 }
 
+/// A percentage. What is nearly all is not shown as all, nor what is as good as nothing as an
+/// answer: nobody means a share of 10⁻³⁸.
+fn share(value: f64) -> String {
+    const LEAST: f64 = 1e-8;
+    let percent = value * 100.0;
+    if value > 0.0 && value < LEAST {
+        return "0 %".to_owned();
+    }
+    let nearly_all = value < 1.0 && number(percent) == "100";
+    if !nearly_all {
+        return format!("{} %", number(percent));
+    }
+    // As many nines as it takes, and one digit that is none.
+    let shown = (1..=6).map(|decimals| format!("{percent:.decimals$}"));
+    let shown = shown.into_iter().find(|text| !text.starts_with("100"));
+    format!("{} %", shown.unwrap_or_else(|| "100".to_owned()))
+}
+
 /// Three significant digits, without trailing zeros after the point.
 fn significant(value: f64) -> String {
     let decimals = match value {
@@ -228,6 +246,11 @@ mod tests {
             (Unit::Rate, 3.214e9, "3.21 GB/s"),
             (Unit::Seconds, 42.1e-6, "42.1 µs"),
             (Unit::Share, 0.934, "93.4 %"),
+            (Unit::Share, 0.999_94, "99.99 %"),
+            (Unit::Share, 0.999_999_9, "99.99999 %"),
+            (Unit::Share, 1.0, "100 %"),
+            (Unit::Share, 2.5e-38, "0 %"),
+            (Unit::Share, 2.5e-7, "2.5e-5 %"),
             (Unit::named("W"), 700.0, "700 W"),
             (Unit::Seconds, -0.003, "−3 ms"),
             (Unit::Rate, f64::NAN, "–"),

@@ -99,6 +99,9 @@ fn sweep_over(scenario: &Scenario, topic: Topic, ask: &Ask) -> anyhow::Result<()
         let answer = setting::set(scenario, settings).and_then(|changed| changed.answer());
         Ok(answer.map(|answer| answer.to_json()))
     };
-    let grid = ask.sweep.answer(topic.name(), usual, POINTS_MAX, answer)?;
+    let is_count = |path: &str| setting::is_count(scenario, path);
+    let grid = ask
+        .sweep
+        .answer(topic.name(), usual, POINTS_MAX, is_count, answer)?;
     ask.output.write(&grid.page(), &grid.json())
 }

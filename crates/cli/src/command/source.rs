@@ -21,6 +21,9 @@ pub(crate) fn text(runner: Runner, asked: &str) -> anyhow::Result<String> {
 
 fn from_file(asked: &str) -> anyhow::Result<String> {
     let path = Path::new(asked);
+    if asked.trim().is_empty() {
+        bail!("no scenario or file is named; `straightway plan list` lists the scenarios");
+    }
     if !path.exists() {
         match library::nearest(asked) {
             Some(name) => bail!("no scenario or file `{asked}`; did you mean {name}?"),

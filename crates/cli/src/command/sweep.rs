@@ -38,16 +38,26 @@ impl Sweeping {
     }
 
     /// Has `ask` answer every point, at most `points_max`; it is lent the bar, which tells it
-    /// when the user has had enough. `usual` are the figures shown where none are asked for.
+    /// when the user has had enough. `usual` are the figures shown where none are asked for, and
+    /// `is_count` tells which parameters only whole numbers make sense of.
     pub(crate) fn answer(
         &self,
         title: &str,
         usual: &[(&str, &str)],
         points_max: usize,
+        is_count: impl Fn(&str) -> bool,
         ask: impl Fn(&[Setting], &Bar) -> anyhow::Result<Result<Value, Refusals>> + Sync,
     ) -> anyhow::Result<Grid> {
-        let sweeps = self.sweep.iter().map(|text| Sweep::parse(text));
-        let sweeps = sweeps.collect::<Result<Vec<_>, _>>()?;
+        let read = |text: &String| {
+            let sweep = Sweep::parse(text)?;
+            let counts = is_count(&sweep.path);
+            Ok::<_, Refusals>(if counts {
+                sweep.in_whole_steps()
+            } else {
+                sweep
+            })
+        };
+        let sweeps = self.sweep.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let total = sweep::points(&sweeps, points_max)?;
         let bar = Bar::begin();
         let answered = AtomicUsize::new(0);

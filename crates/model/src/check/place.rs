@@ -1,6 +1,11 @@
 //! Where a field stands in a text, and which field stands at a place.
 
-use toml::de::{DeTable, DeValue};
+use std::ops::Range;
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 /// The line, counted from one, that holds the byte at `offset`.
 pub(super) fn line_at(text: &str, offset: usize) -> usize {
@@ -46,6 +51,56 @@ pub(crate) fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
         )
 }
 
+/// The dotted path of the entry whose key stands at `span`.
+pub(super) fn path_of_key(tree: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
+    tree.iter().find_map(|(key, value)| {
+        if key.span() == *span {
+            return Some(key.get_ref().to_string());
+        }
+        let rest = in_lists(value, &|value| match value.get_ref() {
+            DeValue::Table(table) => path_of_key(table, span),
+            _ => None,
+        })?;
+        Some(under(key.get_ref(), &rest))
+    })
+}
+
+/// The dotted path of the table that is written at `span`; none where that is all the text.
+pub(super) fn path_of_table(tree: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
+    tree.iter().find_map(|(key, value)| {
+        let rest = in_lists(value, &|value| match value.get_ref() {
+            DeValue::Table(table) => {
+                path_of_table(table, span).or_else(|| (value.span() == *span).then(String::new))
+            }
+            _ => None,
+        })?;
+        Some(under(key.get_ref(), &rest))
+    })
+}
+
+/// What `find` finds at `value` or, where that is a list, at one of its places.
+fn in_lists(
+    value: &Spanned<DeValue<'_>>,
+    find: &dyn Fn(&Spanned<DeValue<'_>>) -> Option<String>,
+) -> Option<String> {
+    match value.get_ref() {
+        DeValue::Array(items) => items.iter().enumerate().find_map(|(i, item)| {
+            let rest = in_lists(item, find)?;
+            Some(under(&format!("[{i}]"), &rest))
+        }),
+        _ => find(value),
+    }
+}
+
+/// The path `rest` below `key`.
+fn under(key: &str, rest: &str) -> String {
+    if rest.starts_with('[') {
+        format!("{key}{rest}")
+    } else {
+        super::join(key, rest)
+    }
+}
+
 /// The dotted path of the deepest field whose key or value covers `start..end`.
 pub(super) fn path_at(tree: &DeTable<'_>, start: usize, end: usize) -> String {
     for (key, value) in tree {
@@ -54,10 +109,7 @@ pub(super) fn path_at(tree: &DeTable<'_>, start: usize, end: usize) -> String {
         // A table's own span is its header; what it holds may lie far below.
         let below = path_below(value.get_ref(), start, end);
         if on_key || below.is_some() || (span.start <= start && end <= span.end) {
-            return match below.unwrap_or_default() {
-                rest if rest.starts_with('[') => format!("{}{rest}", key.get_ref()),
-                rest => super::join(key.get_ref(), &rest),
-            };
+            return under(key.get_ref(), &below.unwrap_or_default());
         }
     }
     String::new()

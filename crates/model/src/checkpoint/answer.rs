@@ -69,7 +69,9 @@ pub struct Outcome {
     pub daly_s: f64,
     /// The interval used: the given one, or Daly's.
     pub interval_s: f64,
-    /// Whether a checkpoint is done before the next is due.
+    /// The shortest interval at which a checkpoint is done before the next is due.
+    pub shortest_s: f64,
+    /// Whether that is no more than the interval used.
     pub fits: bool,
     /// The share of time that is training when nothing fails.
     pub availability: f64,
@@ -81,7 +83,8 @@ pub struct Outcome {
     pub played: Option<Played>,
     /// The bandwidth the flush needs to end in time.
     pub rate_needed_bytes_per_s: f64,
-    /// Mean power drawn without training, at the idle share of power.
+    /// Mean power that brings the training nothing: waiting at the idle share of power, and at full
+    /// power what failures throw away.
     pub wasted_w: f64,
     /// The same if waiting GPUs drew full power: the upper bound.
     pub wasted_w_max: f64,
@@ -100,6 +103,6 @@ pub struct Point {
     pub standard: f64,
     /// Goodput straight from the GPUs.
     pub direct: f64,
-    /// Goodput with an asynchronous flush.
-    pub asynchronous: f64,
+    /// Goodput with an asynchronous flush; none where the flush would not end in time.
+    pub asynchronous: Option<f64>,
 }

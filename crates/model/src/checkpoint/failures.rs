@@ -69,8 +69,10 @@ impl Checked for Trials {
     fn check(&self, c: &mut Checker) {
         c.count("runs", self.runs, 2..=100_000);
         c.count("segments", self.segments, 1..=100_000);
-        if self.runs * self.segments > 100_000_000 {
-            let asked = format!("{} segments in all", self.runs * self.segments);
+        // What was refused above may be as large as a number can be.
+        let segments = self.runs.saturating_mul(self.segments);
+        if segments > 100_000_000 {
+            let asked = format!("{segments} segments in all");
             c.refuse("runs", asked, "at most 100000000 segments in all runs");
         }
     }
@@ -190,6 +192,16 @@ mod tests {
         };
         assert_eq!(on(1), on(4));
         assert_eq!(on(1), on(3));
+    }
+
+    #[test]
+    fn counts_beyond_all_sense_are_refused_and_not_multiplied() {
+        let trials = Trials {
+            runs: u64::MAX,
+            segments: u64::MAX,
+            ..Trials::default()
+        };
+        assert_eq!(crate::check::checked(&trials).unwrap_err().0.len(), 3);
     }
 
     #[test]

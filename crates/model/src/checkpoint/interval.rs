@@ -7,7 +7,7 @@
 use crate::provenance::{Formula, Source};
 
 /// The formulas of this file.
-pub const FORMULAS: [Formula; 4] = [
+pub const FORMULAS: [Formula; 6] = [
     Formula {
         gives: "interval (Young)",
         text: "W = √(2μC)",
@@ -30,9 +30,22 @@ pub const FORMULAS: [Formula; 4] = [
         source: Source::quoted("Daly 2006", "complete cost function"),
     },
     Formula {
+        gives: "share of time that trains, kept or thrown away",
+        text: "e^(−R/μ)·(1 − e^(−W/μ))/(1 − e^(−(W+C)/μ)); the rest waits: for saves and for restarts",
+        source: Source::computed(
+            "a failure every μ of wall time, each followed by a restart that can fail",
+            "",
+        ),
+    },
+    Formula {
         gives: "availability",
         text: "W/(W+C) where W is training time, (W−C)/W where W is the cycle",
         source: Source::computed("definition", ""),
+    },
+    Formula {
+        gives: "rate for a target availability A",
+        text: "S/(C − T_sync), C = W·(1−A)/A at a given W; at Daly's W for that C, x = (1−A)·(1 + x/3 + x²/9) with x = √(C/2μ)",
+        source: Source::computed("W/(W+C) = A, solved for C", ""),
     },
 ];
 
@@ -65,6 +78,12 @@ pub fn goodput(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
     }
 }
 
+/// The share of wall time that is training, whether it is kept or a failure throws it away.
+pub fn training(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
+    let within = |seconds: f64| -(-seconds / mtbf_s).exp_m1();
+    (-restart_s / mtbf_s).exp() * within(work_s) / within(work_s + save_s)
+}
+
 /// The share of time GPUs train when nothing fails, `work_s` being training time.
 pub fn availability(save_s: f64, work_s: f64) -> f64 {
     work_s / (work_s + save_s)
@@ -73,6 +92,24 @@ pub fn availability(save_s: f64, work_s: f64) -> f64 {
 /// The same where `cycle_s` counts training and saving together.
 pub fn availability_of_cycle(save_s: f64, cycle_s: f64) -> f64 {
     ((cycle_s - save_s) / cycle_s).max(0.0)
+}
+
+/// The stop that leaves `share` of the time for training when the job saves as often as is best for
+/// that very stop: a shorter save is also made more often.
+pub fn save_for_availability_s(mtbf_s: f64, share: f64) -> f64 {
+    // C/(W+C) = l with Daly's W is x = l·(1 + x/3 + x²/9), x = √(C/2μ), as long as x is below one.
+    let lost = 1.0 - share;
+    let linear = 1.0 - lost / 3.0;
+    let root = linear * linear - 4.0 * lost * lost / 9.0;
+    if root >= 0.0 {
+        // The lesser root, written so that nothing cancels where little is lost.
+        let x = 2.0 * lost / (linear + root.sqrt());
+        if x < 1.0 {
+            return 2.0 * mtbf_s * x * x;
+        }
+    }
+    // From there on Daly's interval is the mean time between failures.
+    mtbf_s * lost / share
 }
 
 /// The longest interval at which shortening a save from `slow_s` to `fast_s` still gains `points`
@@ -110,6 +147,21 @@ mod tests {
     }
 
     #[test]
+    fn what_trains_is_what_is_kept_and_what_is_thrown_away() {
+        // Where nothing fails all training is kept; where much does, the more is thrown away.
+        near(
+            training(1e12, 45.0, 1000.0, 300.0),
+            availability(45.0, 1000.0),
+            1e-6,
+        );
+        let thrown =
+            |mtbf| training(mtbf, 45.0, 1000.0, 300.0) - goodput(mtbf, 45.0, 1000.0, 300.0);
+        assert!(thrown(1e5) > 0.0 && thrown(1e4) > thrown(1e5));
+        // Half of a segment is lost at each of few failures.
+        near(thrown(1e6), 1000.0 / 2.0 / 1e6, 0.1);
+    }
+
+    #[test]
     fn a_half_hour_save_every_two_hours_is_80_or_75_percent() {
         // Seed article: "1800 s every 2 hours: availability drops to 80 %".
         near(availability(1800.0, 7200.0), 0.80, 1e-12);
@@ -130,6 +182,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_stop_sought_leaves_what_was_asked(mtbf in 1e3f64..1e7, share in 0.32f64..0.999_999) {
+            let save = save_for_availability_s(mtbf, share);
+            prop_assert!((availability(save, daly_s(mtbf, save)) - share).abs() < 1e-9);
+        }
+
         #[test]
         fn daly_is_close_to_the_true_optimum(mtbf in 1e4f64..1e6, save in 1.0f64..300.0) {
             let best = daly_s(mtbf, save);

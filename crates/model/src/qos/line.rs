@@ -68,6 +68,14 @@ impl<'a> Line<'a> {
         self.waiting[tenant].requests.len()
     }
 
+    /// When each request of one tenant that waits came.
+    pub(super) fn came_s(&self, tenant: usize) -> impl Iterator<Item = f64> {
+        self.waiting[tenant]
+            .requests
+            .iter()
+            .map(|request| request.came_s)
+    }
+
     /// Puts a request of `tenant` in line.
     pub(super) fn push(&mut self, tenant: usize, now_s: f64) {
         let asked = &self.tenants[tenant];

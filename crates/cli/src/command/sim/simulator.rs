@@ -9,6 +9,7 @@ use serde_json::Value;
 use straightway_core::{Kind, Result};
 use straightway_model::{
     check::{self, Checked, Refusals},
+    scenario::Topic,
     seed::Seed,
     setting::{self, Setting},
     sweep::SIMULATIONS_MAX,
@@ -58,7 +59,9 @@ impl SimAsk {
             return Ok(None);
         };
         let text = source::text(S::RUNNER, asked)?;
-        let mut scenario: S = check::read(&text).with_context(|| format!("scenario {asked}"))?;
+        let mut scenario: S = check::read(&text)
+            .map_err(|refused| elsewhere(asked, refused))
+            .with_context(|| format!("scenario {asked}"))?;
         if let Some(seed) = self.seed {
             scenario.reseed(Seed(seed));
         }
@@ -85,19 +88,39 @@ impl SimAsk {
     pub(super) fn sweep<S: Simulated>(&self, mut scenario: S) -> anyhow::Result<ExitCode> {
         scenario.forget_claims();
         let (sweep, output) = (&self.ask.sweep, &self.ask.output);
-        let grid = sweep.answer(S::NAME, S::USUAL, SIMULATIONS_MAX, |settings, bar| {
-            let changed = match setting::set_input(scenario.clone(), settings) {
-                Ok(changed) => changed,
-                Err(refused) => return Ok(Err(refused)),
-            };
-            match changed.outcome(&|| bar.look()) {
-                Ok(outcome) => Ok(Ok(outcome)),
-                Err(error) if error.kind() == Kind::Invalid => Ok(Err(refused(settings, &error))),
-                Err(error) => Err(error.into()),
-            }
-        })?;
+        let is_count = |path: &str| setting::is_input_count(&scenario, path);
+        let grid = sweep.answer(
+            S::NAME,
+            S::USUAL,
+            SIMULATIONS_MAX,
+            is_count,
+            |settings, bar| {
+                let changed = match setting::set_input(scenario.clone(), settings) {
+                    Ok(changed) => changed,
+                    Err(refused) => return Ok(Err(refused)),
+                };
+                match changed.outcome(&|| bar.look()) {
+                    Ok(outcome) => Ok(Ok(outcome)),
+                    Err(error) if error.kind() == Kind::Invalid => {
+                        Ok(Err(refused(settings, &error)))
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            },
+        )?;
         output.write(&grid.page(), &grid.json())?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A file with a topic of the planner is told where it belongs; what else is wrong stays.
+fn elsewhere(asked: &str, refused: Refusals) -> anyhow::Error {
+    let is = |topic: &&Topic| refused.0.iter().any(|r| r.field == topic.name());
+    match Topic::ALL.iter().find(is).map(|topic| topic.name()) {
+        Some(topic) => anyhow::anyhow!(
+            "`{topic}` is for another command: ask `straightway plan {topic} --scenario {asked}`"
+        ),
+        None => refused.into(),
     }
 }
 

@@ -1,38 +1,50 @@
 //! The page of storage architectures.
 
 use straightway_core::Seconds;
-use straightway_model::architecture::Answer;
+use straightway_model::architecture::{Answer, Row};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
 use super::{
-    shared::{rate, time},
+    shared::{leaders, listed, rate, time},
     transport::wait,
 };
 
 /// Fills it.
 pub(super) fn fill(page: Page, answer: &Answer) -> Page {
     let rows = &answer.systems;
-    let fastest = rows
-        .iter()
-        .min_by(|a, b| a.write_s.total_cmp(&b.write_s))
-        .expect("a checked scenario has a system");
-    let calm = rows
-        .iter()
-        .min_by(|a, b| a.storm_s.total_cmp(&b.storm_s))
-        .expect("a checked scenario has a system");
+    let fast = first(
+        rows,
+        "writes the checkpoint",
+        "write the checkpoint",
+        |row| row.write_s,
+    );
+    let calm = first(rows, "ends the storm", "end the storm", |row| row.storm_s);
     page.verdict(
         Tone::Neutral,
-        format!(
-            "With the same hardware {} writes the checkpoint first ({}), and {} ends the storm first ({}).",
-            fastest.name,
-            Seconds(fastest.write_s),
-            calm.name,
-            Seconds(calm.storm_s)
-        ),
+        format!("With the same hardware {fast}, and {calm}."),
     )
-    .figure("a remote metadata operation takes at least", time(answer.metadata_floor_s), "round trip and one service")
+    .figure(
+        "a remote metadata operation takes at least",
+        time(answer.metadata_floor_s),
+        "round trip and one service",
+    )
     .section("Checkpoint and ingest", [loads(answer).into()])
     .section("Metadata storm", [storm(answer).into()])
+}
+
+/// Who is first by a time, or that several are level.
+fn first(rows: &[Row], one: &str, several: &str, time: impl Fn(&Row) -> f64) -> String {
+    let systems: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
+    let (names, best) = leaders(&systems, |row| -time(row));
+    let took = Seconds(time(best.expect("a checked scenario has a system")));
+    match names.as_slice() {
+        [name] => format!("{name} {one} first ({took})"),
+        _ if names.len() == rows.len() => format!("all {several} in the same time ({took})"),
+        _ => format!(
+            "{} {several} first, in the same time ({took})",
+            listed(&names)
+        ),
+    }
 }
 
 fn loads(answer: &Answer) -> Table {

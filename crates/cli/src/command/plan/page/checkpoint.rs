@@ -2,47 +2,110 @@
 
 use straightway_core::Seconds;
 use straightway_model::{
-    checkpoint::{Answer, Outcome},
+    checkpoint::{Answer, Outcome, Point},
     path::Carried,
 };
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
-use super::shared::{bytes, maybe_time, percent, rate, time, yes};
+use super::shared::{bytes, leaders, listed, maybe_time, percent, rate, time, yes};
 
 /// Fills it.
 pub(super) fn fill(page: Page, answer: &Answer) -> Page {
     let ways = &answer.ways;
-    let best = [
+    let (tone, says) = verdict(answer);
+    page.verdict(tone, says)
+        .figure(
+            "checkpoint",
+            bytes(answer.size_bytes),
+            format!("{:.3} bytes a parameter", answer.bytes_per_parameter),
+        )
+        .figure(
+            "by the standard path",
+            time(ways.standard.durable_s),
+            rate(ways.standard.rate_bytes_per_s).show(),
+        )
+        .figure(
+            "by the direct path",
+            time(ways.direct.durable_s),
+            rate(ways.direct.rate_bytes_per_s).show(),
+        )
+        .figure("gain", Cell::count(answer.gain), bounds(answer))
+        .figure(
+            "asynchronous stop",
+            time(ways.asynchronous.stop_s),
+            "copying to host memory, and the barrier",
+        )
+        .figure("failure every", time(answer.mtbf_s), "mean, all of the job")
+        .figure(
+            "rate for the target availability",
+            answer
+                .rate_for_target_bytes_per_s
+                .map_or(Cell::Missing, rate),
+            "with training stopped",
+        )
+        .section(
+            "Ways to save",
+            [ways_table(answer).into(), curve(answer).into()],
+        )
+        .section(
+            "Where one node's time goes",
+            [path_table(&answer.standard, &answer.direct).into()],
+        )
+}
+
+/// What keeps most, of the ways that are done before the next save is due.
+fn verdict(answer: &Answer) -> (Tone, String) {
+    let ways = &answer.ways;
+    let fitting: Vec<(&str, &Outcome)> = [
         ("through host memory", &ways.standard),
         ("directly", &ways.direct),
         ("asynchronously", &ways.asynchronous),
     ]
     .into_iter()
-    .max_by(|a, b| a.1.goodput.total_cmp(&b.1.goodput))
-    .expect("there are three ways");
-    let tone = if best.1.goodput >= 0.95 {
+    .filter(|(_, way)| way.fits)
+    .collect();
+    let (names, best) = leaders(&fitting, |way| way.goodput);
+    // Below a millionth nothing is kept that anybody could point to.
+    let Some(best) = best.filter(|way| way.goodput >= 1e-6) else {
+        let says = "The job fails too often for any way of saving: none of its training is kept.";
+        return (Tone::Bad, says.to_owned());
+    };
+    let tone = if best.goodput >= 0.95 {
         Tone::Good
     } else {
         Tone::Caution
     };
-    page.verdict(
-        tone,
-        format!(
-            "Saving {} keeps most: {} of all time is training that counts, at a checkpoint every {}.",
-            best.0,
-            percent(best.1.goodput),
-            Seconds(best.1.interval_s)
-        ),
-    )
-    .figure("checkpoint", bytes(answer.size_bytes), format!("{:.3} bytes a parameter", answer.bytes_per_parameter))
-    .figure("by the standard path", time(ways.standard.durable_s), rate(ways.standard.rate_bytes_per_s).show())
-    .figure("by the direct path", time(ways.direct.durable_s), rate(ways.direct.rate_bytes_per_s).show())
-    .figure("gain", Cell::count(answer.gain), "derived from the path below")
-    .figure("asynchronous stop", time(ways.asynchronous.stop_s), "copying to host memory")
-    .figure("failure every", time(answer.mtbf_s), "mean, all of the job")
-    .figure("rate for the target availability", answer.rate_for_target_bytes_per_s.map_or(Cell::Missing, rate), "with training stopped")
-    .section("Ways to save", [ways_table(answer).into(), curve(answer).into()])
-    .section("Where one node's time goes", [path_table(&answer.standard, &answer.direct).into()])
+    let keeps = if names.len() == 1 {
+        format!("Saving {} keeps most", names[0])
+    } else {
+        format!("Saving {} keeps the same", listed(&names))
+    };
+    let kept = percent(best.goodput);
+    let every = Seconds(best.interval_s);
+    let says = format!(
+        "{keeps}: {kept} of all time is training that counts, at a checkpoint every {every}."
+    );
+    (tone, says)
+}
+
+/// What binds each path, which is where the gain comes from.
+fn bounds(answer: &Answer) -> String {
+    let bound = |path: &Carried, way: &Outcome| {
+        let nodes = answer.nodes as f64 * path.rate_bytes_per_s;
+        // What the nodes would carry and the storage does not take.
+        if way.rate_bytes_per_s < nodes * (1.0 - 1e-9) {
+            "the storage".to_owned()
+        } else {
+            path.bound_by.clone()
+        }
+    };
+    let standard = bound(&answer.standard, &answer.ways.standard);
+    let direct = bound(&answer.direct, &answer.ways.direct);
+    if standard == direct {
+        format!("both are bound by {standard}")
+    } else {
+        format!("standard is bound by {standard}, direct by {direct}")
+    }
 }
 
 fn ways_table(answer: &Answer) -> Table {
@@ -63,6 +126,9 @@ fn ways_table(answer: &Answer) -> Table {
     row("goodput with failures", &|way| Cell::share(way.goodput));
     row("  played out", &|way| {
         way.played.as_ref().map_or(Cell::Missing, |played| {
+            if played.failures == 0.0 {
+                return "no failure was played".into();
+            }
             format!(
                 "{} ± {}",
                 percent(played.goodput),
@@ -100,11 +166,11 @@ fn ways_table(answer: &Answer) -> Table {
 }
 
 fn curve(answer: &Answer) -> Chart {
-    let line = |of: &dyn Fn(&straightway_model::checkpoint::Point) -> f64| {
+    let line = |of: &dyn Fn(&Point) -> Option<f64>| {
         answer
             .curve
             .iter()
-            .map(|point| (point.interval_s, of(point)))
+            .filter_map(|point| Some((point.interval_s, of(point)?)))
             .collect::<Vec<_>>()
     };
     Chart::new(
@@ -112,8 +178,8 @@ fn curve(answer: &Answer) -> Chart {
         Axis::log10("interval", Unit::Seconds),
         Axis::linear("goodput", Unit::Share).fitted(),
     )
-    .with(Series::new("standard", line(&|point| point.standard)))
-    .with(Series::new("direct", line(&|point| point.direct)))
+    .with(Series::new("standard", line(&|point| Some(point.standard))))
+    .with(Series::new("direct", line(&|point| Some(point.direct))))
     .with(Series::new(
         "asynchronous",
         line(&|point| point.asynchronous),

@@ -23,7 +23,7 @@ pub(super) fn fill(page: Page, answer: &Answer) -> Page {
         tone,
         format!(
             "Registering for every I/O leaves {} of the time for transfer; registering once, {}. \
-             GDS overtakes registering for every I/O {crossover}.",
+             GDS, its GPU pages counted, overtakes registering for every I/O {crossover}.",
             percent(each),
             percent(answer.efficiency.persistent)
         ),
@@ -127,14 +127,17 @@ fn surfaces(answer: &Answer) -> Vec<Block> {
     ]
 }
 
-/// I/Os until registering once has paid off, over buffer and link.
+/// I/Os until registering once leaves the share asked to transfer, over buffer and link.
 fn frontier(answer: &Answer, buffers: Vec<f64>, links: Vec<f64>) -> Surface {
     let at = |buffer: f64, link: f64| {
         let mut all = answer.frontier.iter();
         all.find(|at| same(at.buffer_bytes as f64, buffer) && same(at.link_bytes_per_s, link))
     };
     Surface::new(
-        "Crossover frontier: I/Os until registering once has paid off",
+        format!(
+            "Registered once: I/Os until {} of the time is transfer",
+            percent(answer.efficient)
+        ),
         (Axis::log2("buffer", Unit::Bytes), buffers),
         (Axis::log2("link", Unit::Rate), links),
         Axis::log10("I/Os", Unit::Count),

@@ -32,3 +32,30 @@ pub(super) fn yes(yes: bool) -> Cell {
 pub(super) fn percent(share: f64) -> String {
     Cell::share(share).show()
 }
+
+/// The names of all that come to the most, and the first of them: who is level with the best has
+/// not lost to it.
+pub(super) fn leaders<'a, T>(
+    all: &[(&'a str, &'a T)],
+    worth: impl Fn(&T) -> f64,
+) -> (Vec<&'a str>, Option<&'a T>) {
+    let most = all
+        .iter()
+        .map(|(_, one)| worth(one))
+        .fold(f64::NEG_INFINITY, f64::max);
+    let level = |one: &T| worth(one) >= most - 1e-6 * most.abs();
+    let first: Vec<_> = all.iter().filter(|(_, one)| level(one)).collect();
+    (
+        first.iter().map(|(name, _)| *name).collect(),
+        first.first().map(|(_, one)| *one),
+    )
+}
+
+/// `a, b and c`.
+pub(super) fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}

@@ -1,6 +1,5 @@
 //! The pages of object storage, data reduction and quality of service.
 
-use straightway_core::Seconds;
 use straightway_model::{qos, reduction, s3};
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
@@ -59,14 +58,23 @@ pub(super) fn s3(page: Page, answer: &s3::Answer) -> Page {
     page.verdict(
         Tone::Neutral,
         format!(
-            "{:.0} to {:.0} GETs in flight hide the latency; they hold {} of memory and need {:.0} prefixes.",
-            answer.in_flight_min,
-            answer.in_flight_max,
+            "{} GETs in flight carry the rate; they hold {} of memory and need {:.0} prefixes.",
+            between(answer.in_flight_min, answer.in_flight_max),
             bytes(answer.memory_bytes).show(),
             answer.prefixes_to_read
         ),
     )
     .section("The flight", [table.into(), chart.into()])
+}
+
+/// `2384 to 4768`, or one number where both are the same.
+fn between(least: f64, most: f64) -> String {
+    let (least, most) = (format!("{least:.0}"), format!("{most:.0}"));
+    if least == most {
+        least
+    } else {
+        format!("{least} to {most}")
+    }
 }
 
 /// The page of data reduction.
@@ -141,6 +149,7 @@ pub(super) fn qos(page: Page, answer: &qos::Answer) -> Page {
         Column::new("operations a second", Unit::Count),
         Column::new("mean latency", Unit::Seconds),
         Column::new("99 of 100 below", Unit::Seconds),
+        Column::new("still waiting", Unit::Count),
         Column::new("refused", Unit::Count),
         Column::text("promise"),
     ];
@@ -151,8 +160,9 @@ pub(super) fn qos(page: Page, answer: &qos::Answer) -> Page {
                 row.name.as_str().into(),
                 rule.into(),
                 Cell::count(row.operations_per_s),
-                time(row.latency_s),
-                time(row.latency_s_p99),
+                maybe_time(row.latency_s),
+                maybe_time(row.latency_s_p99),
+                row.waiting.into(),
                 row.refused.into(),
                 match row.promise_kept {
                     Some(true) => "kept".into(),
@@ -174,7 +184,7 @@ pub(super) fn qos(page: Page, answer: &qos::Answer) -> Page {
             format!(
                 "By reservation, limit and weight the promises hold; {}: {}.",
                 row.name,
-                Seconds(row.latency_s_p99)
+                maybe_time(row.latency_s_p99).show()
             ),
         ),
         (_, false, Some(_)) => (

@@ -4,27 +4,29 @@ use straightway_core::{Rate, Seconds};
 use straightway_model::{dpu, headroom::Headroom, rail, transport::Answer};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
-use super::shared::{percent, rate, time};
+use super::shared::{leaders, listed, percent, rate, time};
 
 /// The page of transports.
 pub(super) fn fill(page: Page, answer: &Answer) -> Page {
-    let fabrics = &answer.fabrics;
-    let best = fabrics
-        .iter()
-        .max_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s));
+    let rows = answer.fabrics.iter();
+    let fabrics: Vec<_> = rows.map(|row| (row.name.as_str(), row)).collect();
+    let (names, best) = leaders(&fabrics, |row| row.rate_bytes_per_s);
     let best = best.expect("a checked scenario has a transport");
-    page.verdict(
-        Tone::Neutral,
-        format!(
-            "{} carries most here: {}, bound by {}.",
-            best.name,
-            Rate(best.rate_bytes_per_s),
+    let carried = Rate(best.rate_bytes_per_s);
+    let says = match names.as_slice() {
+        [name] => format!(
+            "{name} carries most here: {carried}, bound by {}.",
             best.bound_by
         ),
-    )
-    .section("Transports", [fabrics_table(answer).into()])
-    .section("Memory tiers", [tiers_table(answer).into()])
-    .section("PCIe in FLIT mode", [flit_table(answer).into()])
+        _ => format!(
+            "{} carry most here, and the same: {carried}.",
+            listed(&names)
+        ),
+    };
+    page.verdict(Tone::Neutral, says)
+        .section("Transports", [fabrics_table(answer).into()])
+        .section("Memory tiers", [tiers_table(answer).into()])
+        .section("PCIe in FLIT mode", [flit_table(answer).into()])
 }
 
 fn fabrics_table(answer: &Answer) -> Table {
@@ -160,7 +162,7 @@ pub(super) fn dpu(page: Page, answer: &dpu::Answer) -> Page {
         if slower { Tone::Caution } else { Tone::Good },
         format!(
             "The card gives back {:.1} cores, {} of the host, and carries {}, bound by {}.",
-            answer.cores_without - answer.cores_with,
+            answer.cores_freed,
             percent(answer.share_freed),
             Rate(answer.rate_with_bytes_per_s),
             answer.bound_with
@@ -169,7 +171,7 @@ pub(super) fn dpu(page: Page, answer: &dpu::Answer) -> Page {
     .figure(
         "cores without",
         Cell::count(answer.cores_without),
-        "at the rate asked",
+        format!("to move {}", Rate(answer.moved_bytes_per_s)),
     )
     .figure("cores with", Cell::count(answer.cores_with), "")
     .figure(
