@@ -1,7 +1,15 @@
 //! `checkpoint` on small folders: what each subcommand says, and its exit code.
 
-use std::{fs, os::unix::fs::FileExt, sync::Arc};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use straightway_io::{Executor, Settings};
 use straightway_pipeline::{
@@ -115,7 +123,8 @@ fn pruning_keeps_the_last_the_tagged_and_what_those_refer_to() {
     let yard = Yard::new();
     checkpoints(&yard);
     fs::create_dir(yard.path("run/.step-40.dead-1")).unwrap();
-    assert_eq!(run(&yard, "checkpoint tag run 10 best").code, Some(0));
+    let said = json(&yard, "checkpoint tag run 10 best --json", 0);
+    assert_eq!(said, serde_json::json!({ "step": 10, "tags": ["best"] }));
     let ran = run(&yard, "checkpoint prune run --keep 1 --dry-run");
     assert_eq!(ran.out, "3 steps stay\n");
     assert_eq!(
@@ -166,6 +175,96 @@ fn a_trial_saves_and_restores_and_leaves_nothing_behind() {
     );
     assert_eq!(fs::read_dir(yard.root()).unwrap().count(), 0);
     assert_eq!(run(&yard, "checkpoint bench . --ranks 0").code, Some(2));
+}
+
+#[test]
+fn an_interrupted_trial_exits_with_130_and_leaves_nothing_nor_does_one_that_was_killed() {
+    let yard = Yard::new();
+    let line = "checkpoint bench . --size 32MiB --ranks 2 --rounds 100 --limit 4MB/s";
+    let has_begun = || {
+        let find = |name: &str| walk(yard.root()).any(|path| path.ends_with(name));
+        find("rank-00000-of-00002.safetensors")
+    };
+    for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+        let mut running = yard.start(line.split(' '));
+        assert!(running.wait_until(has_begun), "it never began");
+        running.signal(signal);
+        let asked = Instant::now();
+        let ran = running.wait();
+        if signal == Signal::KILL {
+            // What it left is removed by the next.
+            assert_eq!(yard.names().len(), 1);
+            continue;
+        }
+        assert!(
+            asked.elapsed() < Duration::from_secs(10),
+            "it took its time"
+        );
+        assert_eq!(ran.code, Some(130), "{ran:?}");
+        assert!(ran.err.contains("interrupted"), "{}", ran.err);
+        assert_eq!(yard.names(), [""; 0]);
+    }
+    let ran = run(&yard, "checkpoint bench . --rounds 0");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+}
+
+#[test]
+fn an_interrupted_comparison_exits_with_130() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    let mut running = yard.start("checkpoint diff run 10 20 --limit 8kB/s".split(' '));
+    sleep(Duration::from_millis(500));
+    running.signal(Signal::INT);
+    let ran = running.wait();
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(ran.err.contains("interrupted"), "{}", ran.err);
+}
+
+#[test]
+fn a_step_that_cannot_be_read_is_named_by_ls_and_prune_and_is_no_folder_of_steps() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    let ran = run(&yard, "checkpoint ls run/step-10");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.err.contains("hint: name the folder above"),
+        "{}",
+        ran.err
+    );
+    fs::write(yard.path("run/step-10/tags.json"), "[").unwrap();
+    fs::write(yard.path("run/step-20/manifest.json"), "{").unwrap();
+    let list = json(&yard, "checkpoint ls run --json", 1);
+    assert!(
+        list["steps"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("tags.json")
+    );
+    assert_eq!(list["steps"][2]["step"], 30);
+    let said = json(&yard, "checkpoint prune run --keep 1 --json", 0);
+    assert_eq!(said["removed"], serde_json::json!([]));
+    let left = said["left"].as_array().unwrap();
+    let steps: Vec<_> = left.iter().map(|l| l["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [20, 10]);
+    let ran = run(&yard, "checkpoint prune run --keep 1");
+    assert!(ran.out.contains("step 20 stays: "), "{}", ran.out);
+}
+
+/// All files of a folder, at any depth.
+fn walk(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let mut left = vec![folder.to_owned()];
+    let mut files = Vec::new();
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    files.into_iter()
 }
 
 #[test]
