@@ -37,6 +37,7 @@ mod streams;
 mod sum;
 mod trial;
 mod verify;
+mod yard;
 
 pub use codec::Codec;
 pub use diff::{Change, Difference};

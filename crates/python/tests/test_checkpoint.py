@@ -4,6 +4,9 @@ import collections
 import datetime
 import json
 import os
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -99,6 +102,40 @@ def test_only_what_is_asked_for_is_restored_and_what_cannot_be_is_named(tmp_path
         checkpointer.restore(9, into=into)
     with pytest.raises(ValueError, match="latest"):
         checkpointer.restore("last", into=into)
+
+
+def test_what_goes_nowhere_is_refused_by_its_path_and_what_is_replaced_is_replaced(tmp_path):
+    checkpointer = straightway.Checkpointer(tmp_path)
+    model = torch.nn.Linear(3, 2)
+    state = {"model": model, "list": [torch.ones(2), torch.ones(3)], "losses": [0.5, 0.25], "epoch": 3, "best": (1, {"at": 2}), "none": None}
+    checkpointer.save(1, state, async_=False)
+    zeros = torch.zeros(2)
+    for wrong, words in [
+        ([model], "the state is a list of 1, and a dictionary was saved"),
+        ((model,), "the state is a tuple of 1, and a dictionary was saved"),
+        (5, "the state is a value of type int, and nothing"),
+        ({"list": [zeros]}, "^list is a list of 1, and a list of 2 was saved"),
+        ({"list": (zeros, zeros)}, "^list is a tuple of 2, and a list of 2"),
+        ({"list": {"a": zeros}}, "^list is a dictionary, and a list of 2"),
+        ({"model": {"weight": [zeros]}}, "^model.weight is a list of 1, and a tensor"),
+        ({"best": [zeros, {}]}, "^best is a list of 2, and a tuple of 2"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            checkpointer.restore(into=wrong)
+    assert not zeros.any()
+    losses, fresh = [], {}
+    into = {"list": None, "losses": losses, "epoch": None, "best": 0, "none": {"was": "none"}, "model": fresh}
+    checkpointer.restore(into=into)
+    assert into["losses"] is losses and losses == [0.5, 0.25] and into["best"] == (1, {"at": 2}) and into["epoch"] == 3
+    assert into["none"] is None and torch.equal(into["list"][1], torch.ones(3)) and torch.equal(fresh["weight"], model.weight)
+    # A tuple of what is filled in place is as good as a list; a number in it nobody would see.
+    checkpointer.save(2, (torch.ones(2), 7), async_=False)
+    with pytest.raises(ValueError, match="^1 is a value of type int, and nothing"):
+        checkpointer.restore(into=(zeros, 0))
+    into = [()]
+    checkpointer.save(3, [(torch.ones(2), 7)], async_=False)
+    checkpointer.restore(into=into)
+    assert into[0][1] == 7
 
 
 def test_a_module_and_its_optimizer_go_on_where_they_were(tmp_path):
@@ -228,6 +265,77 @@ def test_what_need_not_be_kept_is_removed(tmp_path):
     assert again.steps() == [3, 4, 7, 8] and again.latest() == 8
 
 
+def test_a_job_that_went_back_keeps_what_it_saves_and_is_told_what_is_latest(tmp_path):
+    with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer:
+        for step in (100, 101):
+            checkpointer.save(step, {"n": step})
+    with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer:
+        with pytest.warns(UserWarning, match="step 5 is below step 101 .*, which stays the latest\n.*remove"):
+            checkpointer.save(5, {"n": 5}, async_=False)
+        # It is said once.
+        for step in (6, 7):
+            checkpointer.save(step, {"n": step}, async_=False)
+    assert checkpointer.steps() == [6, 7, 100, 101]
+    for step in (100, 101):
+        checkpointer.remove(step)
+    assert checkpointer.latest() == 7
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_job_that_removed_what_it_went_back_from_hears_nothing(tmp_path):
+    with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer:
+        checkpointer.save(100, {"n": 1}, async_=False)
+        checkpointer.remove(100)
+        for step in (5, 6):
+            checkpointer.save(step, {"n": step})
+
+
+def test_a_damaged_step_stays_and_is_told_of_and_does_not_keep_the_others(tmp_path):
+    for kind in ("manifest", "tags"):
+        folder = tmp_path / kind
+        with straightway.Checkpointer(folder, keep_last=2) as checkpointer:
+            for step in (1, 2):
+                checkpointer.save(step, {"n": step}, async_=False)
+            checkpointer.tag(1, "t")
+            (folder / f"step-1/{kind}.json").write_text("{")
+            with pytest.warns(UserWarning, match="step 1 stays: .*step-1/") as heard:
+                for step in (3, 4, 5):
+                    checkpointer.save(step, {"n": step}, async_=False)
+                checkpointer.close()
+        assert checkpointer.steps() == [1, 4, 5] and len(heard) == 1
+
+
+def test_numbers_that_mean_nothing_are_refused_before_anything_is_saved(tmp_path):
+    for wrong, words in [
+        ({"keep_last": 0}, "keep_last is at least 1"),
+        ({"keep_last": 1, "keep_every": -1}, "keep_every is at least 1"),
+        ({"keep_every": 5}, "hint: say by keep_last="),
+        ({"world_size": 0}, "rank 0 is none of 0"),
+        ({"parity": -1}, "parity"),
+        ({"memory_bytes_max": -1}, "memory_bytes_max"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            straightway.Checkpointer(tmp_path, **wrong)
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        with pytest.raises(ValueError, match="steps count from 0"):
+            checkpointer.save(-1, {})
+        checkpointer.save(0, {}, async_=False)
+        assert checkpointer.latest() == 0
+
+
+def test_an_incremental_save_goes_on_after_a_step_was_removed_by_hand(tmp_path):
+    state = {"frozen": torch.randn(2, 1 << 20), "n": 0}
+    with straightway.Checkpointer(tmp_path, incremental=True) as checkpointer:
+        for step in (1, 2):
+            state["n"] = step
+            checkpointer.save(step, state, async_=False)
+        shutil.rmtree(tmp_path / "step-1")
+        full = checkpointer.save(3, state, async_=False)
+        part = checkpointer.save(4, state, async_=False)
+        assert full.written_bytes == full.bytes > part.written_bytes
+        equal(checkpointer.load(4), state)
+
+
 def flip(folder, step):
     """Changes a byte in the middle of a step's shard."""
     (shard,) = (folder / f"step-{step}").glob("*.safetensors")
@@ -301,6 +409,11 @@ def test_objects_of_any_class_are_made_only_where_the_writer_is_trusted(tmp_path
         checkpointer.save(1, {"own": Own(5), "t": torch.ones(2)}, async_=False)
         with pytest.raises(ValueError, match="Own.*\n.*trust=True"):
             checkpointer.load()
+        into = {"t": torch.zeros(2), "own": None}
+        with pytest.raises(ValueError, match="Own"):
+            checkpointer.restore(into=into)
+        # It was refused before anything was written to.
+        assert not into["t"].any()
         into = {"t": torch.zeros(2)}
         checkpointer.restore(into=into)
         assert into["t"].all()
@@ -331,6 +444,111 @@ def test_a_program_that_just_ends_has_saved(tmp_path):
     done = python(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert straightway.Checkpointer(tmp_path).steps() == [1]
+
+
+FORKED = """
+    import os, signal, sys, time, numpy, straightway
+    folder, state = sys.argv[1], {"t": numpy.ones(2 << 20)}
+
+    def child(work):
+        # In a child: what it does, and how it ends. One that hangs is ended here.
+        process = os.fork()
+        if process == 0:
+            signal.alarm(10)
+            work()
+            sys.exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+"""
+
+
+def test_a_child_that_saves_with_its_parents_checkpointer_is_told_so_and_may_make_its_own(tmp_path):
+    code = FORKED + """
+    checkpointer = straightway.Checkpointer(folder)
+    checkpointer.save(1, state, async_=False)
+
+    def refused():
+        for call in (lambda: checkpointer.save(2, state), checkpointer.wait, lambda: checkpointer.progress):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "make a Checkpointer of its own in the child" in str(error), error
+            else:
+                raise SystemExit("nothing was refused")
+        assert checkpointer.load()["t"].all() and checkpointer.steps() == [1]
+        checkpointer.close()
+
+    def own():
+        with straightway.Checkpointer(folder + "/child") as mine:
+            mine.save(1, state)
+
+    assert child(refused) == 0
+    assert child(own) == 0
+    # The child that closed it has not let go of the parent's lock, nor harmed its saver.
+    try:
+        straightway.Checkpointer(folder).save(5, state)
+    except ValueError as error:
+        assert "another job saves there" in str(error)
+    else:
+        raise SystemExit("the lock is gone")
+    checkpointer.save(2, state, async_=False)
+    assert straightway.Checkpointer(folder + "/child").steps() == [1] and checkpointer.steps() == [1, 2]
+    """
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_child_ends_while_its_parent_saves(tmp_path):
+    code = FORKED + """
+    checkpointer = straightway.Checkpointer(folder, rate_bytes_per_s=20e6)
+    checkpointer.save(1, state)
+
+    def inside():
+        with checkpointer:
+            pass
+
+    def forgotten():
+        global checkpointer
+        del checkpointer
+
+    for work in (lambda: None, inside, forgotten):
+        assert child(work) == 0, work
+    assert checkpointer.progress.is_busy
+    assert checkpointer.wait().step == 1
+    """
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_that_is_closed_is_free_though_a_child_lives(tmp_path):
+    code = FORKED + """
+    checkpointer = straightway.Checkpointer(folder)
+    checkpointer.save(1, state)
+    sleeper = os.fork()
+    if sleeper == 0:
+        time.sleep(60)
+        os._exit(0)
+    checkpointer.close()
+    with straightway.Checkpointer(folder) as another:
+        another.save(2, state)
+    assert os.waitpid(sleeper, os.WNOHANG) == (0, 0)
+    os.kill(sleeper, signal.SIGKILL)
+    """
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert straightway.Checkpointer(tmp_path).steps() == [1, 2]
+
+
+def test_the_example_of_the_docs_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    docs = pathlib.Path(__file__).parents[3] / "docs/python.md"
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", docs.read_text(), re.S) if "Checkpointer(" in block]
+    monkeypatch.chdir(tmp_path)
+    for steps, trained in [(4, 4), (6, 2)]:
+        model = torch.nn.Linear(3, 2)
+        turns = []
+        names = {"straightway": straightway, "model": model, "optimizer": torch.optim.AdamW(model.parameters()), "steps": steps, "train": turns.append}
+        exec(example, names)
+        assert len(turns) == trained and f"step={steps - 1}" in capsys.readouterr().out
+    assert straightway.Checkpointer(tmp_path / "runs/llama").steps() == [3, 4, 5]
 
 
 def test_ranks_that_share_only_the_file_system_save_together(tmp_path):

@@ -281,6 +281,12 @@ def test_dcp_is_told_of_a_step_that_is_not_there(tmp_path):
         dcp.load({"w": torch.ones(2)}, storage_reader=StorageReader(tmp_path / "step-2"))
     with pytest.raises(dcp.api.CheckpointException, match="there already"):
         dcp.save({"w": torch.ones(2)}, storage_writer=StorageWriter(tmp_path / "step-1"))
+    # A writer whose save failed has let go of the folder, though its exception is still held.
+    writer = StorageWriter(tmp_path)
+    with pytest.raises(dcp.api.CheckpointException, match="there already") as held:
+        dcp.save({"w": torch.ones(2)}, storage_writer=writer, checkpoint_id=tmp_path / "step-1")
+    dcp.save({"w": torch.ones(2)}, storage_writer=writer, checkpoint_id=tmp_path / "step-2")
+    assert held.value.failures and straightway.Checkpointer(tmp_path).steps() == [1, 2]
     assert not StorageWriter.validate_checkpoint_id("s3://bucket/step-1") and StorageReader.validate_checkpoint_id("a/b")
 
 

@@ -1,7 +1,15 @@
 //! `checkpoint` on small folders: what each subcommand says, and its exit code.
 
-use std::{fs, os::unix::fs::FileExt, sync::Arc};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use straightway_io::{Executor, Settings};
 use straightway_pipeline::{
@@ -13,17 +21,22 @@ use crate::yard::{Ran, Yard, noise};
 
 /// A folder `run` with steps 10, 20 and 30, of which the last two hold the same.
 fn checkpoints(yard: &Yard) {
-    let store = Store::create(&yard.path("run")).unwrap();
-    let executor = Arc::new(Executor::new(Settings::default()).unwrap());
-    let alone = Rank { rank: 0, world: 1 };
     let options = Options {
         incremental: true,
         ..Options::default()
     };
+    save(yard, options, 64, [(10, 1), (20, 2), (30, 2)]);
+}
+
+/// Saves steps, each of so many rows of what follows from its seed.
+fn save<const N: usize>(yard: &Yard, options: Options, rows: usize, steps: [(u64, u64); N]) {
+    let store = Store::create(&yard.path("run")).unwrap();
+    let executor = Arc::new(Executor::new(Settings::default()).unwrap());
+    let alone = Rank { rank: 0, world: 1 };
     let mut saver = Saver::new(store, alone, &fresh_run(), executor, options).unwrap();
-    for (step, seed) in [(10, 1), (20, 2), (30, 2)] {
-        let weight = noise(64 << 10, seed);
-        let shape = Shape::from(&[64_u64, 1024][..]);
+    for (step, seed) in steps {
+        let weight = noise(rows << 10, seed);
+        let shape = Shape::from(&[rows as u64, 1024][..]);
         let state = [
             Source::whole("weight", Dtype::U8, shape, &weight),
             Source::opaque("rng", b"42"),
@@ -115,7 +128,8 @@ fn pruning_keeps_the_last_the_tagged_and_what_those_refer_to() {
     let yard = Yard::new();
     checkpoints(&yard);
     fs::create_dir(yard.path("run/.step-40.dead-1")).unwrap();
-    assert_eq!(run(&yard, "checkpoint tag run 10 best").code, Some(0));
+    let said = json(&yard, "checkpoint tag run 10 best --json", 0);
+    assert_eq!(said, serde_json::json!({ "step": 10, "tags": ["best"] }));
     let ran = run(&yard, "checkpoint prune run --keep 1 --dry-run");
     assert_eq!(ran.out, "3 steps stay\n");
     assert_eq!(
@@ -166,6 +180,99 @@ fn a_trial_saves_and_restores_and_leaves_nothing_behind() {
     );
     assert_eq!(fs::read_dir(yard.root()).unwrap().count(), 0);
     assert_eq!(run(&yard, "checkpoint bench . --ranks 0").code, Some(2));
+}
+
+#[test]
+fn an_interrupted_trial_exits_with_130_and_leaves_nothing_nor_does_one_that_was_killed() {
+    let yard = Yard::new();
+    let line = "checkpoint bench . --size 32MiB --ranks 2 --rounds 100 --limit 4MB/s";
+    let has_begun = || {
+        let find = |name: &str| walk(yard.root()).any(|path| path.ends_with(name));
+        find("rank-00000-of-00002.safetensors")
+    };
+    for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+        let mut running = yard.start(line.split(' '));
+        assert!(running.wait_until(has_begun), "it never began");
+        running.signal(signal);
+        let asked = Instant::now();
+        let ran = running.wait();
+        if signal == Signal::KILL {
+            break;
+        }
+        assert!(
+            asked.elapsed() < Duration::from_secs(10),
+            "it took its time"
+        );
+        assert_eq!(ran.code, Some(130), "{ran:?}");
+        assert!(ran.err.contains("interrupted"), "{}", ran.err);
+        assert_eq!(yard.names(), [""; 0]);
+    }
+    // What the one left that was killed is removed by the next.
+    assert_ne!(yard.names(), [""; 0]);
+    let next = "checkpoint bench . --size 1MiB --ranks 1 --rounds 1";
+    assert_eq!(run(&yard, next).code, Some(0));
+    assert_eq!(yard.names(), [""; 0]);
+    let ran = run(&yard, "checkpoint bench . --rounds 0");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+}
+
+#[test]
+fn an_interrupted_comparison_exits_with_130() {
+    let yard = Yard::new();
+    save(&yard, Options::default(), 24 << 10, [(10, 1), (20, 2)]);
+    let mut running = yard.start("checkpoint diff run 10 20 --limit 1MB/s".split(' '));
+    sleep(Duration::from_millis(500));
+    running.signal(Signal::INT);
+    let ran = running.wait();
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(ran.err.contains("interrupted"), "{}", ran.err);
+}
+
+#[test]
+fn a_step_that_cannot_be_read_is_named_by_ls_and_prune_and_is_no_folder_of_steps() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    let ran = run(&yard, "checkpoint ls run/step-10");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.err.contains("hint: name the folder above"),
+        "{}",
+        ran.err
+    );
+    fs::write(yard.path("run/step-10/tags.json"), "[").unwrap();
+    fs::write(yard.path("run/step-20/manifest.json"), "{").unwrap();
+    let list = json(&yard, "checkpoint ls run --json", 1);
+    assert!(
+        list["steps"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("tags.json")
+    );
+    assert_eq!(list["steps"][2]["step"], 30);
+    let said = json(&yard, "checkpoint prune run --keep 1 --json", 0);
+    assert_eq!(said["removed"], serde_json::json!([]));
+    let left = said["left"].as_array().unwrap();
+    let steps: Vec<_> = left.iter().map(|l| l["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [20, 10]);
+    let ran = run(&yard, "checkpoint prune run --keep 1");
+    assert!(ran.out.contains("step 20 stays: "), "{}", ran.out);
+}
+
+/// All files of a folder, at any depth.
+fn walk(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let mut left = vec![folder.to_owned()];
+    let mut files = Vec::new();
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    files.into_iter()
 }
 
 #[test]

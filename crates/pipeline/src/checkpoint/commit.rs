@@ -147,7 +147,7 @@ impl Store {
     /// Checks that the steps are there which a manifest refers to.
     fn check_references(&self, manifest: &Manifest) -> Result<()> {
         for step in manifest.referenced() {
-            if !self.step_path(step).join(MANIFEST).exists() {
+            if !Manifest::is_in(&self.step_path(step)) {
                 let target = format!("step {}", manifest.step);
                 let message = format!("step {step}, which it refers to, was removed meanwhile");
                 return Err(Error::new(Kind::Transient, "commit", target, message)

@@ -1,7 +1,8 @@
 //! The lock that a job holds on the folder it saves to: two jobs in one folder would each remove
 //! what the other needs.
 //!
-//! It is the kernel's, on an open file, and so goes when its process does, however that ends.
+//! It is the kernel's, on an open file, and so goes when its process does, however that ends. A child that was forked
+//! meanwhile has the file open too: so it is let go of in so many words, and only by the process that took it.
 
 use std::{
     fs,
@@ -24,7 +25,9 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A lock on a folder, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: fs::File,
+    file: fs::File,
+    /// The process that took it.
+    process: u32,
     /// Whether the file system has locks at all.
     pub(crate) is_held: bool,
 }
@@ -45,6 +48,7 @@ impl Lock {
 
     fn try_take(folder: &Path, run: &str) -> Result<Self> {
         let path = folder.join(LOCK);
+        let process = std::process::id();
         let failed = |e| Error::os("open", path.display(), e);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -52,11 +56,12 @@ impl Lock {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 // Who it is, for the message above all; a folder that is full still takes the lock.
-                let who = format!("run {run}, process {}\n", std::process::id());
+                let who = format!("run {run}, process {process}\n");
                 let _ = file.set_len(0).and_then(|()| file.rewind());
                 let _ = file.write_all(who.as_bytes());
                 Ok(Self {
-                    _file: file,
+                    file,
+                    process,
                     is_held: true,
                 })
             }
@@ -71,9 +76,19 @@ impl Lock {
             }
             // Some network file systems have none. The commit protects what is there all the same.
             Err(_) => Ok(Self {
-                _file: file,
+                file,
+                process,
                 is_held: false,
             }),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.is_held && self.process == std::process::id() {
+            // Closing the file does it as well, where nobody else has it.
+            let _ = flock(&self.file, FlockOperation::Unlock);
         }
     }
 }

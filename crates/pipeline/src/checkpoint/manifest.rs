@@ -1,7 +1,7 @@
 //! The manifest of a checkpoint: what is where, and what it must be.
 //!
 //! Whoever holds a [`Manifest`] may rely on it: it was sealed whole, every rectangle lies inside its
-//! tensor and every part inside its shard, no two parts of a tensor overlap, every chunk has its
+//! tensor and every part inside its shard, the parts of a tensor are all of it and overlap nowhere, every chunk has its
 //! checksum, and no file name leads out of the folder. `docs/checkpoint.md` describes the text.
 
 mod check;
@@ -17,7 +17,7 @@ use straightway_io::File;
 
 use super::{
     codec::Codec,
-    name::Attempt,
+    name::{Attempt, MANIFEST},
     seal,
     sum::{Digest, Sum},
 };
@@ -143,6 +143,11 @@ impl Manifest {
     pub fn read(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         Self::parse(&name, &read_bounded(path)?)
+    }
+
+    /// Whether a folder has one, and so is a step.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join(MANIFEST).exists()
     }
 
     /// The manifest that is this text. Errors call it `name`.
@@ -285,12 +290,21 @@ pub(crate) fn open(name: &str, text: &[u8], schema: &str) -> Result<String> {
     let sealed = seal::unseal(name, text);
     let body = sealed.as_deref().map_or(text, str::as_bytes);
     match serde_json::from_slice::<wire::Head>(body) {
-        // A newer version may be sealed in another way, so it is asked for before the seal counts.
         Ok(head) if head.schema == schema && head.version > VERSION => {
             let version = head.version;
-            let message = format!("it is of version {version}, and {VERSION} is the newest known");
-            Err(Error::new(Kind::Unsupported, "read", name, message)
-                .with_hint("read it with the straightway that wrote it, or a newer one"))
+            let newest = format!("version {version}, and {VERSION} is the newest known");
+            let hint = "read it with the straightway that wrote it, or a newer one";
+            // A newer version may be sealed in another way. What is sealed in this one, and wrongly, is
+            // more likely damaged, and its version may be what is.
+            let (kind, message) = if sealed.is_err() && seal::is_sealed(text) {
+                let message = format!(
+                    "its checksum does not match: it is damaged, or sealed in another way and of {newest}"
+                );
+                (Kind::Corrupt, message)
+            } else {
+                (Kind::Unsupported, format!("it is of {newest}"))
+            };
+            Err(Error::new(kind, "read", name, message).with_hint(hint))
         }
         Ok(head) if sealed.is_ok() && (head.schema.as_str(), head.version) != (schema, VERSION) => {
             let message = format!("it is not a {schema} of version {VERSION}");

@@ -41,6 +41,12 @@ pub(crate) fn shard_file(rank: u32, world: u32, is_plain: bool) -> String {
     format!("rank-{rank:05}-of-{world:05}.{suffix}")
 }
 
+/// Whether a file of a step may be there where no shard refers to another step: any but those that only the
+/// manifest makes sense of.
+pub(crate) fn is_plain_shard(name: &str) -> bool {
+    !name.ends_with(".chunks")
+}
+
 /// What a rank says of its shard until the commit.
 pub(crate) fn part_file(rank: u32) -> String {
     format!("part-{rank:05}.json")

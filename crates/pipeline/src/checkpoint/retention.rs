@@ -2,8 +2,11 @@
 //!
 //! A step leaves every list by one rename, and is deleted then: whoever has it open reads on. Steps that
 //! refer to others go before those, so that whenever removal is broken off, what is listed is whole.
+//!
+//! A step that cannot be read stays, and keeps nobody from removing others but those that it may refer to: what its
+//! chunks lie in was there before it and has a lower number.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use straightway_core::{Error, Kind, Result};
 use straightway_io::draft::sync_folder;
@@ -12,7 +15,7 @@ use super::{
     commit::write_file,
     lock::Lock,
     manifest::{Manifest, read_bounded},
-    name::{TAGS, TRASH},
+    name::{TAGS, TRASH, is_plain_shard},
     saver::fresh_run,
     store::{Store, remove_folder, rename_new},
 };
@@ -21,12 +24,15 @@ use super::{
 const TAG_CHARS_MAX: usize = 64;
 
 /// Which steps are kept. Those with a tag always are, and so are those that a kept one refers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// The last so many; at least one.
+    /// The last so many by their numbers; at least one.
     pub last: usize,
     /// And those that are multiples of this.
     pub every: Option<u64>,
+    /// What the job at work has saved, in that order: the last so many of these stay as well, or a job that went
+    /// back to an early step would lose each that it saves to the late ones of before.
+    pub saved: Vec<u64>,
 }
 
 /// What pruning does, or did.
@@ -36,8 +42,37 @@ pub struct Pruned {
     pub removed: Vec<u64>,
     /// Steps that stay.
     pub kept: Vec<u64>,
+    /// Steps that stay because they could not be looked at or removed, and why.
+    pub left: Vec<(u64, String)>,
     /// What crashed saves and removals had left behind.
     pub swept: Vec<String>,
+}
+
+/// The steps of a folder.
+#[derive(Debug, Default)]
+struct Survey {
+    manifests: Vec<Manifest>,
+    /// Those whose manifest cannot be read, and why.
+    damaged: Vec<(u64, String)>,
+    /// The highest of the damaged that may lie in other steps too.
+    heir: Option<u64>,
+}
+
+impl Survey {
+    /// The steps that can be read, in order.
+    fn steps(&self) -> Vec<u64> {
+        self.manifests.iter().map(|m| m.step).collect()
+    }
+
+    /// Why a step is needed, if another refers to it or may do so.
+    fn need(&self, step: u64) -> Option<String> {
+        let mut heirs = self.manifests.iter();
+        if let Some(heir) = heirs.find(|m| m.referenced().contains(&step)) {
+            return Some(format!("step {} refers to it", heir.step));
+        }
+        let heir = self.heir.filter(|heir| step < *heir)?;
+        Some(format!("step {heir} cannot be read and may refer to it"))
+    }
 }
 
 impl Store {
@@ -51,8 +86,18 @@ impl Store {
     pub fn prune(&self, retention: &Retention) -> Result<Pruned> {
         let (mut pruned, manifests) = self.divide(retention)?;
         for step in removal_order(&pruned.removed, &manifests)? {
-            self.remove(step)?;
+            match self.remove(step) {
+                // One that will not go is no reason for the others to stay.
+                Err(error) if error.kind() != Kind::NotFound => {
+                    pruned.removed.retain(|gone| *gone != step);
+                    pruned.kept.push(step);
+                    pruned.left.push((step, error.to_string()));
+                }
+                // It went, by this hand or another.
+                _ => {}
+            }
         }
+        pruned.kept.sort_unstable();
         if let Ok(lock) = Lock::take(self.folder(), "prune", Duration::ZERO)
             && lock.is_held
         {
@@ -68,16 +113,13 @@ impl Store {
         rename_new(&path, &trash)?;
         // A save may have been committed that refers to it. Looked for after the rename, since
         // the commit looks for its parent after its own: one of the two sees the other.
-        let heir = self
-            .manifests()?
-            .into_iter()
-            .find(|m| m.referenced().contains(&step));
-        if let Some(heir) = heir {
-            rename_new(&trash, &path)?;
-            let message = format!("step {} refers to it", heir.step);
-            let target = path.display();
-            return Err(Error::new(Kind::Invalid, "remove", target, message)
-                .with_hint("remove that step first"));
+        let back = |error: Error| match rename_new(&trash, &path) {
+            Ok(()) => error,
+            Err(worse) => worse,
+        };
+        if let Some(message) = self.survey().map_err(back)?.need(step) {
+            let error = Error::new(Kind::Invalid, "remove", path.display(), message);
+            return Err(back(error.with_hint("remove that step first")));
         }
         sync_folder(self.folder())?;
         remove_folder(&trash)
@@ -125,47 +167,76 @@ impl Store {
         write_file(&self.step_path(step).join(TAGS), &text)
     }
 
-    /// The manifests of all steps.
-    pub fn manifests(&self) -> Result<Vec<Manifest>> {
-        let mut manifests = Vec::new();
+    /// Looks at all steps.
+    fn survey(&self) -> Result<Survey> {
+        let mut survey = Survey::default();
         for step in self.steps()? {
             match self.manifest(step) {
+                Ok(manifest) => survey.manifests.push(manifest),
                 // Removed meanwhile.
                 Err(error) if error.kind() == Kind::NotFound => {}
-                manifest => manifests.push(manifest?),
+                Err(error) => {
+                    if error.kind() == Kind::Unsupported || !self.is_plain(step) {
+                        survey.heir = Some(step);
+                    }
+                    survey.damaged.push((step, error.to_string()));
+                }
             }
         }
-        Ok(manifests)
+        Ok(survey)
+    }
+
+    /// Whether all shards of a step are plain files, which refer to nothing. Its manifest is not asked.
+    fn is_plain(&self, step: u64) -> bool {
+        let Ok(listed) = fs::read_dir(self.step_path(step)) else {
+            return false;
+        };
+        let mut names = listed.flatten().map(|entry| entry.file_name());
+        names.all(|name| name.to_str().is_some_and(is_plain_shard))
     }
 
     /// Divides the steps into those that stay and those that go.
     fn divide(&self, retention: &Retention) -> Result<(Pruned, Vec<Manifest>)> {
-        let manifests = self.manifests()?;
-        let steps: Vec<_> = manifests.iter().map(|m| m.step).collect();
-        let last = steps.len().saturating_sub(retention.last.max(1));
-        let mut kept: BTreeSet<u64> = steps[last..].iter().copied().collect();
+        let survey = self.survey()?;
+        let steps = survey.steps();
+        let own: Vec<_> = retention
+            .saved
+            .iter()
+            .filter(|step| steps.contains(step))
+            .collect();
+        let newest = |all: usize| all.saturating_sub(retention.last.max(1));
+        let mut kept: BTreeSet<u64> = steps[newest(steps.len())..].iter().copied().collect();
+        kept.extend(own[newest(own.len())..].iter().copied());
+        let mut left = survey.damaged.clone();
         for &step in &steps {
             let is_mth = retention
                 .every
                 .is_some_and(|every| every > 0 && step.is_multiple_of(every));
-            if is_mth || !self.tags(step)?.is_empty() {
+            let is_tagged = self.tags(step).map_or_else(
+                |error| {
+                    left.push((step, error.to_string()));
+                    true
+                },
+                |tags| !tags.is_empty(),
+            );
+            if is_mth || is_tagged || survey.heir.is_some_and(|heir| step < heir) {
                 kept.insert(step);
             }
         }
-        let heirs = manifests.iter().filter(|m| kept.contains(&m.step));
+        let heirs = survey.manifests.iter().filter(|m| kept.contains(&m.step));
         let needed: Vec<_> = heirs.flat_map(Manifest::referenced).collect();
         kept.extend(needed);
-        let removed = steps
-            .iter()
-            .copied()
-            .filter(|s| !kept.contains(s))
-            .collect();
+        let (mut kept, removed): (Vec<_>, Vec<_>) =
+            steps.into_iter().partition(|step| kept.contains(step));
+        kept.extend(survey.damaged.iter().map(|(step, _)| *step));
+        kept.sort_unstable();
         let pruned = Pruned {
             removed,
-            kept: steps.into_iter().filter(|s| kept.contains(s)).collect(),
+            kept,
+            left,
             swept: Vec::new(),
         };
-        Ok((pruned, manifests))
+        Ok((pruned, survey.manifests))
     }
 }
 

@@ -87,6 +87,8 @@ pub struct Saver {
     /// Counts saves, so that no two work in one folder. All ranks count alike.
     sequence: u64,
     flying: Option<JoinHandle<(Vec<Region>, Result<Flushed>)>>,
+    /// What all saves count on, where each has not a progress of its own.
+    shared: Option<Arc<Progress>>,
     /// The coordinator's lock on the folder.
     _lock: Option<Lock>,
 }
@@ -130,6 +132,7 @@ impl Saver {
             studio: Studio::default(),
             sequence: 0,
             flying: None,
+            shared: None,
             _lock: lock,
         })
     }
@@ -178,6 +181,11 @@ impl Saver {
         &self.writer.progress
     }
 
+    /// Lets all saves from now on count on `progress`: cancelling it makes them fail.
+    pub fn share_progress(&mut self, progress: &Arc<Progress>) {
+        self.shared = Some(Arc::clone(progress));
+    }
+
     /// Takes the memory for states of this size, so that the first save need not.
     pub fn prepare(&mut self, bytes: u64) -> Result<()> {
         check_memory(bytes, self.options.memory_bytes_max)?;
@@ -212,7 +220,7 @@ impl Saver {
         let image = Image::new(&self.store.attempt_path(&attempt).join(shard), sources)?;
         check_memory(image.bytes(), self.options.memory_bytes_max)?;
         self.store.begin(&attempt)?;
-        self.writer.progress = Arc::default();
+        self.writer.progress = self.shared.clone().unwrap_or_default();
         let flush = Flush {
             store: self.store.clone(),
             rank: self.rank,
@@ -259,18 +267,23 @@ impl Saver {
         Ok(())
     }
 
-    /// The checkpoint that an incremental save refers to: the latest before it that has digests.
+    /// The checkpoint that an incremental save refers to: the latest before it that has digests. Where that cannot be
+    /// read, or some of what it lies in is gone, the save is a full one: it must not end as its parent did.
     fn parent(&self, step: u64) -> Result<Option<Manifest>> {
         if !self.options.incremental {
             return Ok(None);
         }
         let steps = self.store.steps()?;
-        let Some(parent) = steps.into_iter().rfind(|known| *known < step) else {
+        let Some(parent) = steps.iter().rfind(|known| **known < step) else {
             return Ok(None);
         };
-        let manifest = self.store.manifest(parent)?;
+        let Ok(manifest) = self.store.manifest(*parent) else {
+            return Ok(None);
+        };
+        let referenced = manifest.referenced();
         let fits = manifest.chunk_bytes == self.options.chunk_bytes
-            && manifest.referenced().len() < self.options.references_max
+            && referenced.len() < self.options.references_max
+            && referenced.iter().all(|step| steps.contains(step))
             && manifest.shards.iter().all(|s| !s.digests.is_empty());
         Ok(fits.then_some(manifest))
     }

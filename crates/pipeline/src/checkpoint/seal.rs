@@ -38,6 +38,15 @@ pub(crate) fn unseal(name: &str, text: &[u8]) -> Result<String> {
     Ok(format!("{body}}}"))
 }
 
+/// Whether a text ends in a seal of this form, right or wrong.
+pub(crate) fn is_sealed(text: &[u8]) -> bool {
+    let ends = text.strip_suffix(AFTER.as_bytes());
+    let before = ends.and_then(|text| text.split_last_chunk::<DIGITS>());
+    before.is_some_and(|(text, digits)| {
+        text.ends_with(BEFORE.as_bytes()) && digits.iter().all(u8::is_ascii_hexdigit)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +55,7 @@ mod tests {
     fn every_flipped_bit_and_every_cut_of_a_sealed_text_is_found() {
         let text = seal("{\"a\":1}".to_owned()).into_bytes();
         assert_eq!(unseal("t", &text).unwrap(), "{\"a\":1}");
+        assert!(is_sealed(&text) && !is_sealed(b"{\"a\":1}\n") && !is_sealed(b""));
         for bit in 0..text.len() * 8 {
             let mut flipped = text.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);

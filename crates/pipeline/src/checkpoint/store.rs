@@ -49,7 +49,7 @@ impl Store {
     pub fn steps(&self) -> Result<Vec<u64>> {
         let names = self.names()?;
         let steps = names.iter().filter_map(|name| step_of(name));
-        let is_complete = |step: &u64| self.step_path(*step).join(MANIFEST).exists();
+        let is_complete = |step: &u64| Manifest::is_in(&self.step_path(*step));
         let mut steps: Vec<_> = steps.filter(is_complete).collect();
         steps.sort_unstable();
         Ok(steps)

@@ -3,14 +3,17 @@
 
 use std::{
     fs, io,
-    path::{Path, PathBuf},
-    sync::{Arc, Barrier},
+    path::Path,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
 use serde::Serialize;
 use straightway_core::{Error, Kind, Place, Result};
-use straightway_io::{Executor, File, Region, Settings};
+use straightway_io::{Executor, File, Progress, Region, Settings};
 use straightway_sys::cuda::DeviceMemory;
 
 use super::{
@@ -21,6 +24,7 @@ use super::{
     shard::Rank,
     source::Source,
     store::Store,
+    yard::Yard,
 };
 use crate::weights::{Dtype, Holding, Rectangle, Shape};
 
@@ -42,6 +46,16 @@ pub struct Trial {
     pub options: Options,
     /// How lanes are set up.
     pub settings: Settings,
+    /// How far it has come, in bytes saved and restored, and the switch that stops it.
+    pub progress: Arc<Progress>,
+}
+
+/// Where ranks meet.
+#[derive(Debug)]
+struct Meeting {
+    barrier: Barrier,
+    /// Whether the round was the last, whatever was asked for.
+    is_over: AtomicBool,
 }
 
 /// What a round took, in seconds, each that of the slowest rank.
@@ -58,8 +72,13 @@ pub struct Round {
 }
 
 impl Trial {
-    /// Runs it in a folder of its own inside `folder`, which is removed again. `after` is told each round.
-    pub fn run(&self, folder: &Path, after: impl Fn(&Round) + Sync) -> Result<Vec<Round>> {
+    /// How many bytes are saved and restored in all.
+    pub fn moved_bytes(&self) -> u64 {
+        self.bytes.saturating_mul(3 * u64::from(self.rounds))
+    }
+
+    /// Runs it in a folder of its own inside `folder`, which is removed again.
+    pub fn run(&self, folder: &Path) -> Result<Vec<Round>> {
         let ranks = u64::from(self.ranks);
         if !(1..=u64::from(RANKS_MAX)).contains(&ranks) || self.bytes < ranks {
             let target = format!("{} bytes on {ranks} ranks", self.bytes);
@@ -67,9 +86,12 @@ impl Trial {
             return Err(Error::new(Kind::Invalid, "try", target, message));
         }
         let yard = Yard::new(folder)?;
-        let barrier = Barrier::new(self.ranks as usize);
+        let meeting = Meeting {
+            barrier: Barrier::new(self.ranks as usize),
+            is_over: AtomicBool::new(false),
+        };
         let run = fresh_run();
-        let one = |rank: u32| self.serve(&yard.store, rank, &run, &barrier, &after);
+        let one = |rank: u32| self.serve(yard.store(), rank, &run, &meeting);
         let rounds = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.ranks)
                 .map(|rank| scope.spawn(move || one(rank)))
@@ -80,19 +102,24 @@ impl Trial {
                     .expect("what goes wrong is an error, not a panic")
             };
             threads.into_iter().map(join).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(slowest(&rounds))
+        });
+        // Of what ranks say then, each in its own words, this is the reason.
+        self.check_wanted()?;
+        Ok(slowest(&rounds?))
+    }
+
+    /// Refuses to go on where it was asked to stop.
+    fn check_wanted(&self) -> Result<()> {
+        if !self.progress.is_cancelled() {
+            return Ok(());
+        }
+        let message = "it was interrupted";
+        Err(Error::new(Kind::Cancelled, "try", "checkpoints", message))
     }
 
     /// One rank's rounds.
-    fn serve(
-        &self,
-        store: &Store,
-        rank: u32,
-        run: &str,
-        barrier: &Barrier,
-        after: &(impl Fn(&Round) + Sync),
-    ) -> Result<Vec<Round>> {
+    fn serve(&self, store: &Store, rank: u32, run: &str, meeting: &Meeting) -> Result<Vec<Round>> {
+        let barrier = &meeting.barrier;
         // Whatever one rank meets, all come to the same barriers, or the others would wait for ever.
         let mut bench = Bench::new(self, store, rank, run);
         let mut rounds = Vec::new();
@@ -114,13 +141,20 @@ impl Trial {
                 .as_mut()
                 .map(|bench| bench.restore_warm(number.into(), &mut round));
             outcome = keep(outcome, read);
+            if rank == 0 {
+                // Decided by one and before the barrier, so that all end after the same round.
+                let is_over = self.progress.is_cancelled();
+                meeting.is_over.store(is_over, Ordering::Relaxed);
+            }
             barrier.wait();
             if rank == 0 {
-                after(&round);
                 // Only one round's files are there at a time.
                 let _ = store.remove(number.into());
             }
             rounds.push(round);
+            if meeting.is_over.load(Ordering::Relaxed) {
+                break;
+            }
         }
         bench?;
         outcome.map(|()| rounds)
@@ -148,27 +182,6 @@ fn slowest(ranks: &[Vec<Round>]) -> Vec<Round> {
         }
     };
     (0..rounds).map(slowest).collect()
-}
-
-/// A folder that is removed again.
-#[derive(Debug)]
-struct Yard {
-    folder: PathBuf,
-    store: Store,
-}
-
-impl Yard {
-    fn new(parent: &Path) -> Result<Self> {
-        let folder = parent.join(format!(".straightway-trial-{}", fresh_run()));
-        let store = Store::create(&folder)?;
-        Ok(Self { folder, store })
-    }
-}
-
-impl Drop for Yard {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-    }
 }
 
 /// One rank: its state, its saver, and where it restores to.
@@ -242,8 +255,10 @@ impl Bench {
             rank,
             world: trial.ranks,
         };
-        let saver = Saver::new(store.clone(), who, run, executor, trial.options.clone())?;
+        let mut saver = Saver::new(store.clone(), who, run, executor, trial.options.clone())?;
+        saver.share_progress(&trial.progress);
         let tensor = |number: u64| {
+            trial.check_wanted()?;
             let left = bytes - number * TENSOR_BYTES;
             Tensor::new(rank, number, left.min(TENSOR_BYTES), trial.place)
         };
@@ -254,7 +269,7 @@ impl Bench {
             rank,
             store: store.clone(),
             saver,
-            restorer: Restorer::new(trial.settings.clone())?,
+            restorer: Restorer::new(trial.settings.clone())?.with_progress(&trial.progress),
             tensors: tensors.collect::<Result<_>>()?,
             target: Arc::new(target),
         })

@@ -38,7 +38,7 @@ proptest! {
                 || every.is_some_and(|every| step.is_multiple_of(every))
         };
         let wanted: Vec<_> = steps.iter().copied().filter(stays).collect();
-        let retention = Retention { last, every };
+        let retention = Retention { last, every, ..Retention::default() };
         let plan = store.plan_prune(&retention).unwrap();
         prop_assert_eq!(store.steps().unwrap().len(), steps.len());
         let pruned = store.prune(&retention).unwrap();
@@ -206,4 +206,70 @@ fn an_export_leaves_out_what_is_no_tensor_and_says_so() {
         (exported.tensors, exported.left_out),
         (1, vec!["rng".to_owned()])
     );
+}
+
+#[test]
+fn what_the_job_saved_last_stays_though_others_have_higher_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut saver = saver(folder.path(), options()).unwrap();
+    let saved = [100, 101, 7, 5, 6];
+    for step in saved {
+        save(&mut saver, step, &State::small(step)).unwrap();
+    }
+    let store = Store::open(folder.path()).unwrap();
+    let retention = Retention {
+        last: 2,
+        // A save that failed is not there, and does not count.
+        saved: [&saved[2..], &[8]].concat(),
+        ..Retention::default()
+    };
+    assert_eq!(store.prune(&retention).unwrap().removed, [7]);
+    assert_eq!(store.steps().unwrap(), [5, 6, 100, 101]);
+}
+
+#[test]
+fn a_step_that_cannot_be_read_stays_with_what_it_may_refer_to_and_others_go() {
+    for incremental in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = straightway_pipeline::checkpoint::Options {
+            incremental,
+            ..options()
+        };
+        let mut saver = saver(folder.path(), options).unwrap();
+        let mut state = State::of(1, &[("w", Dtype::U8, &[10, 4096])]);
+        for step in 1..=3 {
+            state.tensors[0].bytes[step as usize * 4096] ^= 1;
+            save(&mut saver, step, &state).unwrap();
+        }
+        let store = Store::open(folder.path()).unwrap();
+        fs::write(folder.path().join("step-3/manifest.json"), "{").unwrap();
+        // With a parent that cannot be read, they are full ones.
+        for step in 4..=7 {
+            save(&mut saver, step, &State::small(step)).unwrap();
+        }
+        fs::write(folder.path().join("step-5/tags.json"), "{").unwrap();
+        let retention = Retention {
+            last: 1,
+            ..Retention::default()
+        };
+        let pruned = store.prune(&retention).unwrap();
+        let left: Vec<_> = pruned.left.iter().map(|(step, _)| *step).collect();
+        assert_eq!(left, [3, 5], "{pruned:?}");
+        let wanted: &[u64] = if incremental {
+            &[1, 2, 3, 4, 5, 7]
+        } else {
+            &[3, 5, 7]
+        };
+        assert_eq!(store.steps().unwrap(), wanted, "{pruned:?}");
+        assert_eq!(pruned.kept, wanted);
+        if incremental {
+            let error = store.remove(1).unwrap_err().to_string();
+            assert!(error.contains("step 2 refers to it"), "{error}");
+            let error = store.remove(2).unwrap_err().to_string();
+            assert!(error.contains("step 3 cannot be read"), "{error}");
+            assert!(store.manifest(2).is_ok(), "it was put back");
+        }
+        store.remove(3).unwrap();
+        assert!(!store.steps().unwrap().contains(&3));
+    }
 }

@@ -74,6 +74,7 @@ fn child() {
         let retention = Retention {
             last: KEPT,
             every: None,
+            ..Retention::default()
         };
         store.prune(&retention).unwrap();
         assert_holds(&folder, store.latest().unwrap(), &state(step));

@@ -81,6 +81,7 @@ fn child() {
             let retention = Retention {
                 last: 1,
                 every: None,
+                ..Retention::default()
             };
             store.prune(&retention).unwrap();
         }

@@ -81,6 +81,7 @@ fn a_parent_is_kept_as_long_as_a_kept_step_refers_to_it() {
     let keep_one = Retention {
         last: 1,
         every: None,
+        ..Retention::default()
     };
     let pruned = store.prune(&keep_one).unwrap();
     assert_eq!((pruned.removed, pruned.kept), (vec![], vec![1, 2, 3, 4]));
@@ -106,6 +107,7 @@ fn a_save_that_would_lie_in_too_many_steps_is_a_full_one_and_frees_the_old_ones(
         let keep_one = Retention {
             last: 1,
             every: None,
+            ..Retention::default()
         };
         store.prune(&keep_one).unwrap();
         assert!(store.steps().unwrap().len() <= 3);
@@ -151,4 +153,24 @@ fn what_was_compressed_is_restored_whatever_the_codec_and_mixed_with_what_was_no
             .unwrap();
         assert!(verdict.damage.is_empty(), "{:?}", verdict.damage);
     }
+}
+
+#[test]
+fn a_save_after_a_step_was_removed_by_hand_is_a_full_one_and_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut state = State::of(1, &[("w", Dtype::U8, &[10, 4096])]);
+    let mut one = saver(folder.path(), incremental()).unwrap();
+    for step in 1..=2 {
+        state.tensors[0].bytes[step as usize * 4096] ^= 1;
+        save(&mut one, step, &state).unwrap();
+    }
+    fs::remove_dir_all(folder.path().join("step-1")).unwrap();
+    let full = save(&mut one, 3, &state).unwrap();
+    assert_eq!(full.written_bytes, full.bytes);
+    drop(one);
+    // And what comes after it refers to it.
+    let mut other = saver(folder.path(), incremental()).unwrap();
+    let part = save(&mut other, 4, &state).unwrap();
+    assert_eq!(part.written_bytes, 0);
+    assert_holds(folder.path(), 4, &state);
 }

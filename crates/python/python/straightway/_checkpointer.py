@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import threading
+import warnings
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
@@ -105,8 +106,7 @@ class Checkpointer:
         each other; ``rate_bytes_per_s`` limits the flush, ``memory_bytes_max`` the snapshot. ``trust`` lets pickles
         make objects of any class: only for checkpoints of your own.
         """
-        if keep_last is not None and keep_last < 1:
-            raise ValueError("keep_last is at least 1: the last step is always kept")
+        _check_bounds(keep_last, keep_every, parity, memory_bytes_max)
         self._folder = os.fspath(folder)
         self._ranks = Ranks(rank, world_size, run, group)
         self._options = {
@@ -119,6 +119,12 @@ class Checkpointer:
             "rate_bytes_per_s": rate_bytes_per_s,
         }
         self._keep = (keep_last, keep_every) if keep_last is not None and self._ranks.rank == 0 else None
+        #: What was saved here, in this order, and the highest step that is known of.
+        self._saved: list[int] = []
+        self._highest: int | None = None
+        #: What pruning could not do, for the thread that saves to hear, and what it has heard already.
+        self._troubles: list[str] = []
+        self._told: set[str] = set()
         self._trust = trust
         self._saver: Saver | None = None
         self._finish: Any = None
@@ -135,6 +141,8 @@ class Checkpointer:
         """
         saver = self._open_saver()
         try:
+            if step < 0:
+                raise ValueError(f"steps count from 0, and {step} is none")
             text = json.dumps(metadata)
             given = self._given(state)
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
@@ -144,7 +152,9 @@ class Checkpointer:
             raise
         saver.save(step, given, text)
         self._prune()
+        self._saved.append(step)
         self._last = (step, sum(tensor[0][4] for tensor in given))
+        self._warn_of_later(step)
         return None if async_ else self.wait()
 
     def wait(self) -> Saved | None:
@@ -155,6 +165,7 @@ class Checkpointer:
         if told is not None:
             # Large files take a second to go, and what was saved is durable now.
             self._prune()
+        self._warn_of_troubles()
         return None if told is None else Saved(**told)
 
     @property
@@ -167,15 +178,21 @@ class Checkpointer:
 
     def close(self) -> None:
         """Waits for the save under way, removes what need not be kept, and lets the folder go for another job."""
+        saver = self._saver
         try:
-            self.wait()
-            if self._pruning is not None:
-                self._pruning.join()
-                # What became old while it was at work.
-                self._prune()
-                self._pruning.join()
+            # After a fork the save under way is the parent's, and so is what need not be kept.
+            if saver is not None and saver.is_own():
+                self.wait()
+                if self._pruning is not None:
+                    self._pruning.join()
+                    # What became old while it was at work.
+                    self._prune()
+                    self._pruning.join()
+                    self._warn_of_troubles()
         finally:
             self._saver = None
+            if saver is not None:
+                saver.close()
             if self._finish is not None:
                 self._finish.detach()
 
@@ -228,6 +245,11 @@ class Checkpointer:
         """Gives a step a tag, which keeps it from being removed."""
         Store(self._folder).tag(step, tag)
 
+    def remove(self, step: int) -> None:
+        """Removes a step that no other refers to, as a job does that went back to an earlier one."""
+        Store(self._folder).remove(step)
+        self._highest = self.latest()
+
     # What is inside.
 
     def _open_saver(self) -> Saver:
@@ -236,6 +258,7 @@ class Checkpointer:
             self._saver = Saver(
                 self._folder, rank=ranks.rank, world=ranks.world_size, run=ranks.run(), **self._options  # type: ignore[arg-type]
             )
+            self._highest = self.latest()
             # A save that was begun is finished, even where the program just ends.
             self._finish = weakref.finalize(self, _finish, self._saver)
         return self._saver
@@ -291,11 +314,51 @@ class Checkpointer:
         """Removes what need not be kept, on a thread of its own: large files take their time to go."""
         if self._keep is None or (self._pruning is not None and self._pruning.is_alive()):
             return
+        self._warn_of_troubles()
         last, every = self._keep
-        store = Store(self._folder)
-        self._pruning = threading.Thread(target=store.prune, args=(last, every), name="straightway-prune")
+        store, saved = Store(self._folder), list(self._saved)
+
+        def prune() -> None:
+            try:
+                self._troubles += store.prune(last, every, saved)[1]
+            except Exception as error:
+                self._troubles.append(str(error))
+
+        self._pruning = threading.Thread(target=prune, name="straightway-prune")
         self._pruning.start()
+
+    def _warn_of_troubles(self) -> None:
+        """Says what pruning could not do, each once: what was saved is none the worse for it."""
+        troubles, self._troubles = self._troubles, []
+        for trouble in troubles:
+            if trouble not in self._told:
+                self._told.add(trouble)
+                warnings.warn(f"not all old steps of {self._folder} were removed: {trouble}", stacklevel=3)
+
+    def _warn_of_later(self, step: int) -> None:
+        """Says, once, that a step is not the latest: whoever resumes would go on from another."""
+        if self._highest is not None and step < self._highest and self._ranks.rank == 0 and "later" not in self._told:
+            self._told.add("later")
+            warnings.warn(
+                f"step {step} is below step {self._highest} of {self._folder}, which stays the latest\n"
+                "hint: remove(step) those that the job went back from, or save to another folder",
+                stacklevel=3,
+            )
+        self._highest = max(step, self._highest or 0)
+
+
+def _check_bounds(keep_last: int | None, keep_every: int | None, parity: int, memory_bytes_max: int | None) -> None:
+    """Refuses numbers that mean nothing, before anything is saved."""
+    if keep_last is not None and keep_last < 1:
+        raise ValueError("keep_last is at least 1: the last step is always kept")
+    if keep_every is not None and keep_every < 1:
+        raise ValueError(f"keep_every is at least 1, and {keep_every} is not")
+    if keep_every is not None and keep_last is None:
+        raise ValueError("keep_every says what stays beside the last steps\nhint: say by keep_last= how many those are")
+    if parity < 0 or (memory_bytes_max is not None and memory_bytes_max < 0):
+        raise ValueError("parity and memory_bytes_max are no less than 0")
 
 
 def _finish(saver: Saver) -> None:
-    saver.wait()
+    if saver.is_own():
+        saver.wait()

@@ -25,7 +25,7 @@ class Ranks:
         if self._dist is not None:
             rank, world_size = self._dist.get_rank(group), self._dist.get_world_size(group)
         self.rank = rank or 0
-        self.world_size = world_size or 1
+        self.world_size = 1 if world_size is None else world_size
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank {self.rank} is none of {self.world_size}")
         self._run = run

@@ -119,25 +119,32 @@ class Plan:
         self.made: dict[str, str] = {}
         #: What was made.
         self.fresh: dict[str, Any] = {}
-        self.result = self._follow(tree, into, "") if has_target else self._make(tree)
+        self.result = self._follow(tree, into, "", is_fixed=True) if has_target else self._make(tree)
 
-    def _follow(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
-        """Restores into what is there."""
+    def _follow(self, node: Node, target: Any, path: str, is_fixed: bool = False) -> Callable[[], Any]:
+        """Restores into what is there. What is fixed cannot be replaced by another object: nobody would see that one."""
         if is_stateful(target):
             return self._load(node, target, path)
         kind = node[0]
         if kind in ("d", "o") and isinstance(target, dict):
             return self._follow_dict(node, target, path) if target else self._fill(node, target, path)
-        if kind == "l" and isinstance(target, list) and len(target) == len(node[1]):
+        if kind == "l" and isinstance(target, list) and (len(target) == len(node[1]) or not _is_filled(target)):
             return self._follow_list(node, target, path)
         if kind == "t" and isinstance(target, tuple) and len(target) == len(node[1]):
-            makers = [self._follow(n, t, _join(path, i)) for i, (n, t) in enumerate(zip(node[1], target))]
+            makers = [self._follow(n, t, _join(path, i), is_fixed) for i, (n, t) in enumerate(zip(node[1], target))]
             return lambda: tuple(make() for make in makers)
         if kind == "x" and _parts.is_tensor(target):
             self.filled.append((node[1], target))
             return lambda: target
+        where = path or "the state"
         if _parts.is_tensor(target):
-            raise ValueError(f"{path or 'the state'} is a tensor, and no tensor was saved there")
+            raise ValueError(f"{where} is a tensor, and no tensor was saved there")
+        if _is_filled(target):
+            raise ValueError(f"{where} is {_kind(target)}, and {_saved_kind(node)} was saved there")
+        if is_fixed:
+            raise ValueError(
+                f"{where} is {_kind(target)}, and nothing can be restored into that\nhint: put it into a dictionary, or take what load() makes"
+            )
         return self._make(node)
 
     def _load(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
@@ -188,7 +195,10 @@ class Plan:
         return assign
 
     def _follow_list(self, node: Node, target: list[Any], path: str) -> Callable[[], Any]:
-        makers = [self._follow(n, t, _join(path, i)) for i, (n, t) in enumerate(zip(node[1], target))]
+        if len(target) == len(node[1]):
+            makers = [self._follow(n, t, _join(path, i)) for i, (n, t) in enumerate(zip(node[1], target))]
+        else:
+            makers = [self._make(n) for n in node[1]]
 
         def assign() -> Any:
             target[:] = [make() for make in makers]
@@ -202,7 +212,9 @@ class Plan:
         if kind == "v":
             return lambda: value
         if kind == "p":
-            return lambda: unpickled(value, self._trust)
+            # At once: what is refused is refused before any tensor was written to.
+            made = unpickled(value, self._trust)
+            return lambda: made
         if kind in ("d", "o"):
             pairs = [(self._key(k), self._make(n)) for k, n in value]
             maker: Callable[[Any], Any] = OrderedDict if kind == "o" else dict
@@ -217,6 +229,29 @@ class Plan:
 
     def _key(self, key: Node) -> Any:
         return key[1] if key[0] == "v" else unpickled(key[1], self._trust)
+
+
+def _is_filled(target: Any) -> bool:
+    """Whether it holds what a restore writes into: a tensor, or an object that takes its state back. All else is replaced."""
+    if isinstance(target, dict):
+        return any(map(_is_filled, target.values()))
+    if type(target) in (list, tuple):
+        return any(map(_is_filled, target))
+    return is_stateful(target) or _parts.is_tensor(target)
+
+
+def _kind(target: Any) -> str:
+    """What is there, in words."""
+    if type(target) in (list, tuple):
+        return f"a {type(target).__name__} of {len(target)}"
+    return "a dictionary" if isinstance(target, dict) else f"a value of type {type(target).__name__}"
+
+
+def _saved_kind(node: Node) -> str:
+    """What was saved, in words."""
+    if node[0] in ("l", "t"):
+        return f"a {'list' if node[0] == 'l' else 'tuple'} of {len(node[1])}"
+    return {"d": "a dictionary", "o": "a dictionary", "x": "a tensor"}.get(node[0], "a value")
 
 
 def _complex(tensor: Any) -> Any:

@@ -2,12 +2,17 @@
 
 use std::{
     path::PathBuf,
+    process,
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
 
-use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyValueError},
+    prelude::*,
+    types::PyDict,
+};
 use straightway_core::{Rate, Result};
 use straightway_io::{Executor, Settings};
 use straightway_pipeline::{
@@ -34,9 +39,11 @@ type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>);
 #[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Saver {
-    /// Locked only where the interpreter's lock is not held.
-    saver: Mutex<checkpoint::Saver>,
+    /// `None` when it is closed. Locked only where the interpreter's lock is not held.
+    saver: Mutex<Option<checkpoint::Saver>>,
     waits: bool,
+    /// The process that its threads and its lock belong to.
+    process: u32,
 }
 
 #[pymethods]
@@ -80,8 +87,13 @@ impl Saver {
             let store = Store::create(&folder)?;
             checkpoint::Saver::new(store, Rank { rank, world }, run, executor, options)
         };
-        let saver = Mutex::new(py.detach(make).or_raise()?);
-        Ok(Self { saver, waits })
+        let saver = Mutex::new(Some(py.detach(make).or_raise()?));
+        let process = process::id();
+        Ok(Self {
+            saver,
+            waits,
+            process,
+        })
     }
 
     /// Takes a snapshot and returns; the flush and the commit go on. All ranks call it, in the same order.
@@ -101,35 +113,48 @@ impl Saver {
     /// Waits for the save under way, and says what came of it. Ctrl-C ends the waiting, not the save.
     fn wait<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         self.settle(py)?;
-        let committed = py.detach(|| self.locked().wait()).or_raise()?;
+        let committed = self.with(py, checkpoint::Saver::wait)?.or_raise()?;
         committed.map(|committed| told(py, committed)).transpose()
     }
 
     /// Waits for the shard under way, and gives its part.
     fn wait_part(&self, py: Python<'_>) -> PyResult<String> {
         self.settle(py)?;
-        let part = py.detach(|| self.locked().wait_part()).or_raise()?;
+        let part = self.with(py, checkpoint::Saver::wait_part)?.or_raise()?;
         Ok(part.text())
     }
 
     /// Counts a save that this rank could not even begin, as all ranks count alike.
-    fn skip(&self, py: Python<'_>) {
-        py.detach(|| self.locked().skip());
+    fn skip(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, checkpoint::Saver::skip)
     }
 
     /// Whether a save is under way.
-    fn is_busy(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.locked().is_busy())
+    fn is_busy(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |saver| saver.is_busy())
     }
 
     /// How many bytes of the save under way, or of the last, are written.
-    fn written_bytes(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.locked().progress().moved_bytes())
+    fn written_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |saver| saver.progress().moved_bytes())
     }
 
     /// Makes the save under way fail.
-    fn cancel(&self, py: Python<'_>) {
-        py.detach(|| self.locked().progress().cancel());
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |saver| saver.progress().cancel())
+    }
+
+    /// Whether it was made in this process, and not before a fork that made this one.
+    fn is_own(&self) -> bool {
+        self.process == process::id()
+    }
+
+    /// Waits for the save under way and lets go of the folder, whoever still holds this object. After a fork
+    /// that is the parent's to do.
+    fn close(&self, py: Python<'_>) {
+        if self.is_own() {
+            py.detach(|| drop(self.inside().take()));
+        }
     }
 }
 
@@ -140,13 +165,19 @@ impl Saver {
         tensors: Vec<Given>,
         begin: impl FnOnce(&mut checkpoint::Saver, &[Source<'_>]) -> Result<()> + Send,
     ) -> PyResult<()> {
-        let parts = self.held(py, tensors).inspect_err(|_| self.skip(py))?;
-        py.detach(|| {
+        let parts = match self.held(py, tensors) {
+            Ok(parts) => parts,
+            Err(error) => {
+                // Where even that is refused, the error is the same.
+                let _ = self.skip(py);
+                return Err(error);
+            }
+        };
+        self.with(py, |saver| {
             let sources: Result<Vec<_>> = parts.iter().map(Held::source).collect();
-            let mut saver = self.locked();
             let sources = sources.inspect_err(|_| saver.skip())?;
-            begin(&mut saver, &sources)
-        })
+            begin(saver, &sources)
+        })?
         .or_raise()
     }
 
@@ -162,7 +193,7 @@ impl Saver {
     /// Waits until nothing is under way, with an ear for Ctrl-C.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         let mut pause = POLL_MIN;
-        while self.is_busy(py) {
+        while self.is_busy(py)? {
             py.detach(|| thread::sleep(pause));
             pause = (pause * 2).min(DEAF_MAX / 4);
             py.check_signals()?;
@@ -170,8 +201,37 @@ impl Saver {
         Ok(())
     }
 
-    fn locked(&self) -> MutexGuard<'_, checkpoint::Saver> {
+    /// Does `work` without the interpreter's lock.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut checkpoint::Saver) -> T + Send,
+    ) -> PyResult<T> {
+        // Asked before the lock, which a thread of the parent's may have held when it forked.
+        if !self.is_own() {
+            let message = format!(
+                "this process was forked from {}, whose threads and lock save there\n\
+                 hint: make a Checkpointer of its own in the child",
+                self.process
+            );
+            return Err(PyRuntimeError::new_err(message));
+        }
+        let done = py.detach(|| self.inside().as_mut().map(work));
+        done.ok_or_else(|| PyRuntimeError::new_err("it is closed"))
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Option<checkpoint::Saver>> {
         self.saver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Saver {
+    fn drop(&mut self) {
+        if !self.is_own() {
+            // Its threads are none of ours: waiting for them, as dropping it would, never ends.
+            let saver = self.saver.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(saver.take());
+        }
     }
 }
 

@@ -57,13 +57,22 @@ impl Store {
         py.detach(commit).or_raise().map(drop)
     }
 
-    /// Removes all but the last so many steps, the multiples of `every`, those with a tag, and what those
-    /// refer to. Answers which went.
-    #[pyo3(signature = (last, every=None))]
-    fn prune(&self, py: Python<'_>, last: usize, every: Option<u64>) -> PyResult<Vec<u64>> {
-        let retention = Retention { last, every };
+    /// Removes all but the last so many steps by number, the last so many of those that were `saved` in this
+    /// order, the multiples of `every`, those with a tag, and what those refer to. Answers which went, and which
+    /// stay because they could not be looked at or removed, a line each.
+    #[pyo3(signature = (last, every=None, saved=Vec::new()))]
+    fn prune(
+        &self,
+        py: Python<'_>,
+        last: usize,
+        every: Option<u64>,
+        saved: Vec<u64>,
+    ) -> PyResult<(Vec<u64>, Vec<String>)> {
+        let retention = Retention { last, every, saved };
         let pruned = py.detach(|| self.0.prune(&retention)).or_raise()?;
-        Ok(pruned.removed)
+        let left = pruned.left.iter();
+        let left = left.map(|(step, why)| format!("step {step} stays: {why}"));
+        Ok((pruned.removed, left.collect()))
     }
 
     /// Gives a step a tag, which keeps it from being pruned.

@@ -1,15 +1,14 @@
 //! `straightway checkpoint bench`: how fast checkpoints are here.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use straightway_core::{Bytes, Place, Rate, Seconds};
 use straightway_pipeline::checkpoint::{Codec, Options, Round, Trial};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
-use crate::command::{chosen::device, output::Output, tuning::Tuning};
+use crate::command::{chosen::device, output::Output, tuning::Tuning, watch::Watch};
 
 /// How chunks are compressed.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -42,7 +41,7 @@ pub(super) struct Args {
     ranks: u32,
 
     /// How often it is saved and restored.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 
     /// Whose memory the state is in: `host` or `cuda:0`.
@@ -80,12 +79,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ..Options::default()
         },
         settings: args.tuning.write_settings(),
+        progress: Arc::default(),
     };
-    let style = ProgressStyle::with_template("{bar:32} round {pos} of {len}")
-        .expect("the template is a constant");
-    let bar = ProgressBar::new(args.rounds.into()).with_style(style);
-    let rounds = trial.run(&args.folder, |_| bar.inc(1))?;
-    bar.finish_and_clear();
+    let watch = Watch::begin(&trial.progress, trial.moved_bytes());
+    let rounds = trial.run(&args.folder)?;
+    drop(watch);
     let json = json!({
         "bytes": args.size.0,
         "ranks": args.ranks,

@@ -3,10 +3,10 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_pipeline::checkpoint::{Change, Restorer, Store};
+use straightway_pipeline::checkpoint::{Change, Checkpoint, Restorer, Store};
 
 use super::print_lines;
-use crate::command::{output::print, tuning::Tuning};
+use crate::command::{output::print, tuning::Tuning, watch::Watch};
 
 /// Compare two steps, tensor by tensor.
 ///
@@ -40,7 +40,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         store.checkpoint(args.before)?,
         store.checkpoint(args.after)?,
     );
+    let bytes = |checkpoint: &Checkpoint| checkpoint.manifest().bytes();
+    let watch = Watch::begin(
+        restorer.progress(),
+        bytes(&before).saturating_add(bytes(&after)),
+    );
     let difference = restorer.diff(&before, &after)?;
+    drop(watch);
     let is_same = difference.changes.is_empty();
     if args.json {
         let change = |(name, change): &(String, Change)| match change {

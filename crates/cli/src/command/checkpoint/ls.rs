@@ -3,15 +3,15 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_core::Bytes;
-use straightway_pipeline::checkpoint::Store;
+use straightway_core::{Bytes, Error, Kind};
+use straightway_pipeline::checkpoint::{Manifest, Store};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use crate::command::output::Output;
 
 /// List the complete checkpoints of a folder.
 ///
-/// A save under way, or one that crashed, is not listed. A step whose manifest is damaged is, with what is wrong.
+/// A save under way, or one that crashed, is not listed. A step whose manifest or tags are damaged is, with what is wrong.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The folder of checkpoints.
@@ -24,6 +24,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store = Store::open(&args.folder)?;
+    let steps = store.steps()?;
+    if steps.is_empty() && Manifest::is_in(&args.folder) {
+        let message = "it is one step, and the folder that it lies in is meant";
+        let error = Error::new(Kind::Invalid, "list", args.folder.display(), message);
+        return Err(error.with_hint("name the folder above it").into());
+    }
     let columns = [
         Column::new("step", Unit::Count),
         Column::new("ranks", Unit::Count),
@@ -37,9 +43,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut table = Table::new("", columns);
     let mut list = Vec::new();
     let mut code = ExitCode::SUCCESS;
-    for step in store.steps()? {
-        let manifest = match store.manifest(step) {
-            Ok(manifest) => manifest,
+    for step in steps {
+        let found = store
+            .manifest(step)
+            .and_then(|manifest| Ok((manifest, store.tags(step)?)));
+        let (manifest, tags) = match found {
+            Ok(found) => found,
             Err(error) => {
                 code = ExitCode::from(1);
                 list.push(json!({ "step": step, "error": error.to_string() }));
@@ -57,7 +66,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 continue;
             }
         };
-        let tags = store.tags(step)?;
         let referenced = manifest.referenced();
         let words: Vec<_> = referenced.iter().map(u64::to_string).collect();
         table.push([

@@ -10,7 +10,8 @@ use crate::command::output::print;
 
 /// Remove the checkpoints that need not be kept, and what crashed saves left behind.
 ///
-/// Steps with a tag stay, and so does every step that one which stays refers to. A reader at work reads on.
+/// Steps with a tag stay, and so does every step that one which stays refers to. A reader at work reads on. A step that
+/// cannot be read stays, with what it may refer to, and is named.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The folder of checkpoints.
@@ -39,6 +40,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let retention = Retention {
         last: args.keep as usize,
         every: args.every,
+        ..Retention::default()
     };
     let pruned = if args.dry_run {
         store.plan_prune(&retention)?
@@ -50,6 +52,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "dry_run": args.dry_run,
             "removed": pruned.removed,
             "kept": pruned.kept,
+            "left": pruned
+                .left
+                .iter()
+                .map(|(step, why)| json!({ "step": step, "error": why }))
+                .collect::<Vec<_>>(),
             "swept": pruned.swept,
         });
         print(&format!("{json:#}\n"))?;
@@ -65,7 +72,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|step| format!("{verb} step {step}"));
     let swept = pruned.swept.iter().map(|name| format!("swept {name}"));
-    let mut lines: Vec<_> = removed.chain(swept).collect();
+    let left = pruned
+        .left
+        .iter()
+        .map(|(step, why)| format!("step {step} stays: {why}"));
+    let mut lines: Vec<_> = removed.chain(swept).chain(left).collect();
     lines.push(format!("{} steps stay", pruned.kept.len()));
     print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)

@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
+use serde_json::json;
 use straightway_pipeline::checkpoint::Store;
+
+use crate::command::output::print;
 
 /// Give a step a tag, which keeps it from being pruned.
 #[derive(Debug, clap::Args)]
@@ -22,6 +25,10 @@ pub(super) struct Args {
     /// Take the tag away again.
     #[arg(long)]
     remove: bool,
+
+    /// Write the step and the tags that it has then as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -30,6 +37,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         store.untag(args.step, &args.tag)?;
     } else {
         store.tag(args.step, &args.tag)?;
+    }
+    if args.json {
+        let json = json!({ "step": args.step, "tags": store.tags(args.step)? });
+        print(&format!("{json:#}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use straightway_core::{Alignment, Error, Kind, Result};
 
-use super::{Manifest, PARITY_MAX, RANKS_MAX, Saved, ShardRecord, Stored, overlap::overlapping};
+use super::{
+    Manifest, PARITY_MAX, RANKS_MAX, Saved, ShardRecord, Stored,
+    overlap::{covers, overlapping},
+};
 use crate::{
     checkpoint::{
         codec::Codec,
@@ -41,6 +44,7 @@ impl Manifest {
         for tensor in &self.tensors {
             check_tensor(tensor)
                 .and_then(|()| check_parts(tensor, &self.shards))
+                .and_then(|()| check_whole(tensor))
                 .map_err(corrupt)?;
         }
         self.check_parity().map_err(corrupt)?;
@@ -157,7 +161,12 @@ pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
             "tensor {name} of shape {shape} and dtype {dtype} is no whole number of bytes"
         ));
     };
-    if bytes > BYTES_MAX {
+    // One without elements has dimensions all the same, and who makes it multiplies them.
+    let sides = shape.iter().filter(|side| **side > 0);
+    let extent = sides.fold(u128::from(dtype.bits()), |all, side| {
+        all.saturating_mul(u128::from(*side))
+    });
+    if bytes > BYTES_MAX || extent / 8 > u128::from(BYTES_MAX) {
         return Err(format!("tensor {name} is longer than any file"));
     }
     if tensor.opaque && (dtype != Dtype::U8 || shape.len() != 1) {
@@ -179,6 +188,17 @@ pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Checks that the parts of a tensor, which do not overlap, are all of it.
+fn check_whole(tensor: &Saved) -> Result<(), String> {
+    if covers(&tensor.parts, tensor.shape.elements().unwrap_or(0)) {
+        return Ok(());
+    }
+    let name = quoted(&tensor.name);
+    Err(format!(
+        "tensor {name} is not whole: some of it is in no shard"
+    ))
 }
 
 /// Checks that the parts of a tensor lie inside their shards.

@@ -101,12 +101,16 @@ class StorageWriter(_StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Writes this rank's shard. It is durable when the future is done."""
         errand: Errand = plan.storage_data
-        saver = self._open_saver(errand)
-        given = [_given(item, planner) for item in plan.items]
-        for device in {tensor[0][5] for tensor in given} - {"host:"}:
-            synchronize(device)
-        saver.write_shard(errand.step, given)
-        part = saver.wait_part()
+        try:
+            saver = self._open_saver(errand)
+            given = [_given(item, planner) for item in plan.items]
+            for device in {tensor[0][5] for tensor in given} - {"host:"}:
+                synchronize(device)
+            saver.write_shard(errand.step, given)
+            part = saver.wait_part()
+        except BaseException:
+            self._close_saver()
+            raise
         results = [WriteResult(item.index, tensor[0][4], None) for item, tensor in zip(plan.items, given)]
         results.append(WriteResult(MetadataIndex(_PART), 0, (part, errand.run)))
         future: Future[list[WriteResult]] = Future()
@@ -116,8 +120,12 @@ class StorageWriter(_StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """On the coordinator: the commit."""
         told = [result.storage_data for rank in results for result in rank if result.index.fqn == _PART]
-        notes = self._metadata | {PLANNER_DATA: pickled(metadata.planner_data)}
-        Store(self._location.folder).commit([part for part, _ in told], json.dumps(notes), self._parity)
+        try:
+            notes = self._metadata | {PLANNER_DATA: pickled(metadata.planner_data)}
+            Store(self._location.folder).commit([part for part, _ in told], json.dumps(notes), self._parity)
+        except BaseException:
+            self._close_saver()
+            raise
         self._run = told[0][1]
 
     def storage_meta(self) -> StorageMeta | None:
@@ -138,11 +146,21 @@ class StorageWriter(_StorageWriter):
         """The saver of this run. Another's is let go of first, and with it its lock on the folder."""
         key = (self._location.folder, errand.rank, errand.world, errand.run)
         if self._saver is None or self._saver[0] != key:
-            self._saver = None
+            self._close_saver()
             folder, rank, world, run = key
             made = Saver(folder, rank=rank, world=world, run=run, **self._options)  # type: ignore[arg-type]
             self._saver = (key, made)
         return self._saver[1]
+
+    def _close_saver(self) -> None:
+        """Lets go of the folder at once: an exception's traceback would hold the saver, and its lock, for longer."""
+        if self._saver is not None:
+            _, saver = self._saver
+            self._saver = None
+            if saver.is_own():
+                # What is still under way belongs to a save that failed.
+                saver.cancel()
+            saver.close()
 
 
 def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:
