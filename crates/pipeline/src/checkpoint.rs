@@ -14,6 +14,7 @@ mod commit;
 mod diff;
 mod export;
 mod fetch;
+mod fetched;
 mod fetcher;
 mod flush;
 mod image;
@@ -42,7 +43,7 @@ mod yard;
 pub use codec::Codec;
 pub use diff::{Change, Difference};
 pub use export::{EXPORT_BYTES, Exported, Gathered};
-pub use fetch::Fetched;
+pub use fetched::Fetched;
 pub use flush::Committed;
 pub use manifest::{
     CHUNK_BYTES, MANIFEST_BYTES_MAX, Manifest, PARITY_MAX, ParityRecord, RANKS_MAX, Saved,

@@ -191,6 +191,7 @@ fn what_takes_more_memory_than_there_is_is_refused_before_anything_is_made() {
     for args in [
         "bench place --size 4MiB --runs 1 --no-profile --block 1GiB --depth 4096",
         "copy huge host:",
+        "checkpoint bench place --size 100TB --rounds 1",
     ] {
         let ran = yard.run(args.split(' '));
         assert_eq!(ran.code, Some(2), "{args}: {ran:?}");

@@ -210,19 +210,13 @@ fn ios_per_s(measured: &Measured, run: &Finished) -> f64 {
     let of = |(progress, rate): (&Progress, &f64)| {
         rate * progress.ios as f64 / progress.size_bytes as f64
     };
-    match measured.span {
-        Some(_) => run
-            .streams
-            .iter()
-            .zip(&measured.stream_bytes_per_s)
-            .map(of)
-            .sum(),
-        None => {
-            let ios: u64 = run.streams.iter().map(|s| s.ios).sum();
-            let bytes: u64 = run.streams.iter().map(|s| s.size_bytes).sum();
-            measured.total_bytes_per_s * ios as f64 / bytes as f64
-        }
+    if measured.span.is_some() {
+        let rates = &measured.stream_bytes_per_s;
+        return run.streams.iter().zip(rates).map(of).sum();
     }
+    let ios: u64 = run.streams.iter().map(|s| s.ios).sum();
+    let bytes: u64 = run.streams.iter().map(|s| s.size_bytes).sum();
+    measured.total_bytes_per_s * ios as f64 / bytes as f64
 }
 
 fn stream(

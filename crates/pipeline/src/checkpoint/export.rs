@@ -7,7 +7,7 @@ use straightway_core::{Error, Kind, Place, Result};
 use straightway_io::Region;
 
 use super::{
-    commit::write_file, fetch::Fetched, manifest::Saved, opened::Checkpoint, restorer::Restorer,
+    commit::write_file, fetched::Fetched, manifest::Saved, opened::Checkpoint, restorer::Restorer,
     scatter::Wanted,
 };
 use crate::weights::{self, Placed, Rectangle};

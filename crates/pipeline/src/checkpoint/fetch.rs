@@ -1,5 +1,4 @@
-//! Fetching chunks: several threads read them into their rings, check them there, and copy what is wanted of
-//! each to where it goes.
+//! A fetch: which chunks of what, with which settings, and what the threads that fetch them share.
 //!
 //! Lanes do not serve here: they move bytes to one region as they come, while a chunk has to be looked at
 //! before any byte of it goes anywhere, and may feed a hundred tensors in as many places. The
@@ -7,30 +6,18 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize},
 };
 
-use straightway_core::{Alignment, Error, Kind, Receipt, Result};
-use straightway_io::{Books, Progress, Settings, Tally};
+use straightway_core::{Alignment, Error, Result};
+use straightway_io::{Progress, Settings};
 use straightway_sys::cuda::Context;
 
 use super::{
-    fetcher::Fetcher,
     opened::Checkpoint,
     ring::{Ring, Rings},
     scatter::{Scatter, Task},
 };
-
-/// What was fetched.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fetched {
-    /// Which way the bytes went that were wanted, and are where they go.
-    pub receipt: Receipt,
-    /// Chunks that were read and checked.
-    pub chunks: u64,
-    /// Chunks that were damaged or lost and made anew from parity, in words.
-    pub rebuilt: Vec<String>,
-}
 
 /// A chunk that could not be had: which task, and why.
 pub(crate) type Bad = (usize, Error);
@@ -56,9 +43,9 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     /// Chunks that were read and checked.
     pub(crate) chunks: AtomicU64,
-    bad: Mutex<Vec<Bad>>,
+    pub(crate) bad: Mutex<Vec<Bad>>,
     /// The names of the engines that took part.
-    engines: Mutex<Vec<&'static str>>,
+    pub(crate) engines: Mutex<Vec<&'static str>>,
 }
 
 impl Shared {
@@ -76,45 +63,6 @@ impl Shared {
 }
 
 impl Fetch<'_> {
-    /// Fetches everything, and enters it in the books. Answers how many chunks were checked, and which could not be had.
-    pub(crate) fn run(&self, books: &mut Books) -> Result<(u64, Vec<Bad>)> {
-        let threads = self.threads().min(self.scatter.tasks.len());
-        let shared = Shared::default();
-        let outcome: Result<Vec<Tally>> = std::thread::scope(|scope| {
-            let spawn = |_| scope.spawn(|| self.serve(&shared));
-            let threads: Vec<_> = (0..threads).map(spawn).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Tally>>| {
-                thread
-                    .join()
-                    .expect("what is wrong with a file is an error, not a panic")
-            };
-            // All of them are waited for, whatever the first says.
-            let tallies: Vec<_> = threads.into_iter().map(join).collect();
-            tallies.into_iter().collect()
-        });
-        let mut all = Tally::default();
-        for tally in &outcome? {
-            all.add(tally);
-        }
-        if self.progress.is_cancelled() {
-            let target = format!("step {}", self.checkpoint.manifest().step);
-            let message = "it was interrupted";
-            return Err(Error::new(Kind::Cancelled, "read", target, message));
-        }
-        books.add_read(&all);
-        let Shared {
-            bad,
-            engines,
-            chunks,
-            ..
-        } = shared;
-        for engine in engines.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            books.name(engine);
-        }
-        let bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok((chunks.into_inner(), bad))
-    }
-
     /// The GPU that chunks go to, if they do.
     fn context(&self) -> Option<&Context> {
         let memory = self.scatter.regions.iter().find_map(|r| r.device_memory());
@@ -123,7 +71,7 @@ impl Fetch<'_> {
 
     /// How many threads fetch at most. To a GPU a quarter more than a load has lanes: so much time goes into
     /// checking what it only copies.
-    fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         let lanes = match self.context() {
             Some(_) => self.settings.gpu_lanes.saturating_mul(5).div_ceil(4),
             None => self.settings.cached_lanes,
@@ -155,16 +103,5 @@ impl Fetch<'_> {
             [] => self.checkpoint.chunk_len(task.shard, task.chunk) as u64,
             copies => copies.iter().map(|copy| copy.bytes as u64).sum(),
         }
-    }
-
-    fn serve(&self, shared: &Shared) -> Result<Tally> {
-        let mut fetcher = Fetcher::new(self, shared)?;
-        let outcome = fetcher.run();
-        if outcome.is_err() {
-            shared.stop.store(true, Ordering::Relaxed);
-        }
-        let (ring, tally) = fetcher.end();
-        self.rings.give_back(ring);
-        outcome.and(tally)
     }
 }

@@ -6,7 +6,8 @@ use straightway_core::{Error, Kind, Leg, Rate, Reason, Result, Route};
 use straightway_io::{Books, Progress, Settings, Tally};
 
 use super::{
-    fetch::{Bad, Fetch, Fetched},
+    fetch::{Bad, Fetch},
+    fetched::Fetched,
     opened::Checkpoint,
     parity,
     ring::Rings,

@@ -14,7 +14,7 @@ use std::{
 use serde::Serialize;
 use straightway_core::{Error, Kind, Place, Result};
 use straightway_io::{Executor, File, Progress, Region, Settings};
-use straightway_sys::cuda::DeviceMemory;
+use straightway_sys::{cuda::DeviceMemory, limit::available_memory, root::Root};
 
 use super::{
     manifest::RANKS_MAX,
@@ -30,6 +30,9 @@ use crate::weights::{Dtype, Holding, Rectangle, Shape};
 
 /// How long the tensors of the state are: some hundred layers' worth in a model of usual size.
 const TENSOR_BYTES: u64 = 16 << 20;
+
+/// How often the state is in memory.
+const COPIES: u64 = 3;
 
 /// What is tried.
 #[derive(Clone, Debug)]
@@ -77,6 +80,23 @@ impl Trial {
         self.bytes.saturating_mul(3 * u64::from(self.rounds))
     }
 
+    /// Refuses a state that is not there to be had: it is in memory as it is, as it was saved, and as it is restored.
+    fn check_memory(&self) -> Result<()> {
+        let needed = self.bytes.saturating_mul(COPIES);
+        match available_memory(&Root::machine()) {
+            Some(available) if self.place == Place::Host && needed > available => {
+                let target = format!("a state of {}", straightway_core::Bytes(self.bytes));
+                let (needed, available) = (
+                    straightway_core::Bytes(needed),
+                    straightway_core::Bytes(available),
+                );
+                let message = format!("it takes {needed} of memory, and {available} are available");
+                Err(Error::new(Kind::Invalid, "try", target, message).with_hint("--size 1GiB"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Runs it in a folder of its own inside `folder`, which is removed again.
     pub fn run(&self, folder: &Path) -> Result<Vec<Round>> {
         let ranks = u64::from(self.ranks);
@@ -85,6 +105,7 @@ impl Trial {
             let message = "each rank needs a byte at least, and there is one rank at least";
             return Err(Error::new(Kind::Invalid, "try", target, message));
         }
+        self.check_memory()?;
         let yard = Yard::new(folder)?;
         let meeting = Meeting {
             barrier: Barrier::new(self.ranks as usize),

@@ -212,15 +212,15 @@ fn an_export_leaves_out_what_is_no_tensor_and_says_so() {
 fn what_the_job_saved_last_stays_though_others_have_higher_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
-    let saved = [100, 101, 7, 5, 6];
-    for step in saved {
+    let order = [100, 101, 7, 5, 6];
+    for step in order {
         save(&mut saver, step, &State::small(step)).unwrap();
     }
     let store = Store::open(folder.path()).unwrap();
     let retention = Retention {
         last: 2,
         // A save that failed is not there, and does not count.
-        saved: [&saved[2..], &[8]].concat(),
+        order: [&order[2..], &[8]].concat(),
         ..Retention::default()
     };
     assert_eq!(store.prune(&retention).unwrap().removed, [7]);

@@ -83,7 +83,7 @@ impl Engine {
                 Ok(choice) if !fair => return Ok(choice),
                 Ok(choice) => {
                     let clock = &mut self.ports[p].clocks[channel];
-                    let tag = clock.note(number, &self.slots[choice.slot as usize]);
+                    let tag = clock.note(number, &self.slots[choice.slot as usize].tags);
                     if best.is_none_or(|(least, _)| tag < least) {
                         best = Some((tag, choice));
                     }

@@ -9,7 +9,7 @@
 //! never get ahead of whoever is served. Tags change only where a TLP is sent, never where a choice
 //! is tried, so it does not matter how often a port looks.
 
-use super::{Engine, slot::Slot};
+use super::Engine;
 
 /// Virtual time at a port, for one channel.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,9 +36,9 @@ impl Clock {
     }
 
     /// Notes that slot `number` of a port can go; its start tag.
-    pub(super) fn note(&mut self, number: u32, slot: &Slot) -> u64 {
+    pub(super) fn note(&mut self, number: u32, tags: &Tags) -> u64 {
         self.could_go |= 1 << number;
-        slot.tags.start_at(self.now)
+        tags.start_at(self.now)
     }
 }
 

@@ -1,0 +1,75 @@
+//! What comes of a fetch: several threads read chunks into their rings, check them there, and copy what is wanted of
+//! each to where it goes.
+
+use std::sync::{PoisonError, atomic::Ordering};
+
+use straightway_core::{Error, Kind, Receipt, Result};
+use straightway_io::{Books, Tally};
+
+use super::{
+    fetch::{Bad, Fetch, Shared},
+    fetcher::Fetcher,
+};
+
+/// What was fetched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fetched {
+    /// Which way the bytes went that were wanted, and are where they go.
+    pub receipt: Receipt,
+    /// Chunks that were read and checked.
+    pub chunks: u64,
+    /// Chunks that were damaged or lost and made anew from parity, in words.
+    pub rebuilt: Vec<String>,
+}
+
+impl Fetch<'_> {
+    /// Fetches everything, and enters it in the books. Answers how many chunks were checked, and which could not be had.
+    pub(crate) fn run(&self, books: &mut Books) -> Result<(u64, Vec<Bad>)> {
+        let threads = self.threads().min(self.scatter.tasks.len());
+        let shared = Shared::default();
+        let outcome: Result<Vec<Tally>> = std::thread::scope(|scope| {
+            let spawn = |_| scope.spawn(|| self.serve(&shared));
+            let threads: Vec<_> = (0..threads).map(spawn).collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Tally>>| {
+                thread
+                    .join()
+                    .expect("what is wrong with a file is an error, not a panic")
+            };
+            // All of them are waited for, whatever the first says.
+            let tallies: Vec<_> = threads.into_iter().map(join).collect();
+            tallies.into_iter().collect()
+        });
+        let mut all = Tally::default();
+        for tally in &outcome? {
+            all.add(tally);
+        }
+        if self.progress.is_cancelled() {
+            let target = format!("step {}", self.checkpoint.manifest().step);
+            let message = "it was interrupted";
+            return Err(Error::new(Kind::Cancelled, "read", target, message));
+        }
+        books.add_read(&all);
+        let Shared {
+            bad,
+            engines,
+            chunks,
+            ..
+        } = shared;
+        for engine in engines.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            books.name(engine);
+        }
+        let bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok((chunks.into_inner(), bad))
+    }
+
+    fn serve(&self, shared: &Shared) -> Result<Tally> {
+        let mut fetcher = Fetcher::new(self, shared)?;
+        let outcome = fetcher.run();
+        if outcome.is_err() {
+            shared.stop.store(true, Ordering::Relaxed);
+        }
+        let (ring, tally) = fetcher.end();
+        self.rings.give_back(ring);
+        outcome.and(tally)
+    }
+}
