@@ -364,7 +364,7 @@ pub(crate) fn wanted(message: &str) -> String {
         return "exactly one kind".to_owned();
     }
     match after("expected ").or_else(|| after("` is not ")) {
-        Some("u64" | "usize" | "u32") => "a whole number".to_owned(),
+        Some("u64" | "usize" | "u32" | "u16" | "u8") => "a whole number".to_owned(),
         Some("f64") => "a number".to_owned(),
         Some("there are no fields") | None => line.to_owned(),
         Some(rest) if rest.starts_with("struct ") => "a table".to_owned(),

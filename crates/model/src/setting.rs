@@ -117,17 +117,22 @@ where
     with(value.clone()).or_else(|refused| match value {
         // `1e3` is a whole number too; `1.4` is none, and no other is meant.
         Value::Float(number) => {
-            let Ok(most) = with(Value::Integer(i64::MAX)) else {
-                return Err(refused);
-            };
-            match whole(number) {
-                Some(count) => with(Value::Integer(count)),
-                None => Err(refusal(setting, &counts(&most, path))),
-            }
+            let held = whole(number).and_then(|count| with(Value::Integer(count)).ok());
+            held.ok_or_else(|| {
+                let most = LARGEST
+                    .iter()
+                    .find_map(|n| Some((n, with(Value::Integer(*n)).ok()?)));
+                most.map_or(refused, |(n, input)| {
+                    refusal(setting, &counts(&input, path, *n))
+                })
+            })
         }
         _ => Err(refused),
     })
 }
+
+/// The largest counts that fields of some width hold; TOML has none beyond the first.
+const LARGEST: [i64; 4] = [i64::MAX, u32::MAX as i64, u16::MAX as i64, u8::MAX as i64];
 
 /// The whole number that `number` is; none where it is a fraction or beyond what TOML holds.
 #[expect(clippy::cast_possible_truncation, reason = "it was looked at before")]
@@ -136,12 +141,12 @@ fn whole(number: f64) -> Option<i64> {
     fits.then_some(number as i64)
 }
 
-/// The counts allowed at `path`: what is said of the largest there is, which `most` holds there.
-fn counts(most: &impl Checked, path: &str) -> String {
-    let refusals = check::checked(most).err().map_or(Vec::new(), |r| r.0);
+/// The counts allowed at `path`: what is said of the largest one, which `input` holds there.
+fn counts(input: &impl Checked, path: &str, largest: i64) -> String {
+    let refusals = check::checked(input).err().map_or(Vec::new(), |r| r.0);
     let mut of_path = refusals.into_iter().filter(|refusal| refusal.field == path);
     of_path.next().map_or_else(
-        || format!("a whole number from 0 to {}", i64::MAX),
+        || format!("a whole number from 0 to {largest}"),
         |refusal| refusal.allowed,
     )
 }
@@ -293,5 +298,28 @@ mod tests {
         assert!(is_count(&scenario, "cluster.gpus"));
         assert!(!is_count(&scenario, "schedule.overlap"));
         assert!(!is_count(&scenario, "nowhere"));
+    }
+
+    #[test]
+    fn a_narrow_count_is_one_too() {
+        #[derive(Debug, Serialize, serde::Deserialize)]
+        struct Port {
+            lanes: u8,
+        }
+        impl Checked for Port {
+            fn check(&self, c: &mut check::Checker) {
+                c.count("lanes", u64::from(self.lanes), 1..=16);
+            }
+        }
+        let set = |value: &str| {
+            let setting = Setting::parse(&format!("lanes={value}")).unwrap();
+            set_input(Port { lanes: 1 }, &[setting]).map(|port| port.lanes)
+        };
+        assert_eq!(set("1.6e1").unwrap(), 16);
+        assert!(is_input_count(&Port { lanes: 1 }, "lanes"));
+        for value in ["1.5", "1e30"] {
+            let says = format!("lanes = {value}: allowed is a whole number from 1 to 16");
+            assert_eq!(set(value).unwrap_err().to_string(), says);
+        }
     }
 }
