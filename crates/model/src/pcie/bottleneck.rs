@@ -62,7 +62,9 @@ pub(super) fn limits(
     (0..used.len())
         .map(|i| {
             let share = |r: &Resource| {
-                let span = measured.span_of(&run.streams[i]);
+                // Its own time, not all streams': while one still waits for its first byte, nothing holds it.
+                let span = run.streams[i].steady();
+                let span = span.unwrap_or_else(|| measured.span_of(&run.streams[i]));
                 let steady = steady_share(topology, run, used, span, *r);
                 busy.get(r).copied().unwrap_or(0.0).max(steady)
             };

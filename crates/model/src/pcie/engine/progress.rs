@@ -101,6 +101,15 @@ impl Progress {
         (first < last).then(|| (self.marks[first].at, self.marks[last].at))
     }
 
+    /// When it ran steadily: its middle, or of a stream with few marks, all that came after the first.
+    pub(in crate::pcie) fn steady(&self) -> Option<(Ps, Ps)> {
+        let after_first = || {
+            let first = self.marks.first()?.at;
+            (first < self.last).then_some((first, self.last))
+        };
+        self.middle().or_else(after_first)
+    }
+
     /// The bytes between two marks: what is in between is known no better.
     pub(in crate::pcie) fn grain_bytes(&self) -> f64 {
         self.size_bytes as f64 * self.mark_ios as f64 / self.ios as f64
