@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
+import warnings
 
 import numpy
 import pytest
@@ -281,6 +283,36 @@ def test_a_job_that_went_back_keeps_what_it_saves_and_is_told_what_is_latest(tmp
     assert checkpointer.latest() == 7
 
 
+def test_no_step_goes_that_came_while_pruning_had_yet_to_look(tmp_path, monkeypatch):
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        for step in (100, 101):
+            checkpointer.save(step, {"n": step})
+    go = threading.Event()
+
+    class Late:
+        """A folder whose pruning begins when the next save is committed already."""
+
+        def __init__(self, *arguments):
+            self._store = straightway._straightway.Store(*arguments)
+
+        def __getattr__(self, name):
+            return getattr(self._store, name)
+
+        def prune(self, *arguments):
+            assert go.wait(30)
+            return self._store.prune(*arguments)
+
+    with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        monkeypatch.setattr(straightway._checkpointer, "Store", Late)
+        for step in (5, 6):
+            checkpointer.save(step, {"n": step}, async_=False)
+        go.set()
+        checkpointer._pruning.join()
+        monkeypatch.undo()
+    assert checkpointer.steps() == [5, 6, 100, 101]
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_job_that_removed_what_it_went_back_from_hears_nothing(tmp_path):
     with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer:
@@ -317,8 +349,9 @@ def test_numbers_that_mean_nothing_are_refused_before_anything_is_saved(tmp_path
         with pytest.raises(ValueError, match=words):
             straightway.Checkpointer(tmp_path, **wrong)
     with straightway.Checkpointer(tmp_path) as checkpointer:
-        with pytest.raises(ValueError, match="steps count from 0"):
-            checkpointer.save(-1, {})
+        for call in (lambda: checkpointer.save(-1, {}), lambda: checkpointer.load(-1), lambda: checkpointer.tag(-1, "t"), lambda: checkpointer.remove(-1)):
+            with pytest.raises(ValueError, match="steps count from 0"):
+                call()
         checkpointer.save(0, {}, async_=False)
         assert checkpointer.latest() == 0
 
@@ -499,7 +532,7 @@ def test_a_child_that_saves_with_its_parents_checkpointer_is_told_so_and_may_mak
 
 def test_a_child_ends_while_its_parent_saves(tmp_path):
     code = FORKED + """
-    checkpointer = straightway.Checkpointer(folder, rate_bytes_per_s=20e6)
+    checkpointer = straightway.Checkpointer(folder, rate_bytes_per_s=5e6)
     checkpointer.save(1, state)
 
     def inside():
@@ -510,9 +543,9 @@ def test_a_child_ends_while_its_parent_saves(tmp_path):
         global checkpointer
         del checkpointer
 
+    assert checkpointer.progress.is_busy
     for work in (lambda: None, inside, forgotten):
         assert child(work) == 0, work
-    assert checkpointer.progress.is_busy
     assert checkpointer.wait().step == 1
     """
     done = python(code, tmp_path)

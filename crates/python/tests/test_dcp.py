@@ -287,6 +287,8 @@ def test_dcp_is_told_of_a_step_that_is_not_there(tmp_path):
         dcp.save({"w": torch.ones(2)}, storage_writer=writer, checkpoint_id=tmp_path / "step-1")
     dcp.save({"w": torch.ones(2)}, storage_writer=writer, checkpoint_id=tmp_path / "step-2")
     assert held.value.failures and straightway.Checkpointer(tmp_path).steps() == [1, 2]
+    with pytest.raises(ValueError, match="parity"):
+        StorageWriter(tmp_path, parity=-1)
     assert not StorageWriter.validate_checkpoint_id("s3://bucket/step-1") and StorageReader.validate_checkpoint_id("a/b")
 
 

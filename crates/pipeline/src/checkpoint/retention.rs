@@ -33,6 +33,8 @@ pub struct Retention {
     /// What the job at work has saved, in that order: the last so many of these stay as well, or a job that went
     /// back to an early step would lose each that it saves to the late ones of before.
     pub saved: Vec<u64>,
+    /// The steps that were there when that was said. What came since stays: whose it is, is not known here.
+    pub known: Option<Vec<u64>>,
 }
 
 /// What pruning does, or did.
@@ -219,7 +221,9 @@ impl Store {
                 },
                 |tags| !tags.is_empty(),
             );
-            if is_mth || is_tagged || survey.heir.is_some_and(|heir| step < heir) {
+            let is_new = retention.known.as_ref().is_some_and(|k| !k.contains(&step));
+            let is_needed = survey.heir.is_some_and(|heir| step < heir);
+            if is_mth || is_tagged || is_new || is_needed {
                 kept.insert(step);
             }
         }

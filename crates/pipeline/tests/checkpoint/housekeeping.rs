@@ -212,17 +212,21 @@ fn an_export_leaves_out_what_is_no_tensor_and_says_so() {
 fn what_the_job_saved_last_stays_though_others_have_higher_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
-    let order = [100, 101, 7, 5, 6];
-    for step in order {
+    let steps = [100, 101, 7, 5, 6];
+    for step in steps {
         save(&mut saver, step, &State::small(step)).unwrap();
     }
     let store = Store::open(folder.path()).unwrap();
-    let retention = Retention {
+    let mut retention = Retention {
         last: 2,
         // A save that failed is not there, and does not count.
-        order: [&order[2..], &[8]].concat(),
+        saved: [&steps[2..], &[8]].concat(),
+        known: Some(vec![100, 101]),
         ..Retention::default()
     };
+    // What came since the job said that may be its own.
+    assert_eq!(store.prune(&retention).unwrap().removed, [0_u64; 0]);
+    retention.known = None;
     assert_eq!(store.prune(&retention).unwrap().removed, [7]);
     assert_eq!(store.steps().unwrap(), [5, 6, 100, 101]);
 }

@@ -106,7 +106,7 @@ class Checkpointer:
         each other; ``rate_bytes_per_s`` limits the flush, ``memory_bytes_max`` the snapshot. ``trust`` lets pickles
         make objects of any class: only for checkpoints of your own.
         """
-        _check_bounds(keep_last, keep_every, parity, memory_bytes_max)
+        check_bounds(parity, memory_bytes_max, keep_last, keep_every)
         self._folder = os.fspath(folder)
         self._ranks = Ranks(rank, world_size, run, group)
         self._options = {
@@ -141,8 +141,7 @@ class Checkpointer:
         """
         saver = self._open_saver()
         try:
-            if step < 0:
-                raise ValueError(f"steps count from 0, and {step} is none")
+            _check_step(step)
             text = json.dumps(metadata)
             given = self._given(state)
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
@@ -150,9 +149,14 @@ class Checkpointer:
         except BaseException:
             saver.skip()
             raise
-        saver.save(step, given, text)
-        self._prune()
+        # Noted before it can be there, so that whoever prunes knows whose it is.
         self._saved.append(step)
+        try:
+            saver.save(step, given, text)
+        except BaseException:
+            self._saved.pop()
+            raise
+        self._prune()
         self._last = (step, sum(tensor[0][4] for tensor in given))
         self._warn_of_later(step)
         return None if async_ else self.wait()
@@ -243,11 +247,11 @@ class Checkpointer:
 
     def tag(self, step: int, tag: str) -> None:
         """Gives a step a tag, which keeps it from being removed."""
-        Store(self._folder).tag(step, tag)
+        Store(self._folder).tag(_check_step(step), tag)
 
     def remove(self, step: int) -> None:
         """Removes a step that no other refers to, as a job does that went back to an earlier one."""
-        Store(self._folder).remove(step)
+        Store(self._folder).remove(_check_step(step))
         self._highest = self.latest()
 
     # What is inside.
@@ -258,7 +262,7 @@ class Checkpointer:
             self._saver = Saver(
                 self._folder, rank=ranks.rank, world=ranks.world_size, run=ranks.run(), **self._options  # type: ignore[arg-type]
             )
-            self._highest = self.latest()
+            self._highest = self.latest() if ranks.rank == 0 else None
             # A save that was begun is finished, even where the program just ends.
             self._finish = weakref.finalize(self, _finish, self._saver)
         return self._saver
@@ -282,7 +286,7 @@ class Checkpointer:
             if step != "latest":
                 raise ValueError(f'a step is a number or "latest", not {step!r}')
             return Store(self._folder).open(None)
-        return Store(self._folder).open(step)
+        return Store(self._folder).open(_check_step(step))
 
     def _tree(self, opened: Checkpoint) -> Node:
         """This rank's tree. Where another number of ranks saved, with what only other ranks' trees have."""
@@ -316,11 +320,13 @@ class Checkpointer:
             return
         self._warn_of_troubles()
         last, every = self._keep
-        store, saved = Store(self._folder), list(self._saved)
+        store = Store(self._folder)
 
         def prune() -> None:
             try:
-                self._troubles += store.prune(last, every, saved)[1]
+                # In this order: of the steps that are there by now, all that were saved here are noted.
+                known = store.steps()
+                self._troubles += store.prune(last, every, list(self._saved), known)[1]
             except Exception as error:
                 self._troubles.append(str(error))
 
@@ -347,7 +353,9 @@ class Checkpointer:
         self._highest = max(step, self._highest or 0)
 
 
-def _check_bounds(keep_last: int | None, keep_every: int | None, parity: int, memory_bytes_max: int | None) -> None:
+def check_bounds(
+    parity: int, memory_bytes_max: int | None, keep_last: int | None = None, keep_every: int | None = None
+) -> None:
     """Refuses numbers that mean nothing, before anything is saved."""
     if keep_last is not None and keep_last < 1:
         raise ValueError("keep_last is at least 1: the last step is always kept")
@@ -357,6 +365,13 @@ def _check_bounds(keep_last: int | None, keep_every: int | None, parity: int, me
         raise ValueError("keep_every says what stays beside the last steps\nhint: say by keep_last= how many those are")
     if parity < 0 or (memory_bytes_max is not None and memory_bytes_max < 0):
         raise ValueError("parity and memory_bytes_max are no less than 0")
+
+
+def _check_step(step: int) -> int:
+    """The step, if it can be one."""
+    if step < 0:
+        raise ValueError(f"steps count from 0, and {step} is none")
+    return step
 
 
 def _finish(saver: Saver) -> None:

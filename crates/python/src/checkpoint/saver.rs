@@ -40,7 +40,7 @@ type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>);
 #[derive(Debug)]
 pub(crate) struct Saver {
     /// `None` when it is closed. Locked only where the interpreter's lock is not held.
-    saver: Mutex<Option<checkpoint::Saver>>,
+    inside: Mutex<Option<checkpoint::Saver>>,
     waits: bool,
     /// The process that its threads and its lock belong to.
     process: u32,
@@ -87,10 +87,10 @@ impl Saver {
             let store = Store::create(&folder)?;
             checkpoint::Saver::new(store, Rank { rank, world }, run, executor, options)
         };
-        let saver = Mutex::new(Some(py.detach(make).or_raise()?));
+        let inside = Mutex::new(Some(py.detach(make).or_raise()?));
         let process = process::id();
         Ok(Self {
-            saver,
+            inside,
             waits,
             process,
         })
@@ -153,7 +153,7 @@ impl Saver {
     /// that is the parent's to do.
     fn close(&self, py: Python<'_>) {
         if self.is_own() {
-            py.detach(|| drop(self.inside().take()));
+            py.detach(|| drop(self.locked().take()));
         }
     }
 }
@@ -216,12 +216,12 @@ impl Saver {
             );
             return Err(PyRuntimeError::new_err(message));
         }
-        let done = py.detach(|| self.inside().as_mut().map(work));
+        let done = py.detach(|| self.locked().as_mut().map(work));
         done.ok_or_else(|| PyRuntimeError::new_err("it is closed"))
     }
 
-    fn inside(&self) -> MutexGuard<'_, Option<checkpoint::Saver>> {
-        self.saver.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locked(&self) -> MutexGuard<'_, Option<checkpoint::Saver>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,8 +229,8 @@ impl Drop for Saver {
     fn drop(&mut self) {
         if !self.is_own() {
             // Its threads are none of ours: waiting for them, as dropping it would, never ends.
-            let saver = self.saver.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(saver.take());
+            let inside = self.inside.get_mut();
+            std::mem::forget(inside.unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 }

@@ -59,16 +59,22 @@ impl Store {
 
     /// Removes all but the last so many steps by number, the last so many of those that were `saved` in this
     /// order, the multiples of `every`, those with a tag, and what those refer to. Answers which went, and which
-    /// stay because they could not be looked at or removed, a line each.
-    #[pyo3(signature = (last, every=None, saved=Vec::new()))]
+    /// stay because they could not be looked at or removed, a line each. None goes that is not `known`.
+    #[pyo3(signature = (last, every=None, saved=Vec::new(), known=None))]
     fn prune(
         &self,
         py: Python<'_>,
         last: usize,
         every: Option<u64>,
         saved: Vec<u64>,
+        known: Option<Vec<u64>>,
     ) -> PyResult<(Vec<u64>, Vec<String>)> {
-        let retention = Retention { last, every, saved };
+        let retention = Retention {
+            last,
+            every,
+            saved,
+            known,
+        };
         let pruned = py.detach(|| self.0.prune(&retention)).or_raise()?;
         let left = pruned.left.iter();
         let left = left.map(|(step, why)| format!("step {step} stays: {why}"));

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_core::{Bytes, Error, Kind};
+use straightway_core::{Bytes, Error, Kind, Result};
 use straightway_pipeline::checkpoint::{Manifest, Store};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
@@ -24,12 +24,6 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store = Store::open(&args.folder)?;
-    let steps = store.steps()?;
-    if steps.is_empty() && Manifest::is_in(&args.folder) {
-        let message = "it is one step, and the folder that it lies in is meant";
-        let error = Error::new(Kind::Invalid, "list", args.folder.display(), message);
-        return Err(error.with_hint("name the folder above it").into());
-    }
     let columns = [
         Column::new("step", Unit::Count),
         Column::new("ranks", Unit::Count),
@@ -43,7 +37,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut table = Table::new("", columns);
     let mut list = Vec::new();
     let mut code = ExitCode::SUCCESS;
-    for step in steps {
+    for step in steps(&store)? {
         let found = store
             .manifest(step)
             .and_then(|manifest| Ok((manifest, store.tags(step)?)));
@@ -93,4 +87,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let page = Page::new(store.folder().display().to_string()).section("", [table.into()]);
     args.output.write(&page, &json!({ "steps": list }))?;
     Ok(code)
+}
+
+/// The steps of a folder. One that is itself a step has none, and somebody named it by mistake.
+fn steps(store: &Store) -> Result<Vec<u64>> {
+    let steps = store.steps()?;
+    if steps.is_empty() && Manifest::is_in(store.folder()) {
+        let message = "it is one step, and the folder that it lies in is meant";
+        let error = Error::new(Kind::Invalid, "list", store.folder().display(), message);
+        return Err(error.with_hint("name the folder above it"));
+    }
+    Ok(steps)
 }

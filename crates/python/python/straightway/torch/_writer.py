@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import _parts
+from .._checkpointer import check_bounds
 from .._pickling import pickled
 from .._saving import synchronize
 from .._straightway import Saver, Store, fresh_run
@@ -57,6 +58,7 @@ class StorageWriter(_StorageWriter):
         rate_bytes_per_s: float | None = None,
     ) -> None:
         super().__init__()
+        check_bounds(parity, memory_bytes_max)
         self._location = Location.of(path)
         self._options = {
             "incremental": incremental,
