@@ -23,20 +23,21 @@ const PLAIN: Device = Device {
 };
 
 /// Two HCAs behind one switch write to the host: its uplink is what they share.
-fn shared(arbiter: &str, devices: [Device; 2]) -> Outcome {
-    let mut text = format!(
+fn shared(arbiter: &str, devices: &[Device; 2]) -> Outcome {
+    let top = format!(
         "title = \"two\"\n[pcie]\nmps = 4096\narbiter = \"{arbiter}\"\n\
          [[node]]\nid = \"host\"\nkind = \"host\"\n\
          [[node]]\nid = \"switch\"\nkind = \"switch\"\nparent = \"host\"\ngen = 5\nlanes = 16\n"
     );
-    for (i, device) in devices.iter().enumerate() {
-        text += &format!(
+    let below = devices.iter().enumerate().map(|(i, device)| {
+        format!(
             "[[node]]\nid = \"hca{i}\"\nkind = \"hca\"\nparent = \"switch\"\ngen = 5\nlanes = 16\n\
              weight = {}\nmps = {}\n\
              [[stream]]\nfrom = \"hca{i}\"\nto = \"host\"\nsize = \"{}MiB\"\nio = \"64KiB\"\ndepth = 16\n",
             device.weight, device.mps, device.size_mib
-        );
-    }
+        )
+    });
+    let text: String = std::iter::once(top).chain(below).collect();
     let scenario: Scenario = check::read(&text).unwrap();
     pcie::simulate(&scenario, |_| ControlFlow::Continue(())).unwrap()
 }
@@ -44,7 +45,7 @@ fn shared(arbiter: &str, devices: [Device; 2]) -> Outcome {
 /// The first device's share of what both get. The sizes are such that both should be done at the
 /// same time, so what they got over all is what they got while they shared.
 #[track_caller]
-fn gives(arbiter: &str, devices: [Device; 2], want: f64) {
+fn gives(arbiter: &str, devices: &[Device; 2], want: f64) {
     let outcome = shared(arbiter, devices);
     let rates: Vec<f64> = outcome
         .streams
@@ -67,7 +68,7 @@ fn gives(arbiter: &str, devices: [Device; 2], want: f64) {
 #[test]
 fn every_arbiter_gives_equal_devices_the_same() {
     for arbiter in ["round_robin", "weighted_round_robin", "weighted_fair"] {
-        gives(arbiter, [PLAIN, PLAIN], 0.5);
+        gives(arbiter, &[PLAIN, PLAIN], 0.5);
     }
 }
 
@@ -79,11 +80,11 @@ fn a_weight_of_three_gets_three_times_as_much() {
             size_mib: 12,
             ..PLAIN
         };
-        gives(arbiter, [PLAIN, heavy], 0.25);
+        gives(arbiter, &[PLAIN, heavy], 0.25);
     }
     // Round robin knows no weights.
     let heavy = Device { weight: 3, ..PLAIN };
-    gives("round_robin", [PLAIN, heavy], 0.5);
+    gives("round_robin", &[PLAIN, heavy], 0.5);
 }
 
 #[test]
@@ -95,18 +96,18 @@ fn turns_go_by_packets_and_fairness_by_bytes() {
     };
     let short = |size_mib| Device { size_mib, ..PLAIN };
     for arbiter in ["round_robin", "weighted_round_robin"] {
-        gives(arbiter, [short(4), long(1, 16)], 0.2);
+        gives(arbiter, &[short(4), long(1, 16)], 0.2);
     }
     // On the wire a Gen5 write takes 24 bytes more than its payload.
     let (short_pays, long_pays) = (256.0 / 280.0, 1024.0 / 1048.0);
     gives(
         "weighted_fair",
-        [short(8), long(1, 8)],
+        &[short(8), long(1, 8)],
         short_pays / (short_pays + long_pays),
     );
     gives(
         "weighted_fair",
-        [short(4), long(3, 13)],
+        &[short(4), long(3, 13)],
         short_pays / (short_pays + 3.0 * long_pays),
     );
 }

@@ -144,6 +144,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::near::near;
 
     /// A stream of I/Os of 10 bytes, one every 100 ps.
     fn even(ios: u64, depth: u64) -> Progress {
@@ -159,9 +160,9 @@ mod tests {
     fn what_came_within_a_span_is_known_from_its_marks() {
         let progress = even(16, 2);
         assert_eq!(progress.middle(), Some((1400, 2200)));
-        assert_eq!(progress.bytes_within((1400, 2200)), 80.0);
-        assert_eq!(progress.bytes_within((1450, 1500)), 5.0);
-        assert_eq!(progress.bytes_within((0, 5000)), 160.0);
+        near(progress.bytes_within((1400, 2200)), 80.0, 1e-12);
+        near(progress.bytes_within((1450, 1500)), 5.0, 1e-12);
+        near(progress.bytes_within((0, 5000)), 160.0, 1e-12);
     }
 
     #[test]
@@ -170,7 +171,7 @@ mod tests {
         assert!(progress.marks.len() < MARKS_MAX);
         let (from, to) = progress.middle().unwrap();
         let rate = progress.bytes_within((from, to)) / (to - from) as f64;
-        assert_eq!(rate, 0.1);
+        near(rate, 0.1, 1e-12);
         assert!(progress.grain_bytes() < 0.01 * progress.size_bytes as f64);
     }
 
