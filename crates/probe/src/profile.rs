@@ -67,6 +67,10 @@ impl Tuning {
             return Ok(None);
         };
         let profile = Profile::read(&place)?;
+        // Most machines have none, and to know a machine takes long where it has many cores.
+        if profile.drives.is_empty() {
+            return Ok(None);
+        }
         // A home that several machines share has the profile of one of them.
         if !profile.machine.is_like(&Machine::here()) {
             return Ok(None);
@@ -78,17 +82,24 @@ impl Tuning {
         let drives: Vec<_> = backing.drives.iter().map(|d| d.name.clone()).collect();
         let tuning = profile.tuning(&backing.mount.file_system, &drives);
         if let Some(tuning) = tuning {
-            let settings = tuning.applied_to(Settings::default());
-            settings
+            Self::settings(Some(tuning))
                 .check()
                 .map_err(|error| broken(&place, error.to_string()))?;
         }
         Ok(tuning)
     }
 
+    /// The settings that suit a drive, as far as it is known.
+    pub fn settings(known: Option<Self>) -> Settings {
+        let plain = Settings::default();
+        match known {
+            Some(tuning) => tuning.applied_to(plain),
+            None => plain,
+        }
+    }
+
     /// The same settings, but with what suits the drive.
-    #[must_use]
-    pub fn applied_to(self, settings: Settings) -> Settings {
+    fn applied_to(self, settings: Settings) -> Settings {
         // Each lane's ring has a chunk at least, whatever was fastest.
         let lanes = settings.drive_lanes.max(settings.ring_lanes);
         let room = down(settings.staging_bytes / u64::from(lanes.max(1)), PAGE_BYTES);

@@ -24,11 +24,7 @@ static WRITING: Shared = Shared::new();
 /// The executor of this process that reads from where `path` is.
 pub(crate) fn reading(path: &Path) -> Result<Arc<Executor>> {
     let tuning = tuning::of(path)?;
-    let plain = Settings::default();
-    READING.get(tuning, || match tuning {
-        Some(tuning) => tuning.applied_to(plain),
-        None => plain,
-    })
+    READING.get(tuning, || Tuning::settings(tuning))
 }
 
 /// The executor of this process that writes. Reads need not wait behind what it flushes.

@@ -56,11 +56,11 @@ impl Args {
     }
 
     /// An error where the trace would be written over what is copied.
-    fn check_trace(&self, errand: Option<&Errand>) -> Result<(), Error> {
+    fn check_trace(&self, work: &Work) -> Result<(), Error> {
         let Some(trace) = &self.trace else {
             return Ok(());
         };
-        if let Some(errand) = errand {
+        if let Work::Copy(errand) = work {
             return errand.check_apart(trace);
         }
         if !self.sources.iter().any(|source| is_same(trace, source)) {
@@ -72,13 +72,21 @@ impl Args {
     }
 }
 
+/// What is to be done.
+enum Work {
+    /// The sources are read into memory.
+    Read(Place),
+    /// They are copied to other files.
+    Copy(Errand),
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
-    let errand = match args.memory() {
-        Some(_) => None,
-        None => Some(Errand::new(&args.sources, &args.target)?),
+    let work = match args.memory() {
+        Some(place) => Work::Read(place),
+        None => Work::Copy(Errand::new(&args.sources, &args.target)?),
     };
-    args.check_trace(errand.as_ref())?;
+    args.check_trace(&work)?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
     // A trace that cannot be written is better known before the work than after it.
     let mut trace_file = match &args.trace {
@@ -90,20 +98,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut settings = args.tuning.settings(&args.sources[0])?;
     settings.trace.clone_from(&trace);
     settings.check()?;
-    if errand.is_some() {
+    if matches!(work, Work::Copy(_)) {
         // Of a copy every byte is an I/O twice, and people mean the bytes.
         settings.rate_max = settings.rate_max.map(|rate| Rate(rate.0 * 2.0));
     }
     let executor = Executor::new(settings)?;
     let choice = Choice::from(args.route);
-    let outcome = match (&errand, args.memory()) {
-        (None, Some(place)) => read(args, place, &executor, choice, &progress),
-        (errand, _) => {
-            let errand = errand
-                .as_ref()
-                .expect("what goes to no memory is an errand");
-            copy(args, errand, &executor, choice, &progress)
-        }
+    let outcome = match &work {
+        Work::Read(place) => read(args, *place, &executor, choice, &progress),
+        Work::Copy(errand) => copy(args, errand, &executor, choice, &progress),
     };
     // A trace is wanted most when something failed.
     if let (Some(path), Some(file), Some(trace)) = (&args.trace, &mut trace_file, &trace) {

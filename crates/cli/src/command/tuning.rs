@@ -85,11 +85,8 @@ pub(crate) struct Tuning {
 impl Tuning {
     /// The settings for transfers with `path`.
     pub(crate) fn settings(&self, path: &Path) -> anyhow::Result<Settings> {
-        let plain = Settings::default();
-        Ok(self.over(match profile::Tuning::of(path)? {
-            Some(known) => known.applied_to(plain),
-            None => plain,
-        }))
+        let known = profile::Tuning::of(path)?;
+        Ok(self.over(profile::Tuning::settings(known)))
     }
 
     /// The settings for transfers that are writes above all, of which the profile says nothing.

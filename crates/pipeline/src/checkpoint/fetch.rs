@@ -44,21 +44,11 @@ pub(crate) struct Shared {
     /// Chunks that were read and checked.
     pub(crate) chunks: AtomicU64,
     pub(crate) bad: Mutex<Vec<Bad>>,
-    /// The names of the engines that took part.
-    pub(crate) engines: Mutex<Vec<&'static str>>,
 }
 
 impl Shared {
     pub(crate) fn bad(&self) -> MutexGuard<'_, Vec<Bad>> {
         self.bad.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes which engine takes part.
-    pub(crate) fn name(&self, engine: &'static str) {
-        let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
-        if !engines.contains(&engine) {
-            engines.push(engine);
-        }
     }
 }
 

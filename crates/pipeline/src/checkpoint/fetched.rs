@@ -11,6 +11,9 @@ use super::{
     fetcher::Fetcher,
 };
 
+/// What a thread counted, and the names of its engines.
+type Counted = (Tally, Vec<&'static str>);
+
 /// What was fetched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetched {
@@ -27,21 +30,24 @@ impl Fetch<'_> {
     pub(crate) fn run(&self, books: &mut Books) -> Result<(u64, Vec<Bad>)> {
         let threads = self.threads().min(self.scatter.tasks.len());
         let shared = Shared::default();
-        let outcome: Result<Vec<Tally>> = std::thread::scope(|scope| {
+        let outcome: Result<Vec<Counted>> = std::thread::scope(|scope| {
             let spawn = |_| scope.spawn(|| self.serve(&shared));
             let threads: Vec<_> = (0..threads).map(spawn).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Tally>>| {
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Counted>>| {
                 thread
                     .join()
                     .expect("what is wrong with a file is an error, not a panic")
             };
             // All of them are waited for, whatever the first says.
-            let tallies: Vec<_> = threads.into_iter().map(join).collect();
-            tallies.into_iter().collect()
+            let counted: Vec<_> = threads.into_iter().map(join).collect();
+            counted.into_iter().collect()
         });
         let mut all = Tally::default();
-        for tally in &outcome? {
+        for (tally, engines) in &outcome? {
             all.add(tally);
+            for engine in engines {
+                books.name(engine);
+            }
         }
         if self.progress.is_cancelled() {
             let target = format!("step {}", self.checkpoint.manifest().step);
@@ -49,27 +55,20 @@ impl Fetch<'_> {
             return Err(Error::new(Kind::Cancelled, "read", target, message));
         }
         books.add_read(&all);
-        let Shared {
-            bad,
-            engines,
-            chunks,
-            ..
-        } = shared;
-        for engine in engines.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            books.name(engine);
-        }
+        let Shared { bad, chunks, .. } = shared;
         let bad = bad.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok((chunks.into_inner(), bad))
     }
 
-    fn serve(&self, shared: &Shared) -> Result<Tally> {
+    fn serve(&self, shared: &Shared) -> Result<Counted> {
         let mut fetcher = Fetcher::new(self, shared)?;
         let outcome = fetcher.run();
         if outcome.is_err() {
             shared.stop.store(true, Ordering::Relaxed);
         }
+        let engines = fetcher.engines();
         let (ring, tally) = fetcher.end();
         self.rings.give_back(ring);
-        outcome.and(tally)
+        outcome.and(tally).map(|tally| (tally, engines))
     }
 }

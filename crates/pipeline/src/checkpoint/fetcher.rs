@@ -182,12 +182,25 @@ impl<'a> Fetcher<'a> {
         let start = Instant::now();
         let slot = self.ring.slot();
         self.tally.copying += start.elapsed();
-        for took in self.ring.landed() {
-            record(&mut self.tally.copy, took);
-        }
+        self.book_landed();
         let used = self.ring.used_bytes();
         self.tally.staging_bytes_peak = self.tally.staging_bytes_peak.max(used);
         slot
+    }
+
+    /// Books what has arrived.
+    fn book_landed(&mut self) {
+        for took in self.ring.landed() {
+            record(&mut self.tally.copy, took);
+        }
+    }
+
+    /// The names of its engines that took part.
+    pub(crate) fn engines(&self) -> Vec<&'static str> {
+        let is_cached = !self.tally.page_cache.is_zero();
+        let cached = is_cached.then(|| self.cached.capabilities().name);
+        let drive = self.drive.as_ref().map(|drive| drive.capabilities().name);
+        drive.into_iter().chain(cached).collect()
     }
 
     /// Books an I/O as handed over now.
@@ -201,7 +214,6 @@ impl<'a> Fetcher<'a> {
     fn submit(&mut self, io: Io) -> Result<()> {
         if io.by != By::Direct {
             self.stamp(io.tag);
-            self.shared.name(self.cached.capabilities().name);
             let start = Instant::now();
             // This engine runs the I/O while it is submitted, unless it is held to a rate.
             let mut waiting = Some(io);
@@ -221,7 +233,6 @@ impl<'a> Fetcher<'a> {
                 .fetch
                 .settings
                 .drive_engine(straightway_core::Place::Host)?;
-            self.shared.name(engine.capabilities().name);
             self.drive = Some(engine);
         }
         let drive = self.drive.as_mut().expect("just made");
@@ -385,9 +396,7 @@ impl<'a> Fetcher<'a> {
     /// Waits for what is still under way, and gives back the ring and what was counted.
     pub(crate) fn end(mut self) -> (Ring, Result<Tally>) {
         let settled = self.settle();
-        for took in self.ring.landed() {
-            record(&mut self.tally.copy, took);
-        }
+        self.book_landed();
         self.tally.finish(self.began.elapsed());
         (self.ring, settled.map(|()| self.tally))
     }
