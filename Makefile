@@ -5,6 +5,8 @@
 CACHE ?= $(or $(XDG_CACHE_HOME),/var/tmp/straightway-$(shell id -un))
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
+# How long each part of `make test` took.
+PARTS = $(CACHE)/parts
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
 .PHONY: demo test check build wheel setup claim bench bench-planner bench-weights clean
@@ -15,10 +17,13 @@ demo: build
 
 ## Installs what the tests need and runs them all.
 test: setup claim
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	tools/test
-	tools/test-python "$(CACHE)"
+	@rm -f "$(PARTS)"
+	tools/part "$(PARTS)" format cargo fmt --all --check
+	tools/part "$(PARTS)" lints cargo clippy --workspace --all-targets -- -D warnings
+	tools/part "$(PARTS)" "Rust: build" cargo test -q --workspace --no-run
+	tools/part "$(PARTS)" "Rust: tests" tools/test
+	tools/part "$(PARTS)" "Python: build, types and tests" tools/test-python "$(CACHE)"
+	@tools/part "$(PARTS)"
 
 ## The inner loop: formatted, linted, and the quick tests.
 check: claim
