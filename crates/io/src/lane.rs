@@ -363,13 +363,7 @@ impl Lane {
         let (route, reason) = flight.route_and_reason();
         self.tally.count(flight.leg, route, reason, bytes);
         match io.buf {
-            Buf::Slot(mut slot) if across && flight.leg == Leg::Read => {
-                flight.turn_round(now);
-                flight.clear_gaps(job, &mut slot);
-                self.flights[tag as usize] = Some(flight);
-                self.submit(flight.slot_io(job, slot, tag));
-            }
-            buf if buffered && !across && flight.has_next_piece(job) => {
+            buf if buffered && flight.has_next_piece(job) => {
                 flight.next_piece(now);
                 self.flights[tag as usize] = Some(flight);
                 let next = match buf {
@@ -380,6 +374,12 @@ impl Lane {
                     }
                 };
                 self.submit(next);
+            }
+            Buf::Slot(mut slot) if across && flight.leg == Leg::Read => {
+                flight.turn_round(now);
+                flight.clear_gaps(job, &mut slot);
+                self.flights[tag as usize] = Some(flight);
+                self.submit(flight.slot_io(job, slot, tag));
             }
             Buf::Slot(slot) if job.direction() == Direction::In => {
                 self.copy(job, tag, slot, Heading::Region);
