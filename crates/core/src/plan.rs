@@ -39,7 +39,11 @@ pub struct Piece {
 ///
 /// A direct chunk has one piece, which is all of its extent. A staged one reads (or writes) its
 /// extent whole and trims the pieces out of it. A buffered one has pieces that follow each other on
-/// the other side; its extent spans them and is not itself read.
+/// the other side; its extent spans them and is not itself read. Across, a buffered leg moves piece by
+/// piece, and any other moves the extent.
+///
+/// Chunks that write to a drive write whole blocks, with zeros between their pieces. No two of them
+/// share a block of an object, so that they can be written in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// Which of the transfer's objects.
@@ -98,6 +102,15 @@ impl Plan {
             moves.into_iter().try_for_each(|m| planner.lay(m))?;
         }
         let (chunks, pieces, drive_chunks) = planner.layout.finish();
+        if transfer.direction() != Direction::In {
+            let apart = |a: &Chunk, b: &Chunk| {
+                a.object < b.object || (a.object == b.object && a.extent.end() <= b.extent.offset)
+            };
+            assert!(
+                chunks[..drive_chunks].is_sorted_by(apart),
+                "no block is written by two chunks"
+            );
+        }
         Ok(Self {
             chunks,
             pieces,
@@ -188,6 +201,12 @@ impl Planner<'_> {
                     "use --route auto or --route buffered",
                 );
             }
+            if self.direct(survey).is_none() {
+                return refuse(
+                    "its blocks are larger than a chunk",
+                    "use --route auto, or a --chunk of at least 64 KiB",
+                );
+            }
             if gpu && !survey.gpu_direct {
                 return refuse(
                     "GPUDirect Storage is not proven for it",
@@ -198,27 +217,43 @@ impl Planner<'_> {
         let twins = self.transfer.objects().iter().zip(self.onward);
         match twins
             .into_iter()
-            .find(|(_, survey)| survey.direct.is_none())
+            .find(|(_, survey)| self.direct(survey).is_none())
         {
             None => Ok(()),
             Some((object, _)) => Err(Error::new(
                 Kind::Unsupported,
                 "go direct with the copy of",
                 &object.name,
-                "the target's file system has no O_DIRECT",
+                "the target's file system has no O_DIRECT, or blocks larger than a chunk",
             )
             .with_hint("use --route auto or --route buffered")),
         }
     }
 
+    /// What O_DIRECT asks of an object, where it has it and its blocks fit into chunks.
+    fn direct(&self, survey: &Survey) -> Option<Alignment> {
+        let fits = |a: &Alignment| a.block_bytes() <= self.policy.chunk_bytes;
+        survey.direct.filter(fits)
+    }
+
+    /// The blocks that chunks of an object consist of: across, those of its twin too.
+    fn block_bytes(&self, object: u32) -> u64 {
+        [self.surveys, self.onward]
+            .into_iter()
+            .filter_map(|surveys| self.direct(surveys.get(object as usize)?))
+            .map(Alignment::block_bytes)
+            .fold(Alignment::PAGE_BYTES, u64::max)
+    }
+
     /// Cuts one move where residency changes and lays out each run.
     fn lay(&mut self, m: Move) -> Result<()> {
         let survey = &self.surveys[m.object as usize];
+        let block_bytes = self.block_bytes(m.object);
         let mut rest = m;
         while !rest.extent.is_empty() {
             let (run, resident) = match self.policy.choice {
                 Choice::Auto if self.transfer.direction() != Direction::Out => {
-                    survey.first_run(rest.extent)
+                    survey.first_run(rest.extent, block_bytes)
                 }
                 _ => (rest.extent, false),
             };
@@ -226,7 +261,7 @@ impl Planner<'_> {
                 extent: run,
                 ..rest
             };
-            let route = match (self.policy.choice, survey.direct) {
+            let route = match (self.policy.choice, self.direct(survey)) {
                 (Choice::Only(Route::Buffered), _) => Err(Reason::Demanded),
                 (_, None) => Err(Reason::NoDirectIo),
                 (Choice::Auto, Some(_)) if resident && !survey.gpu_direct => Err(Reason::Resident),
@@ -245,8 +280,8 @@ impl Planner<'_> {
 
     /// Sends the aligned interior straight and stages the edges.
     fn lay_direct(&mut self, m: Move, alignment: Alignment) -> Result<()> {
-        let align_bytes = alignment.object_bytes.max(Alignment::PAGE_BYTES);
-        let interior = m.extent.interior(align_bytes);
+        let block_bytes = alignment.block_bytes();
+        let interior = m.extent.interior(block_bytes);
         // Small neighbours share a read through the ring. Who demands DMA gets it all the same, and
         // so does a GPU, which the ring is a detour to.
         let on_gpu = matches!(self.policy.place, Place::Gpu(_));
@@ -280,20 +315,20 @@ impl Planner<'_> {
         }
         if let Some(reason) = why_not {
             self.layout
-                .stage(m.object, m.extent, m.at, reason, align_bytes);
+                .stage(m.object, m.extent, m.at, reason, block_bytes);
             return Ok(());
         }
         let head = Extent::between(m.extent.offset, interior.offset);
         let tail = Extent::between(interior.end(), m.extent.end());
         self.layout
-            .stage(m.object, head, m.at, Reason::RaggedEdge, align_bytes);
-        self.layout.direct(m.object, interior, at);
+            .stage(m.object, head, m.at, Reason::RaggedEdge, block_bytes);
+        self.layout.direct(m.object, interior, at, block_bytes);
         self.layout.stage(
             m.object,
             tail,
             at + interior.bytes,
             Reason::RaggedEdge,
-            align_bytes,
+            block_bytes,
         );
         Ok(())
     }
@@ -311,25 +346,23 @@ impl Planner<'_> {
     /// One slot of the ring at a time: read here, written there.
     fn lay_across(&mut self, m: Move, route: Result<Alignment, Reason>) {
         let demanded = self.policy.choice == Choice::Only(Route::Staged);
-        let label = |piece: Extent| match self.onward[m.object as usize].direct {
-            _ if self.policy.choice == Choice::Only(Route::Buffered) => {
-                (Route::Buffered, Reason::Demanded)
-            }
-            None => (Route::Buffered, Reason::NoDirectIo),
-            Some(_) if demanded => (Route::Staged, Reason::Demanded),
-            Some(_) if piece.is_aligned(Alignment::PAGE_BYTES) => (Route::Direct, Reason::Aligned),
-            Some(_) => (Route::Staged, Reason::RaggedEdge),
+        let by_drive = |whole: bool| match whole {
+            _ if demanded => (Route::Staged, Reason::Demanded),
+            true => (Route::Direct, Reason::Aligned),
+            false => (Route::Staged, Reason::RaggedEdge),
         };
-        self.layout.relay(m, |piece| {
-            let read = match route {
-                Err(reason) => (Route::Buffered, reason),
-                Ok(_) if demanded => (Route::Staged, Reason::Demanded),
-                Ok(_) if piece.is_aligned(Alignment::PAGE_BYTES) => {
-                    (Route::Direct, Reason::Aligned)
-                }
-                Ok(_) => (Route::Staged, Reason::RaggedEdge),
-            };
-            (read, label(piece))
+        let no_direct = match self.policy.choice {
+            Choice::Only(Route::Buffered) => Some(Reason::Demanded),
+            _ if self.direct(&self.onward[m.object as usize]).is_none() => Some(Reason::NoDirectIo),
+            _ => None,
+        };
+        let block_bytes = self.block_bytes(m.object);
+        self.layout.relay(m, block_bytes, |whole| {
+            let buffered = |reason| (Route::Buffered, reason);
+            (
+                route.err().map_or_else(|| by_drive(whole), buffered),
+                no_direct.map_or_else(|| by_drive(whole), buffered),
+            )
         });
     }
 }

@@ -20,6 +20,15 @@ impl Alignment {
     /// Never plan with less than this, even where the drive would take 512: two chunks would then
     /// share a page, and a write through the page cache could bring back the other's old bytes.
     pub const PAGE_BYTES: u64 = 4096;
+
+    /// What chunks are cut by: offsets and lengths of I/Os with the drive are multiples of this.
+    pub const fn block_bytes(self) -> u64 {
+        if self.object_bytes > Self::PAGE_BYTES {
+            self.object_bytes
+        } else {
+            Self::PAGE_BYTES
+        }
+    }
 }
 
 /// What the planner needs to know of one object.
@@ -42,20 +51,25 @@ impl Survey {
         }
     }
 
-    /// The first run of `extent` whose bytes are either all in the page cache or all not there.
-    pub(crate) fn first_run(&self, extent: Extent) -> (Extent, bool) {
-        let next = self
+    /// The first run of `extent` whose blocks are either all in the page cache or not all there. Runs begin
+    /// and end on multiples of `block_bytes`, so that no block is in two of them.
+    pub(crate) fn first_run(&self, extent: Extent, block_bytes: u64) -> (Extent, bool) {
+        let first = self
             .resident
             .partition_point(|run| run.end() <= extent.offset);
-        match self.resident.get(next) {
+        let blocks = self.resident[first..]
+            .iter()
+            .map(|run| run.interior(block_bytes));
+        let next = blocks
+            .take_while(|run| run.offset < extent.end())
+            .find(|run| !run.is_empty() && run.end() > extent.offset);
+        match next {
             Some(run) if run.offset <= extent.offset => (
                 Extent::between(extent.offset, run.end().min(extent.end())),
                 true,
             ),
-            Some(run) if run.offset < extent.end() => {
-                (Extent::between(extent.offset, run.offset), false)
-            }
-            _ => (extent, false),
+            Some(run) => (Extent::between(extent.offset, run.offset), false),
+            None => (extent, false),
         }
     }
 }
@@ -77,24 +91,46 @@ mod tests {
             ..Survey::default()
         };
         assert_eq!(
-            survey.first_run(Extent::new(0, 9999)),
+            survey.first_run(Extent::new(0, 9999), 4096),
             (Extent::new(0, 4096), false)
         );
         assert_eq!(
-            survey.first_run(Extent::new(5000, 9999)),
+            survey.first_run(Extent::new(5000, 9999), 4096),
             (Extent::between(5000, 8192), true)
         );
         assert_eq!(
-            survey.first_run(Extent::new(8192, 100)),
+            survey.first_run(Extent::new(8192, 100), 4096),
             (Extent::new(8192, 100), false)
         );
         assert_eq!(
-            survey.first_run(Extent::new(20000, 99999)).0,
+            survey.first_run(Extent::new(20000, 99999), 4096).0,
             Extent::between(20000, 24576)
         );
         assert_eq!(
-            survey.first_run(Extent::new(30000, 9)),
+            survey.first_run(Extent::new(30000, 9), 4096),
             (Extent::new(30000, 9), false)
+        );
+    }
+
+    #[test]
+    fn a_run_is_cut_to_whole_blocks() {
+        let resident = vec![Extent::between(4096, 36_864), Extent::new(40_960, 4096)];
+        let survey = Survey {
+            resident,
+            ..Survey::default()
+        };
+        let whole = Extent::new(0, 65_536);
+        assert_eq!(
+            survey.first_run(whole, 16_384),
+            (Extent::new(0, 16_384), false)
+        );
+        assert_eq!(
+            survey.first_run(Extent::between(16_384, 65_536), 16_384),
+            (Extent::new(16_384, 16_384), true)
+        );
+        assert_eq!(
+            survey.first_run(Extent::between(32_768, 65_536), 16_384),
+            (Extent::between(32_768, 65_536), false)
         );
     }
 }

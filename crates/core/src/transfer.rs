@@ -39,7 +39,7 @@ pub struct Move {
     pub object: u32,
     /// Which of its bytes.
     pub extent: Extent,
-    /// The offset on the other side: in the region, or across, in the object's twin.
+    /// The offset on the other side: in the region, or across, in the object's twin, where it is the same.
     pub at: u64,
 }
 
@@ -185,6 +185,13 @@ fn check_bounds(
             message,
         ));
     }
+    if direction == Direction::Across && m.at != m.extent.offset {
+        let message = format!(
+            "its byte {} would land at {}, and a copy keeps offsets",
+            m.extent.offset, m.at
+        );
+        return Err(Error::new(Kind::Invalid, "copy", &object.name, message));
+    }
     let room = if direction == Direction::Across {
         object.bytes
     } else {
@@ -231,6 +238,7 @@ mod tests {
         assert!(Transfer::new(Direction::In, object(), vec![mv(0, 20, 40)], 50).is_err());
         assert!(Transfer::new(Direction::In, object(), vec![mv(u64::MAX, 2, 0)], 50).is_err());
         assert!(Transfer::new(Direction::In, object(), vec![mv(0, 2, u64::MAX)], 50).is_err());
+        assert!(Transfer::new(Direction::Across, object(), vec![mv(0, 2, 1)], 50).is_err());
         let stranger = Move {
             object: 1,
             ..mv(0, 1, 0)

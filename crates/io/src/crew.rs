@@ -1,14 +1,17 @@
 //! A crew: the lanes that serve one track and one place, each on its own thread.
 //!
 //! Threads start when they are first needed and then wait for orders: an engine, a stream and a
-//! ring, once made and registered, serve every later transfer.
+//! ring, once made and registered, serve every later transfer. A lane that cannot is replaced ([`berth`]).
+
+mod berth;
 
 use std::{
     sync::{
         Arc,
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread::{Builder, JoinHandle},
+    time::Duration,
 };
 
 use straightway_core::{Error, Kind, Place, Result};
@@ -23,6 +26,13 @@ use crate::{
     tally::Tally,
     track::Track,
 };
+use berth::Berth;
+
+/// How long a lane waits after a failure for the I/Os that are still in flight.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+
+/// How often an idle thread looks for late I/Os of lanes that were set aside.
+const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a crew serves, and how.
 #[derive(Clone, Debug)]
@@ -121,6 +131,7 @@ impl Crew {
 
     /// Starts lanes until there are `wanted`, side by side: making one takes a while.
     fn grow(&mut self, wanted: usize) -> Result<()> {
+        self.lanes.retain(|lane| !lane.has_ended());
         let fresh = self.lanes.len()..wanted;
         let starting: Vec<_> = fresh
             .map(|number| self.post.clone().start(number))
@@ -159,29 +170,31 @@ impl Post {
         Ok((handle, ready))
     }
 
-    /// A lane's life: one engine, one order after the other.
+    /// The life of a lane's thread: one order after the other.
     fn serve(&self, ready: &Sender<Result<&'static str>>, inbox: &Receiver<Order>) {
         stay_on(&self.cpus);
-        let mut lane = match self.lane() {
-            Ok(lane) => lane,
+        let made = Berth::new(|| self.lane());
+        let mut berth = match made {
+            Ok(berth) => berth,
             Err(error) => {
                 // If nobody waits for the answer, nobody wants the lane.
                 let _ = ready.send(Err(error));
                 return;
             }
         };
-        if ready.send(Ok(lane.engine_name())).is_err() {
+        let name = berth.lane().map(|lane| lane.engine_name());
+        if ready.send(name).is_err() {
             return;
         }
-        for order in inbox {
+        while let Some(order) = next_order(inbox, &mut berth) {
             match order {
                 Order::Run(job, answer) => {
-                    let tally = lane.run(&job);
+                    let tally = berth.run(&job);
                     drop(job);
                     let _ = answer.send(tally);
                 }
                 Order::MakeRing(answer) => {
-                    let _ = answer.send(lane.make_ring());
+                    let _ = answer.send(berth.lane().and_then(Lane::make_ring));
                 }
             }
         }
@@ -197,11 +210,31 @@ impl Post {
             Some(context) => Box::new(DeviceStage::new(context)?),
         };
         let ring = self.settings.ring(self.track, self.place);
-        Ok(Lane::new(self.track, engine, stage, ring))
+        Ok(Lane::new(self.track, engine, stage, ring, SETTLE_MAX))
     }
 }
 
+/// The next order, or `None` when there will be no more. Late I/Os are taken home meanwhile.
+fn next_order<F: FnMut() -> Result<Lane>>(
+    inbox: &Receiver<Order>,
+    berth: &mut Berth<F>,
+) -> Option<Order> {
+    while berth.has_late() {
+        match inbox.recv_timeout(REAP_INTERVAL) {
+            Ok(order) => return Some(order),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => berth.reap(),
+        }
+    }
+    inbox.recv().ok()
+}
+
 impl Handle {
+    /// Whether its thread is no longer there.
+    fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     fn send(&self, order: Order) -> Result<()> {
         let orders = self.orders.as_ref().expect("there until it is dropped");
         orders.send(order).map_err(|_| ended("use"))

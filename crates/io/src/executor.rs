@@ -37,6 +37,10 @@ impl Executor {
 
     /// Runs a job and waits for it. What was written is synced before this returns, unless the job
     /// leaves that to another.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` where the job was planned with larger chunks than this executor's slots hold.
     pub fn run(&self, job: Job) -> Result<Receipt> {
         self.run_all([Ok((job, || Ok(())))])
     }
@@ -57,6 +61,7 @@ impl Executor {
     }
 
     fn run_one(&self, job: Job, books: &mut Books) -> Result<()> {
+        job.check_runs_with(&self.settings)?;
         let job = Arc::new(job);
         let counted = job.pass().map(|pass| pass.session.counters());
         let (answers, inbox) = channel::<Tally>();

@@ -94,6 +94,7 @@ impl Flight {
     /// Turns a copy across from reading to writing.
     pub(crate) fn turn_round(&mut self, now: Instant) {
         self.leg = Leg::Write;
+        self.piece = 0;
         self.restart(now);
     }
 

@@ -188,6 +188,15 @@ impl Gds {
         }
     }
 
+    /// Whether a job's pass is of a session that this handle has open.
+    pub(crate) fn has(&self, pass: &Pass) -> bool {
+        let is_same = |attempt: &Attempt| match attempt {
+            Attempt::Open(session) => Arc::ptr_eq(session, &pass.session),
+            Attempt::Failed => false,
+        };
+        self.when != GdsUse::Off && self.lock().values().any(is_same)
+    }
+
     /// Runs an I/O with GPU memory, here and now.
     pub(crate) fn run(&self, io: Io) -> Done {
         let result = self.transfer(&io).map_err(|error| match error.os_code() {

@@ -9,8 +9,8 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use straightway_core::{
-    Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Place, Plan, Policy, Result,
-    Route, Survey, Transfer,
+    Bytes, Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Place, Plan, Policy,
+    Result, Route, Survey, Transfer,
 };
 use straightway_sys::{File, Region, residency};
 
@@ -32,6 +32,8 @@ pub struct Job {
     choice: Choice,
     /// What it has of cuFile, where some of its bytes go that way.
     pass: Option<Pass>,
+    /// The largest chunks that it was planned with: to the drive, and through the page cache.
+    chunk_bytes_max: (u64, u64),
     /// When its planning began, and how long that took.
     planned: (Instant, Duration),
     /// Whether what it writes is made durable when it ends.
@@ -106,7 +108,10 @@ impl Job {
         let onward: Vec<_> = twins.iter().map(|f| bare_survey(f)).collect();
         let policy = Policy::new(choice, settings.chunk_bytes);
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
-        Ok(Self::new(Direction::Across, choice, plan, files, start).with_twins(twins))
+        Ok(Self {
+            twins,
+            ..Self::new((Direction::Across, choice), plan, &policy, files, start)
+        })
     }
 
     fn with_region(
@@ -132,14 +137,14 @@ impl Job {
         Ok(Self {
             region: Some(Arc::clone(region)),
             pass,
-            ..Self::new(direction, choice, plan, files, start)
+            ..Self::new((direction, choice), plan, &policy, files, start)
         })
     }
 
     fn new(
-        direction: Direction,
-        choice: Choice,
+        (direction, choice): (Direction, Choice),
         plan: Plan,
+        policy: &Policy,
         files: Vec<Arc<File>>,
         start: Instant,
     ) -> Self {
@@ -152,6 +157,7 @@ impl Job {
             twins: Vec::new(),
             region: None,
             pass: None,
+            chunk_bytes_max: (policy.chunk_bytes, policy.cached_chunk_bytes),
             syncs: true,
             progress: Arc::default(),
             next_drive: AtomicUsize::new(0),
@@ -159,11 +165,6 @@ impl Job {
             failed: AtomicBool::new(false),
             error: Mutex::new(None),
         }
-    }
-
-    fn with_twins(mut self, twins: Vec<Arc<File>>) -> Self {
-        self.twins = twins;
-        self
     }
 
     /// Shares how far it has come with `progress`, which may serve several jobs in turn.
@@ -225,6 +226,30 @@ impl Job {
     /// What it has of cuFile.
     pub(crate) fn pass(&self) -> Option<&Pass> {
         self.pass.as_ref()
+    }
+
+    /// An error unless lanes with these settings can run it: their slots hold its chunks, and they reach its
+    /// GPU by the same cuFile.
+    pub(crate) fn check_runs_with(&self, settings: &Settings) -> Result<()> {
+        let (drive, cached) = self.chunk_bytes_max;
+        let message = match self.region.as_ref().map_or(Place::Host, |r| r.place()) {
+            _ if drive > settings.chunk_bytes => format!(
+                "it was planned with chunks of {}, and the executor has {}",
+                Bytes(drive),
+                Bytes(settings.chunk_bytes)
+            ),
+            Place::Gpu(_) if cached > settings.gpu_chunk_bytes => format!(
+                "it was planned with GPU chunks of {}, and the executor has {}",
+                Bytes(cached),
+                Bytes(settings.gpu_chunk_bytes)
+            ),
+            _ if !self.pass.iter().all(|pass| settings.gds.has(pass)) => {
+                "it was planned with another handle to cuFile".to_owned()
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(Kind::Invalid, "run", "a job", message)
+            .with_hint("plan it with the settings of the executor that runs it"))
     }
 
     /// An error if the user insists on the direct route and it was another.

@@ -32,9 +32,6 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// 4 MiB takes 76 us at the 55 GB/s of an H200's bus.
 const COPY_PATIENCE: Duration = Duration::from_micros(100);
 
-/// How often a failed job's lane waits that long for what is still in flight.
-const SETTLE_TRIES: u32 = 600;
-
 /// One thread's engine, stage, slots and books.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -43,6 +40,8 @@ pub(crate) struct Lane {
     depth: usize,
     stage: Box<dyn Stage>,
     ring: RingSize,
+    /// How long it waits for I/Os in flight after a failure.
+    settle_max: Duration,
     slots: Vec<Slot>,
     /// How many slots the ring has, whoever holds them now.
     slots_made: usize,
@@ -69,6 +68,7 @@ impl Lane {
         engine: Box<dyn Engine>,
         stage: Box<dyn Stage>,
         ring: RingSize,
+        settle_max: Duration,
     ) -> Self {
         let depth = engine.capabilities().depth;
         // Each slot may be in a copy while the queue is full of other I/Os.
@@ -79,6 +79,7 @@ impl Lane {
             depth,
             stage,
             ring,
+            settle_max,
             slots: Vec::new(),
             slots_made: 0,
             flights: vec![None; flights],
@@ -102,7 +103,11 @@ impl Lane {
     }
 
     /// Runs its share of `job` and answers what it counted. An error goes to the job.
+    ///
+    /// After an error I/Os of the job may still be in flight, and [`is_home`](Self::is_home) says so. Such a
+    /// lane must not run another job, whose plan says nothing about what those I/Os bring.
     pub(crate) fn run(&mut self, job: &Job) -> Tally {
+        assert!(self.is_home(), "a lane runs one job at a time");
         let start = Instant::now();
         self.tally.lanes = 1;
         if let Err(error) = self.prepare(job).and_then(|()| self.drive(job)) {
@@ -110,7 +115,9 @@ impl Lane {
             self.settle();
         }
         self.parked = None;
-        self.engine.rest();
+        if self.is_home() {
+            self.engine.rest();
+        }
         let mut tally = std::mem::take(&mut self.tally);
         tally.finish(start.elapsed());
         tally
@@ -137,7 +144,7 @@ impl Lane {
     fn drive(&mut self, job: &Job) -> Result<()> {
         loop {
             self.fill(job)?;
-            if self.free.len() == self.flights.len() {
+            if self.is_home() {
                 return Ok(());
             }
             let storage_idles = self.flying == 0 && self.waiting.is_empty();
@@ -363,13 +370,7 @@ impl Lane {
         let (route, reason) = flight.route_and_reason();
         self.tally.count(flight.leg, route, reason, bytes);
         match io.buf {
-            Buf::Slot(mut slot) if across && flight.leg == Leg::Read => {
-                flight.turn_round(now);
-                flight.clear_gaps(job, &mut slot);
-                self.flights[tag as usize] = Some(flight);
-                self.submit(flight.slot_io(job, slot, tag));
-            }
-            buf if buffered && !across && flight.has_next_piece(job) => {
+            buf if buffered && flight.has_next_piece(job) => {
                 flight.next_piece(now);
                 self.flights[tag as usize] = Some(flight);
                 let next = match buf {
@@ -380,6 +381,12 @@ impl Lane {
                     }
                 };
                 self.submit(next);
+            }
+            Buf::Slot(mut slot) if across && flight.leg == Leg::Read => {
+                flight.turn_round(now);
+                flight.clear_gaps(job, &mut slot);
+                self.flights[tag as usize] = Some(flight);
+                self.submit(flight.slot_io(job, slot, tag));
             }
             Buf::Slot(slot) if job.direction() == Direction::In => {
                 self.copy(job, tag, slot, Heading::Region);
@@ -406,32 +413,44 @@ impl Lane {
         self.free.push(tag);
     }
 
+    /// Whether it has no I/O and no copy in flight.
+    pub(crate) fn is_home(&self) -> bool {
+        self.free.len() == self.flights.len()
+    }
+
     /// After a failure: waits for what is still in flight, for it owns slots and parts of regions.
     fn settle(&mut self) {
         while let Some(io) = self.waiting.pop_front() {
             self.land(io);
         }
         self.queued.clear();
-        // The job has its error already; a second one says nothing new.
-        for _ in 0..SETTLE_TRIES {
-            let mut copied = std::mem::take(&mut self.copied);
-            while self.stage.in_flight() > 0 {
-                self.stage.poll(&mut copied, true);
-            }
-            for copy in copied.drain(..) {
-                self.release(copy.tag);
-                self.slots.extend(copy.slot);
-            }
-            self.copied = copied;
-            if self.flying == 0 {
-                return;
-            }
+        let start = Instant::now();
+        while !self.bring_home(PATIENCE) && start.elapsed() < self.settle_max {}
+    }
+
+    /// Takes what comes back of a job that has failed, without a look at what it brings. Answers whether all of
+    /// it has come.
+    pub(crate) fn bring_home(&mut self, timeout: Duration) -> bool {
+        let mut copied = std::mem::take(&mut self.copied);
+        while self.stage.in_flight() > 0 {
+            self.stage.poll(&mut copied, true);
+        }
+        for copy in copied.drain(..) {
+            self.release(copy.tag);
+            self.slots.extend(copy.slot);
+        }
+        self.copied = copied;
+        if self.flying > 0 {
             let mut done = std::mem::take(&mut self.done);
-            let _ = self.engine.poll(&mut done, PATIENCE);
+            // The job has its error already; a second one says nothing new.
+            if self.engine.poll(&mut done, timeout).is_err() {
+                std::thread::sleep(timeout);
+            }
             self.flying -= done.len();
             done.drain(..)
                 .for_each(|completion| self.land(completion.io));
             self.done = done;
         }
+        self.is_home()
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use straightway_core::{Choice, Extent, Move, Place, Rate, Route};
+use straightway_core::{Choice, Extent, Kind, Move, Place, Rate, Receipt, Result, Route};
 use straightway_io::{Executor, File, Job, Region, Settings, settings::DriveEngine, track::Track};
 
 /// A run takes no more memory and threads than this, so that the machine is not what is tested.
@@ -125,5 +125,44 @@ fn read_with(settings: Settings) {
         let job = Job::read(files, moves, &region, choice, executor.settings()).unwrap();
         executor.run(job).unwrap();
         assert!(Arc::get_mut(&mut region).unwrap().as_slice() == bytes);
+    }
+}
+
+#[test]
+fn a_job_planned_with_larger_chunks_than_the_slots_is_refused_and_the_executor_goes_on() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = folder.path().join("f");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let file = Arc::new(File::open(&path).unwrap());
+    if file.alignment().is_none() {
+        return eprintln!("skipped: no O_DIRECT here");
+    }
+    let chunks_of = |chunk_bytes| Settings {
+        chunk_bytes,
+        ..Settings::default()
+    };
+    let executor = Executor::new(chunks_of(16 << 10)).unwrap();
+    let run = |settings: &Settings| -> Result<Receipt> {
+        let mut region = Arc::new(Region::host(1 << 20).unwrap());
+        let whole = Move {
+            object: 0,
+            extent: Extent::new(0, 1 << 20),
+            at: 0,
+        };
+        let choice = Choice::Only(Route::Staged);
+        let files = vec![Arc::clone(&file)];
+        let receipt = executor.run(Job::read(files, vec![whole], &region, choice, settings)?)?;
+        let bytes = Arc::get_mut(&mut region).unwrap().as_slice();
+        assert!(bytes.iter().all(|b| *b == 7));
+        Ok(receipt)
+    };
+    for _ in 0..3 {
+        let error = run(&chunks_of(64 << 10)).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert!(error.to_string().contains("64 KiB"), "{error}");
+        assert!(error.hint().is_some());
+        run(executor.settings()).unwrap();
+        // Smaller chunks fit.
+        run(&chunks_of(8 << 10)).unwrap();
     }
 }

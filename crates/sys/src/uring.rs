@@ -3,25 +3,28 @@
 //! [`Uring::submit`] only writes a queue entry; [`Uring::poll`] hands all new entries to the kernel
 //! and takes all completions, in one call. Files and ring slots are registered on first sight, so
 //! that the kernel looks neither up nor pins for each I/O; the pages of a region are used once each
-//! and gain nothing from it.
+//! and gain nothing from it. A registration is replaced only while no I/O uses it ([`registered`]).
 //!
 //! A buffer in flight belongs to the kernel. It sits in the table of this type until its completion
-//! arrives, and dropping a `Uring` waits for that.
+//! arrives, with the file whose descriptor the entry names, and dropping a `Uring` waits for that.
+
+mod registered;
 
 use std::{io, os::fd::AsRawFd, time::Duration};
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, Submitter, opcode, squeue, types};
 use straightway_core::{Error, Kind, Result};
 
 use crate::{
     file::By,
     request::{Buf, Done, Io, Op},
 };
+use registered::{Registered, Taken};
 
 /// At most this many I/Os in flight on one ring.
 pub const DEPTH_MAX: u32 = 4096;
 
-/// Files registered at once; the least recently registered gives way.
+/// Files registered at once. One that no I/O uses gives way to another.
 const FILES: u32 = 256;
 
 /// Ring memories registered at once. A lane has one.
@@ -33,45 +36,27 @@ const BUFFER_BYTES_MAX: usize = 1 << 30;
 /// An io_uring with its in-flight table.
 pub struct Uring {
     ring: IoUring,
-    flying: Vec<Option<Io>>,
+    flying: Vec<Option<Flying>>,
     free: Vec<u32>,
-    files: Registered<(u64, By)>,
-    buffers: Registered<u64>,
+    tables: Tables,
     system_calls: u64,
 }
 
-/// What is registered where, by slot; `next` is the slot that gives way.
-struct Registered<T> {
-    keys: Vec<Option<T>>,
-    next: usize,
+/// What is registered with the ring.
+#[derive(Debug)]
+struct Tables {
+    /// By the file's number, and whether it is the descriptor with O_DIRECT.
+    files: Registered<(u64, bool)>,
+    /// By the memory's number.
+    buffers: Registered<u64>,
 }
 
-impl<T: PartialEq + Copy> Registered<T> {
-    fn new(slots: u32) -> Self {
-        Self {
-            keys: vec![None; slots as usize],
-            next: 0,
-        }
-    }
-
-    fn find(&self, key: T) -> Option<u16> {
-        // A transfer uses few of each, and they are found at the front.
-        self.keys.iter().position(|k| *k == Some(key)).map(number)
-    }
-
-    /// The slot to register `key` in, if there are any.
-    fn give_way(&mut self) -> Option<u16> {
-        let slots = self.keys.len();
-        let slot = self.next.checked_rem(slots)?;
-        self.next = slot + 1;
-        self.keys[slot] = None;
-        Some(number(slot))
-    }
-}
-
-/// The number of a slot: there are few.
-fn number(slot: usize) -> u16 {
-    u16::try_from(slot).expect("a table has under 2^16 slots")
+/// An I/O in flight, and the slots that its queue entry names.
+#[derive(Debug)]
+struct Flying {
+    io: Io,
+    file: Option<Taken>,
+    buffer: Option<Taken>,
 }
 
 impl Uring {
@@ -112,8 +97,10 @@ impl Uring {
             ring,
             flying: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
-            files: Registered::new(files),
-            buffers: Registered::new(buffers),
+            tables: Tables {
+                files: Registered::new(files),
+                buffers: Registered::new(buffers),
+            },
             system_calls: 0,
         })
     }
@@ -123,14 +110,19 @@ impl Uring {
         let Some(&number) = self.free.last() else {
             return Err(io);
         };
-        let entry = self.entry(&io).user_data(u64::from(number));
-        // SAFETY: the entry's descriptor and buffer are kept alive in `flying` until its
+        let span = Span::of(&io);
+        let submitter = self.ring.submitter();
+        let buffer = self.tables.take_buffer(&io, &submitter);
+        let file = self.tables.take_file(&io, &submitter);
+        let flying = Flying { io, file, buffer };
+        let entry = flying.entry(span).user_data(u64::from(number));
+        // SAFETY: the entry's descriptor, buffer and slots are kept in `flying` until its
         // completion, and the buffer is owned by the I/O, so nobody else touches it.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
-            return Err(io);
+            return Err(self.tables.land(flying));
         }
         self.free.pop();
-        self.flying[number as usize] = Some(io);
+        self.flying[number as usize] = Some(flying);
         Ok(())
     }
 
@@ -154,10 +146,11 @@ impl Uring {
         let before = done.len();
         for completion in self.ring.completion() {
             let number = u32::try_from(completion.user_data()).expect("we gave it a u32");
-            let io = self.flying[number as usize]
+            let flying = self.flying[number as usize]
                 .take()
                 .expect("a number flies once");
             self.free.push(number);
+            let io = self.tables.land(flying);
             let result = usize::try_from(completion.result())
                 .map_err(|_| io::Error::from_raw_os_error(-completion.result()));
             done.push(Done::new(io, result));
@@ -180,22 +173,87 @@ impl Uring {
         self.flying.len()
     }
 
-    /// Lets go of the registered files: a registration keeps a file open.
+    /// Lets go of the registered files that no I/O uses: a registration keeps a file open.
     pub fn forget_files(&mut self) {
-        for (slot, key) in (0..).zip(&mut self.files.keys) {
-            if key.take().is_some() {
-                // A slot that cannot be cleared is overwritten by the next registration.
-                let _ = self.ring.submitter().register_files_update(slot, &[-1]);
-            }
-        }
+        let submitter = self.ring.submitter();
+        self.tables.files.forget(|slot| {
+            // A slot that cannot be cleared is overwritten by the next registration.
+            let _ = submitter.register_files_update(slot.into(), &[-1]);
+        });
+    }
+}
+
+impl Tables {
+    /// The slot of the I/O's file, registering it on first sight.
+    fn take_file(&mut self, io: &Io, submitter: &Submitter<'_>) -> Option<Taken> {
+        let direct = io.by == By::Direct;
+        let fd = io.file.descriptor(io.by).as_raw_fd();
+        // Numbers count up, so the files of a transfer have slots of their own; the two descriptors of a
+        // file lie half a table apart.
+        let hash = io.file.id() + u64::from(direct) * u64::from(FILES / 2);
+        self.files.take((io.file.id(), direct), hash, |slot| {
+            submitter.register_files_update(slot.into(), &[fd]).is_ok()
+        })
     }
 
-    fn entry(&mut self, io: &Io) -> squeue::Entry {
-        let pointer = io.pointer();
-        let bytes = u32::try_from(io.bytes).expect("chunks are under 2 GiB");
-        let buffer = self.buffer_index(io);
+    /// The slot of the memory that holds the I/O's buffer, registering it on first sight.
+    fn take_buffer(&mut self, io: &Io, submitter: &Submitter<'_>) -> Option<Taken> {
+        let Buf::Slot(slot) = &io.buf else {
+            return None;
+        };
+        let memory = slot.memory();
+        if memory.bytes() > BUFFER_BYTES_MAX {
+            return None;
+        }
+        let iovec = libc::iovec {
+            iov_base: memory.start().as_ptr().cast(),
+            iov_len: memory.bytes(),
+        };
+        self.buffers.take(memory.id(), memory.id(), |slot| {
+            // SAFETY: the memory is mapped, since the I/O's buffer is part of it. The kernel pins its pages, so
+            // that they outlive the mapping, and uses them only for I/Os that own a slot of the memory.
+            let registered =
+                unsafe { submitter.register_buffers_update(slot.into(), &[iovec], None) };
+            // Refused for RLIMIT_MEMLOCK, most likely: the I/O then goes unregistered, and slower.
+            registered.is_ok()
+        })
+    }
+
+    /// Gives back the slots of an I/O that is not in flight any more.
+    fn land(&mut self, flying: Flying) -> Io {
+        let Flying { io, file, buffer } = flying;
+        if let Some(slot) = file {
+            self.files.give_back(slot);
+        }
+        if let Some(slot) = buffer {
+            self.buffers.give_back(slot);
+        }
+        io
+    }
+}
+
+/// The memory of an I/O, checked before anything is taken for it.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    pointer: *mut u8,
+    bytes: u32,
+}
+
+impl Span {
+    fn of(io: &Io) -> Self {
+        Self {
+            pointer: io.pointer(),
+            bytes: u32::try_from(io.bytes).expect("chunks are under 2 GiB"),
+        }
+    }
+}
+
+impl Flying {
+    /// The queue entry. It names the plain descriptor where the file has no slot.
+    fn entry(&self, Span { pointer, bytes }: Span) -> squeue::Entry {
+        let io = &self.io;
         let fd = types::Fd(io.file.descriptor(io.by).as_raw_fd());
-        let fixed = self.file_index(io).map(types::Fixed);
+        let fixed = self.file.as_ref().map(|s| types::Fixed(s.number().into()));
         // The builders differ by type, so the four cases are spelled out.
         macro_rules! build {
             ($op:ident $(, $extra:expr)?) => {
@@ -205,59 +263,12 @@ impl Uring {
                 }
             };
         }
-        match (io.op, buffer) {
+        match (io.op, self.buffer.as_ref().map(Taken::number)) {
             (Op::Read, None) => build!(Read),
             (Op::Write, None) => build!(Write),
             (Op::Read, Some(index)) => build!(ReadFixed, index),
             (Op::Write, Some(index)) => build!(WriteFixed, index),
         }
-    }
-
-    /// The registered slot of the I/O's file, registering it on first sight.
-    fn file_index(&mut self, io: &Io) -> Option<u32> {
-        let key = (io.file.id(), io.by);
-        if let Some(slot) = self.files.find(key) {
-            return Some(slot.into());
-        }
-        let slot = self.files.give_way()?;
-        let fd = io.file.descriptor(io.by).as_raw_fd();
-        // The kernel keeps a replaced file alive for the I/Os that still use it.
-        self.ring
-            .submitter()
-            .register_files_update(slot.into(), &[fd])
-            .ok()?;
-        self.files.keys[usize::from(slot)] = Some(key);
-        Some(slot.into())
-    }
-
-    /// The registered buffer that holds the I/O's slot, registering its memory on first sight.
-    fn buffer_index(&mut self, io: &Io) -> Option<u16> {
-        let Buf::Slot(slot) = &io.buf else {
-            return None;
-        };
-        let memory = slot.memory();
-        if let Some(place) = self.buffers.find(memory.id()) {
-            return Some(place);
-        }
-        if memory.bytes() > BUFFER_BYTES_MAX {
-            return None;
-        }
-        let place = self.buffers.give_way()?;
-        let iovec = libc::iovec {
-            iov_base: memory.start().as_ptr().cast(),
-            iov_len: memory.bytes(),
-        };
-        // SAFETY: the memory stays mapped while any slot of it lives; the kernel pins its pages, so
-        // even an unmapped buffer would not dangle, and it is only used by I/Os that own a slot.
-        let registered = unsafe {
-            self.ring
-                .submitter()
-                .register_buffers_update(place.into(), &[iovec], None)
-        };
-        // Refused for RLIMIT_MEMLOCK, most likely: the I/O then goes unregistered, and slower.
-        registered.ok()?;
-        self.buffers.keys[usize::from(place)] = Some(memory.id());
-        Some(place)
     }
 }
 
@@ -294,12 +305,108 @@ mod tests {
     use super::*;
     use crate::{file::File, slot::Slot};
 
+    /// A ring, or a printed reason why there is none.
+    fn ring(depth: u32) -> Option<Uring> {
+        Uring::new(depth)
+            .inspect_err(|error| eprintln!("skipped: {error}"))
+            .ok()
+    }
+
+    fn read(file: &Arc<File>, slot: Slot, tag: u32) -> Io {
+        Io {
+            op: Op::Read,
+            file: Arc::clone(file),
+            by: By::PageCache,
+            offset: 0,
+            bytes: slot.bytes(),
+            buf: Buf::Slot(slot),
+            start: 0,
+            tag,
+        }
+    }
+
+    /// Files with one page each, which begins with the file's number.
+    fn numbered(folder: &std::path::Path, count: u32) -> Vec<Arc<File>> {
+        (0..count)
+            .map(|number| {
+                let path = folder.join(number.to_string());
+                let mut page = vec![0; 4096];
+                page[..4].copy_from_slice(&number.to_le_bytes());
+                std::fs::write(&path, page).unwrap();
+                Arc::new(File::open(&path).unwrap())
+            })
+            .collect()
+    }
+
+    /// Queues one read of each file before any is submitted, and expects each to get its own bytes.
+    fn read_all_at_once(uring: &mut Uring, files: &[Arc<File>], slots: Vec<Slot>) {
+        for (tag, (file, slot)) in (0..).zip(files.iter().zip(slots)) {
+            uring.submit(read(file, slot, tag)).unwrap();
+        }
+        let mut done = Vec::new();
+        while uring.in_flight() > 0 {
+            uring.poll(&mut done, 8, Duration::from_secs(1)).unwrap();
+        }
+        assert_eq!(done.len(), files.len());
+        for done in done {
+            assert_eq!(done.result.unwrap(), 4096);
+            let Buf::Slot(slot) = &done.io.buf else {
+                panic!("it went out with a slot")
+            };
+            assert_eq!(slot.as_slice()[..4], done.io.tag.to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn more_files_than_can_be_registered_are_each_read_as_themselves() {
+        let Some(mut uring) = ring(1024) else { return };
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let files = numbered(folder.path(), 3 * FILES);
+        for _ in 0..3 {
+            let slots = Slot::ring(files.len(), 4096).unwrap();
+            read_all_at_once(&mut uring, &files, slots);
+        }
+        uring.forget_files();
+        read_all_at_once(&mut uring, &files, Slot::ring(files.len(), 4096).unwrap());
+    }
+
+    #[test]
+    fn more_memories_than_can_be_registered_each_get_their_own_bytes() {
+        let Some(mut uring) = ring(64) else { return };
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let files = numbered(folder.path(), 8 * BUFFERS);
+        for _ in 0..3 {
+            let slot = |_: &Arc<File>| Slot::ring(1, 4096).unwrap().pop().unwrap();
+            let slots = files.iter().map(slot).collect();
+            read_all_at_once(&mut uring, &files, slots);
+        }
+    }
+
+    #[test]
+    fn files_forgotten_between_queueing_and_submission_are_still_read() {
+        let Some(mut uring) = ring(8) else { return };
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let files = numbered(folder.path(), 2);
+        let mut done = Vec::new();
+        for (tag, slot) in (0..).zip(Slot::ring(2, 4096).unwrap()) {
+            uring.submit(read(&files[tag as usize], slot, tag)).unwrap();
+            uring.forget_files();
+        }
+        // The I/O keeps its file open, whoever else lets go of it.
+        drop(files);
+        while uring.in_flight() > 0 {
+            uring.poll(&mut done, 2, Duration::from_secs(1)).unwrap();
+        }
+        assert!(
+            done.iter().all(|d| matches!(d.result, Ok(4096))),
+            "{done:?}"
+        );
+        uring.forget_files();
+    }
+
     #[test]
     fn at_depth_one_system_call_serves_many_ios() {
-        let mut uring = match Uring::new(32) {
-            Ok(uring) => uring,
-            Err(error) => return eprintln!("skipped: {error}"),
-        };
+        let Some(mut uring) = ring(32) else { return };
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![3; 4096]).unwrap();
@@ -307,19 +414,7 @@ mod tests {
         let mut done = Vec::new();
         for _ in 0..10 {
             for (tag, slot) in (0..).zip(Slot::ring(32, 4096).unwrap()) {
-                let (op, by, buf) = (Op::Read, By::PageCache, Buf::Slot(slot));
-                let file = Arc::clone(&file);
-                let io = Io {
-                    op,
-                    file,
-                    by,
-                    offset: 0,
-                    buf,
-                    start: 0,
-                    bytes: 4096,
-                    tag,
-                };
-                uring.submit(io).unwrap();
+                uring.submit(read(&file, slot, tag)).unwrap();
             }
             while uring.in_flight() > 0 {
                 uring.poll(&mut done, 8, Duration::from_secs(1)).unwrap();

@@ -2,10 +2,9 @@
 
 use super::{Chunk, Piece};
 use crate::{
-    extent::Extent,
+    extent::{Extent, down},
     policy::Policy,
     route::{Reason, Route},
-    survey::Alignment,
     transfer::Move,
 };
 
@@ -36,8 +35,9 @@ impl Layout {
     }
 
     /// Sends an aligned extent straight, cut where it is longer than a chunk.
-    pub(super) fn direct(&mut self, object: u32, extent: Extent, at: u64) {
+    pub(super) fn direct(&mut self, object: u32, extent: Extent, at: u64, block_bytes: u64) {
         self.open = false;
+        let chunk_bytes = down(self.chunk_bytes, block_bytes);
         let (mut rest, mut at) = (extent, at);
         if let (Some(chunk), Some(piece)) = (self.chunks.last_mut(), self.pieces.last_mut()) {
             let follows = chunk.route == Route::Direct
@@ -45,7 +45,7 @@ impl Layout {
                 && chunk.extent.end() == rest.offset
                 && piece.at + piece.extent.bytes == at;
             if follows {
-                let take = rest.bytes.min(self.chunk_bytes - chunk.extent.bytes);
+                let take = rest.bytes.min(chunk_bytes - chunk.extent.bytes);
                 chunk.extent.bytes += take;
                 piece.extent.bytes += take;
                 at += take;
@@ -53,7 +53,7 @@ impl Layout {
             }
         }
         while !rest.is_empty() {
-            let part = Extent::new(rest.offset, rest.bytes.min(self.chunk_bytes));
+            let part = Extent::new(rest.offset, rest.bytes.min(chunk_bytes));
             self.push(object, (Route::Direct, Reason::Aligned), part);
             self.pieces.push(Piece { extent: part, at });
             at += part.bytes;
@@ -71,39 +71,46 @@ impl Layout {
         extent: Extent,
         at: u64,
         reason: Reason,
-        align_bytes: u64,
+        block_bytes: u64,
     ) {
+        let chunk_bytes = down(self.chunk_bytes, block_bytes);
         let (mut rest, mut at) = (extent, at);
         while !rest.is_empty() {
-            let block = rest.superset(align_bytes).offset;
-            if !self.reaches(object, block) {
+            let block = down(rest.offset, block_bytes);
+            if !self.reaches(object, block, chunk_bytes) {
                 self.push(object, (Route::Staged, reason), Extent::new(block, 0));
                 self.open = true;
             }
             let chunk = self
                 .chunks
-                .last_mut()
+                .last()
                 .expect("one was pushed where there was none");
-            let limit = chunk.extent.offset + self.chunk_bytes;
+            let limit = chunk.extent.offset + chunk_bytes;
             let part = Extent::between(rest.offset, rest.end().min(limit));
-            let end = part.superset(align_bytes).end().max(chunk.extent.end());
-            chunk.extent = Extent::between(chunk.extent.offset, end);
-            chunk.pieces += u32::from(self.pieces.len() > chunk.first_piece as usize);
-            self.pieces.push(Piece { extent: part, at });
+            self.append(Piece { extent: part, at }, block_bytes);
             at += part.bytes;
             rest = Extent::between(part.end(), rest.end());
         }
     }
 
     /// Whether the open chunk can take a piece that begins in `block`.
-    fn reaches(&self, object: u32, block: u64) -> bool {
+    fn reaches(&self, object: u32, block: u64, chunk_bytes: u64) -> bool {
         self.open
             && self.chunks.last().is_some_and(|chunk| {
                 chunk.object == object
                     && block >= chunk.extent.offset
                     && block <= chunk.extent.end() + self.gap_bytes
-                    && block < chunk.extent.offset + self.chunk_bytes
+                    && block < chunk.extent.offset + chunk_bytes
             })
+    }
+
+    /// Adds a piece to the last chunk, which grows to the piece's last block.
+    fn append(&mut self, piece: Piece, block_bytes: u64) {
+        let chunk = self.chunks.last_mut().expect("there is a chunk to add to");
+        let end = piece.extent.superset(block_bytes).end();
+        chunk.extent = Extent::between(chunk.extent.offset, end.max(chunk.extent.end()));
+        chunk.pieces += u32::from(self.pieces.len() > chunk.first_piece as usize);
+        self.pieces.push(piece);
     }
 
     /// Sends an extent through the page cache; it is cut into chunks at the end.
@@ -118,31 +125,42 @@ impl Layout {
         ));
     }
 
-    /// Cuts a move across into chunks on page boundaries, labelled by `label`.
+    /// Cuts a move across into chunks of whole blocks, labelled by `label`, which is told whether a chunk is
+    /// one piece and all of it payload.
+    ///
+    /// A chunk is written as a whole, with zeros between its pieces. A piece that begins in the last block of
+    /// the chunk before it therefore joins that chunk: apart, each would clear the other's part.
     pub(super) fn relay(
         &mut self,
         m: Move,
-        label: impl Fn(Extent) -> ((Route, Reason), (Route, Reason)),
+        block_bytes: u64,
+        label: impl Fn(bool) -> ((Route, Reason), (Route, Reason)),
     ) {
-        self.open = false;
-        let start = m.extent.superset(Alignment::PAGE_BYTES).offset;
+        let chunk_bytes = down(self.chunk_bytes, block_bytes);
         let mut rest = m.extent;
         while !rest.is_empty() {
-            // Boundaries are counted from the extent's own start, so that a sparse file's runs
-            // are not cut into slivers.
-            let limit = (rest.offset - start) / self.chunk_bytes + 1;
-            let part = Extent::between(
-                rest.offset,
-                rest.end().min(start + limit * self.chunk_bytes),
-            );
-            let (read, write) = label(part);
-            self.push(m.object, read, part.superset(Alignment::PAGE_BYTES));
-            let chunk = self.chunks.last_mut().expect("just pushed");
-            chunk.onward = Some(write);
-            self.pieces.push(Piece {
-                extent: part,
-                at: part.offset - m.extent.offset + m.at,
-            });
+            let block = down(rest.offset, block_bytes);
+            let shares = |chunk: &Chunk| chunk.object == m.object && block < chunk.extent.end();
+            if !self.chunks.last().is_some_and(shares) {
+                // A chunk begins with its first extent, so that a sparse file's runs are not cut into slivers.
+                let (read, write) = label(false);
+                self.push(m.object, read, Extent::new(block, 0));
+                self.chunks.last_mut().expect("just pushed").onward = Some(write);
+            }
+            let chunk = self
+                .chunks
+                .last()
+                .expect("one was pushed where there was none");
+            let limit = chunk.extent.offset + chunk_bytes;
+            let part = Extent::between(rest.offset, rest.end().min(limit));
+            let at = part.offset;
+            self.append(Piece { extent: part, at }, block_bytes);
+            let chunk = self.chunks.last_mut().expect("it has just grown");
+            if part == chunk.extent {
+                let (read, write) = label(true);
+                (chunk.route, chunk.reason) = read;
+                chunk.onward = Some(write);
+            }
             rest = Extent::between(part.end(), rest.end());
         }
     }

@@ -64,6 +64,22 @@ fn neighbours_in_one_block_share_one_read() {
 }
 
 #[test]
+fn extents_of_a_copy_that_share_a_page_are_one_chunk() {
+    // Two 1 KiB blocks of a page, with a hole before, between and behind.
+    let moves = vec![move_of(0, 1024, 1024, 1024), move_of(0, 3072, 1024, 3072)];
+    let objects = vec![Object::new("o", 8192)];
+    let transfer = Transfer::new(Direction::Across, objects, moves, 0).unwrap();
+    let survey = [Survey::direct(ALIGNMENT)];
+    let policy = Policy::new(Choice::Auto, MIB);
+    let plan = Plan::new(&transfer, &survey, &survey, &policy).unwrap();
+    let [chunk] = plan.chunks() else {
+        panic!("{:?}", plan.chunks())
+    };
+    assert_eq!(chunk.extent, Extent::new(0, 4096));
+    assert_eq!(plan.pieces(chunk).len(), 2);
+}
+
+#[test]
 fn neighbours_farther_apart_than_the_gap_do_not() {
     let policy = Policy::new(Choice::Auto, MIB);
     let moves = vec![move_of(0, 10, 10, 0), move_of(0, 100_000, 10, 10)];
@@ -177,7 +193,7 @@ fn request() -> impl Strategy<Value = Request> {
     ];
     (
         gaps_and_sizes,
-        proptest::collection::vec(survey(), 3),
+        proptest::collection::vec(survey_of_any_block(), 3),
         (
             any::<bool>(),
             any::<bool>(),
@@ -237,6 +253,92 @@ fn request() -> impl Strategy<Value = Request> {
         )
 }
 
+/// Two chunks that write one block of an object, if there are any. `surveys` are of the written objects.
+///
+/// A chunk that goes to the drive writes its whole extent. One through the page cache writes its pieces, and
+/// the kernel reads and writes the pages around them.
+fn first_shared_block(plan: &Plan, surveys: &[Survey]) -> Option<(Chunk, Chunk)> {
+    let blocks = |chunk: &Chunk| match chunk.onward.map_or(chunk.route, |(route, _)| route) {
+        Route::Direct | Route::Staged => {
+            let block_bytes = surveys[chunk.object as usize].direct.unwrap().block_bytes();
+            vec![chunk.extent.superset(block_bytes)]
+        }
+        Route::Buffered => plan.pieces(chunk).iter().map(|p| p.extent).collect(),
+    };
+    let written: Vec<_> = plan.chunks().iter().map(|c| (c, blocks(c))).collect();
+    let clash = |a: &[Extent], b: &[Extent]| {
+        let meets = |x: &Extent| b.iter().any(|y| !x.intersection(*y).is_empty());
+        a.iter().any(meets)
+    };
+    for (i, (a, a_blocks)) in written.iter().enumerate() {
+        for (b, b_blocks) in &written[i + 1..] {
+            if a.object == b.object && clash(a_blocks, b_blocks) {
+                return Some((**a, **b));
+            }
+        }
+    }
+    None
+}
+
+/// A copy of extents that lie closely together, as in a sparse file with blocks smaller than a page.
+#[derive(Debug, Clone)]
+struct Copy {
+    moves: Vec<Move>,
+    objects: Vec<Object>,
+    surveys: Vec<Survey>,
+    twins: Vec<Survey>,
+    policy: Policy,
+}
+
+/// A survey of an object whose O_DIRECT, if it has it, asks for blocks of various sizes.
+fn survey_of_any_block() -> impl Strategy<Value = Survey> {
+    let block = proptest::sample::select(vec![512_u64, 4096, 8192, 65_536]);
+    (survey(), block).prop_map(|(survey, object_bytes)| Survey {
+        direct: survey.direct.map(|alignment| Alignment {
+            object_bytes,
+            ..alignment
+        }),
+        ..survey
+    })
+}
+
+fn copy() -> impl Strategy<Value = Copy> {
+    // A file system's blocks, or any bytes.
+    let unit = proptest::sample::select(vec![1_u64, 512, 1024, 4096]);
+    let runs = proptest::collection::vec((0_u64..6, 1_u64..20, 0_u32..2), 0..80);
+    let surveys = proptest::collection::vec(survey_of_any_block(), 4);
+    let choice = prop_oneof![
+        Just(Choice::Auto),
+        Just(Choice::Only(Route::Buffered)),
+        Just(Choice::Only(Route::Staged)),
+        Just(Choice::Only(Route::Direct)),
+    ];
+    (unit, runs, surveys, choice, 1_u64..20).prop_map(|(unit, runs, mut surveys, choice, pages)| {
+        let mut ends = [0_u64; 2];
+        let mut moves = Vec::new();
+        for (gap, length, object) in runs {
+            let offset = ends[object as usize] + gap * unit;
+            moves.push(move_of(object, offset, length * unit, offset));
+            ends[object as usize] = offset + length * unit;
+        }
+        let objects = ends.iter().map(|end| Object::new("o", *end)).collect();
+        if matches!(choice, Choice::Only(Route::Direct | Route::Staged)) {
+            let direct = Some(ALIGNMENT);
+            surveys = surveys
+                .into_iter()
+                .map(|s| Survey { direct, ..s })
+                .collect();
+        }
+        Copy {
+            moves,
+            objects,
+            twins: surveys.split_off(2),
+            surveys,
+            policy: Policy::new(choice, pages * 4096),
+        }
+    })
+}
+
 /// What goes where, in one form however it was cut: runs in order, with no seam left between two
 /// that follow each other on both sides. A byte missing, doubled or misplaced changes it.
 fn wanted(moves: &[Move]) -> Vec<Move> {
@@ -278,9 +380,9 @@ proptest! {
         prop_assert_eq!(wanted(&planned), wanted(transfer.moves()));
 
         for chunk in plan.drive() {
-            prop_assert!(chunk.extent.is_aligned(4096));
+            let alignment = r.surveys[chunk.object as usize].direct.unwrap();
+            prop_assert!(chunk.extent.is_aligned(alignment.block_bytes()));
             prop_assert!(chunk.extent.bytes <= r.policy.chunk_bytes);
-            prop_assert!(r.surveys[chunk.object as usize].direct.is_some());
             if chunk.route == Route::Direct {
                 let [piece] = plan.pieces(chunk) else { panic!("a direct chunk has one piece") };
                 prop_assert_eq!(piece.extent, chunk.extent);
@@ -300,11 +402,40 @@ proptest! {
         let transfer =
             Transfer::new(Direction::Out, r.objects.clone(), r.moves, r.region_bytes).unwrap();
         let plan = Plan::new(&transfer, &r.surveys, &[], &r.policy).unwrap();
-        let drive = plan.drive();
-        for (i, a) in drive.iter().enumerate() {
-            for b in &drive[i + 1..] {
-                prop_assert!(a.object != b.object || a.extent.intersection(b.extent).is_empty());
+        prop_assert_eq!(first_shared_block(&plan, &r.surveys), None);
+    }
+
+    #[test]
+    fn a_copy_of_extents_that_share_blocks_writes_each_block_once_and_each_byte_once(r in copy()) {
+        let transfer = Transfer::new(Direction::Across, r.objects, r.moves, 0).unwrap();
+        let plan = Plan::new(&transfer, &r.surveys, &r.twins, &r.policy).unwrap();
+        prop_assert_eq!(first_shared_block(&plan, &r.twins), None);
+
+        let mut planned = Vec::new();
+        for chunk in plan.chunks() {
+            let object = chunk.object as usize;
+            let (own, twin) = (&r.surveys[object], &r.twins[object]);
+            let blocks = [own, twin].into_iter().filter_map(|s| s.direct).map(|a| a.object_bytes);
+            for block in blocks.chain([4096]).filter(|block| *block <= r.policy.chunk_bytes) {
+                prop_assert!(chunk.extent.is_aligned(block), "{chunk:?} and {block}");
             }
+            prop_assert!(chunk.extent.bytes <= r.policy.chunk_bytes);
+            let pieces = plan.pieces(chunk);
+            for piece in pieces {
+                planned.push(Move { object: chunk.object, extent: piece.extent, at: piece.at });
+                prop_assert_eq!(piece.extent.intersection(chunk.extent), piece.extent);
+            }
+            let (written, _) = chunk.onward.unwrap();
+            let whole = pieces.len() == 1 && pieces[0].extent == chunk.extent;
+            prop_assert!(whole || (chunk.route != Route::Direct && written != Route::Direct));
+            prop_assert!(written == Route::Buffered || twin.direct.is_some());
+            prop_assert!(chunk.route == Route::Buffered || own.direct.is_some());
+        }
+        for object in 0..2 {
+            let of = |moves: &[Move]| {
+                wanted(&moves.iter().copied().filter(|m| m.object == object).collect::<Vec<_>>())
+            };
+            prop_assert_eq!(of(&planned), of(transfer.moves()));
         }
     }
 

@@ -96,10 +96,15 @@ impl Engine for Pool {
         if self.in_flight > 0 {
             match self.done.recv_timeout(timeout) {
                 Ok(first) => done.push(first),
+                // A thread that has ended took its I/O with it, and that would be waited for in vain.
+                Err(RecvTimeoutError::Timeout)
+                    if self.threads.iter().any(JoinHandle::is_finished) =>
+                {
+                    return Err(ended("one of its threads has ended"));
+                }
                 Err(RecvTimeoutError::Timeout) => return Ok(0),
                 Err(RecvTimeoutError::Disconnected) => {
-                    let ended = std::io::Error::other("all its threads have ended");
-                    return Err(Error::os("wait for", "the thread pool", ended));
+                    return Err(ended("all its threads have ended"));
                 }
             }
             done.extend(self.done.try_iter());
@@ -116,6 +121,14 @@ impl Engine for Pool {
     }
 }
 
+fn ended(message: &str) -> Error {
+    Error::os(
+        "wait for",
+        "the thread pool",
+        std::io::Error::other(message),
+    )
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.work = None;
@@ -123,5 +136,34 @@ impl Drop for Pool {
             // A thread that panicked has nothing left to clean up.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use straightway_sys::{Buf, By, File, Op, Slot};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_an_error_and_not_a_wait_without_end() {
+        let run: Arc<Run> = Arc::new(|_| panic!("a thread that panics, for a test"));
+        let mut pool = Pool::running("panics", 2, &run).unwrap();
+        let slot = Slot::ring(1, 4096).unwrap().remove(0);
+        let io = Io {
+            op: Op::Read,
+            file: Arc::new(File::open(&std::env::current_exe().unwrap()).unwrap()),
+            by: By::PageCache,
+            offset: 0,
+            buf: Buf::Slot(slot),
+            start: 0,
+            bytes: 4096,
+            tag: 0,
+        };
+        pool.submit(io).unwrap();
+        let mut done = Vec::new();
+        let polls = (0..100).map(|_| pool.poll(&mut done, Duration::from_millis(50)));
+        let error = polls.filter_map(Result::err).next().expect("it is noticed");
+        assert!(error.to_string().contains("has ended"), "{error}");
     }
 }

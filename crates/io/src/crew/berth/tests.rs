@@ -1,0 +1,191 @@
+//! Lanes that fail, hang or panic, and the jobs after them.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use straightway_core::{Choice, Extent, Move, Place, Route};
+use straightway_sys::{Done, File, Io, Region};
+
+use super::*;
+use crate::{
+    engine::{Capabilities, Engine, pool::Pool},
+    settings::Settings,
+    stage::HostStage,
+    track::Track,
+};
+
+const CHUNK_BYTES: u64 = 4096;
+const CHUNKS: u64 = 8;
+
+/// What an engine does wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    None,
+    /// The first I/O fails, and all others stay in flight until the gate opens.
+    Hangs,
+    /// The first I/O that comes back is a panic.
+    Panics,
+}
+
+/// An engine that keeps what is done behind a gate.
+#[derive(Debug)]
+struct Gated {
+    pool: Pool,
+    trouble: Trouble,
+    open: Arc<AtomicBool>,
+    behind: Vec<Done>,
+}
+
+impl Engine for Gated {
+    fn submit(&mut self, io: Io) -> Result<(), Io> {
+        self.pool.submit(io)
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
+        let before = done.len();
+        self.pool.poll(&mut self.behind, timeout)?;
+        assert!(
+            self.trouble != Trouble::Panics,
+            "an engine that panics, for a test"
+        );
+        if self.trouble == Trouble::None || self.open.load(Ordering::Relaxed) {
+            done.append(&mut self.behind);
+        } else if let Some(at) = self.behind.iter().position(|d| d.io.tag == 0) {
+            let mut failed = self.behind.remove(at);
+            failed.result = Err(std::io::Error::from_raw_os_error(5));
+            done.push(failed);
+        }
+        Ok(done.len() - before)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.pool.capabilities()
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        chunk_bytes: CHUNK_BYTES,
+        cached_chunk_bytes: CHUNK_BYTES,
+        ..Settings::default()
+    }
+}
+
+fn lane(trouble: Trouble, open: &Arc<AtomicBool>) -> Result<Lane> {
+    let engine = Box::new(Gated {
+        pool: Pool::new(4)?,
+        trouble,
+        open: Arc::clone(open),
+        behind: Vec::new(),
+    });
+    let stage = Box::new(HostStage::default());
+    let ring = settings().ring(Track::Cached, Place::Host);
+    let settle_max = Duration::from_millis(20);
+    Ok(Lane::new(Track::Cached, engine, stage, ring, settle_max))
+}
+
+/// A read of a file that is filled with `byte`, and the region that it goes to.
+fn job(folder: &Path, byte: u8) -> (Job, Arc<Region>) {
+    let path = folder.join(byte.to_string());
+    let bytes = CHUNKS * CHUNK_BYTES;
+    fs::write(&path, vec![byte; usize::try_from(bytes).unwrap()]).unwrap();
+    let file = Arc::new(File::open(&path).unwrap());
+    let region = Arc::new(Region::host(bytes).unwrap());
+    let whole = Move {
+        object: 0,
+        extent: Extent::new(0, bytes),
+        at: 0,
+    };
+    let choice = Choice::Only(Route::Buffered);
+    let job = Job::read(vec![file], vec![whole], &region, choice, &settings()).unwrap();
+    (job, region)
+}
+
+/// Runs a job that is expected to be whole.
+fn assert_runs<F: FnMut() -> Result<Lane>>(berth: &mut Berth<F>, folder: &Path, byte: u8) {
+    let (job, mut region) = job(folder, byte);
+    let tally = berth.run(&job);
+    job.outcome().unwrap();
+    assert_eq!(tally.bytes(), CHUNKS * CHUNK_BYTES);
+    drop(job);
+    let seen = Arc::get_mut(&mut region).expect("nothing is in flight");
+    assert!(seen.as_slice().iter().all(|b| *b == byte));
+}
+
+#[test]
+fn ios_that_come_back_after_their_job_failed_are_not_taken_for_the_next_job_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = Arc::new(AtomicBool::new(false));
+    let mut troubles = [Trouble::Hangs, Trouble::None].into_iter();
+    let make = || lane(troubles.next().unwrap_or(Trouble::None), &open);
+    let mut berth = Berth::new(make).unwrap();
+
+    let (failing, mut region) = job(folder.path(), 1);
+    berth.run(&failing);
+    assert_eq!(failing.outcome().unwrap_err().os_code(), Some(5));
+    drop(failing);
+    assert!(berth.has_late());
+    assert!(
+        Arc::get_mut(&mut region).is_none(),
+        "the I/Os in flight own parts of the region"
+    );
+    for byte in 2..5 {
+        assert_runs(&mut berth, folder.path(), byte);
+    }
+    open.store(true, Ordering::Relaxed);
+    while berth.has_late() {
+        berth.reap();
+    }
+    assert!(Arc::get_mut(&mut region).is_some());
+    assert_runs(&mut berth, folder.path(), 5);
+}
+
+#[test]
+fn lanes_set_aside_are_bounded_and_serve_again_when_storage_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = Arc::new(AtomicBool::new(false));
+    let mut berth = Berth::new(|| lane(Trouble::Hangs, &open)).unwrap();
+    for _ in 0..LATE_MAX {
+        let (job, _) = job(folder.path(), 1);
+        berth.run(&job);
+        assert_eq!(job.outcome().unwrap_err().os_code(), Some(5));
+    }
+    let (refused, _) = job(folder.path(), 2);
+    berth.run(&refused);
+    let error = refused.outcome().unwrap_err();
+    assert!(error.to_string().contains("have not come back"), "{error}");
+    assert!(error.hint().is_some());
+    open.store(true, Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_runs(&mut berth, folder.path(), 3);
+}
+
+#[test]
+fn a_lane_that_panicked_fails_its_job_and_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = Arc::default();
+    let made = AtomicU32::new(0);
+    let mut berth = Berth::new(|| {
+        let first = made.fetch_add(1, Ordering::Relaxed) == 0;
+        let trouble = if first {
+            Trouble::Panics
+        } else {
+            Trouble::None
+        };
+        lane(trouble, &open)
+    })
+    .unwrap();
+    let (job, _) = job(folder.path(), 1);
+    berth.run(&job);
+    let error = job.outcome().unwrap_err();
+    assert!(error.to_string().contains("for a test"), "{error}");
+    assert_runs(&mut berth, folder.path(), 2);
+    assert_runs(&mut berth, folder.path(), 3);
+    assert_eq!(made.load(Ordering::Relaxed), 2);
+}
