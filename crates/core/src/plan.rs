@@ -195,13 +195,11 @@ impl Planner<'_> {
                 };
                 Err(Error::new(Kind::Unsupported, operation, &object.name, why).with_hint(hint))
             };
-            if survey.direct.is_none() {
-                return refuse(
-                    "its file system has no O_DIRECT",
-                    "use --route auto or --route buffered",
-                );
+            if let Err(reason) = survey.usable() {
+                let why = no_direct("its", reason);
+                return refuse(&why, "use --route auto or --route buffered");
             }
-            if self.direct(survey).is_none() {
+            if self.direct(survey).is_err() {
                 return refuse(
                     "its blocks are larger than a chunk",
                     "use --route auto, or a --chunk of at least 64 KiB",
@@ -217,30 +215,38 @@ impl Planner<'_> {
         let twins = self.transfer.objects().iter().zip(self.onward);
         match twins
             .into_iter()
-            .find(|(_, survey)| self.direct(survey).is_none())
+            .find_map(|(object, survey)| Some((object, self.direct(survey).err()?)))
         {
             None => Ok(()),
-            Some((object, _)) => Err(Error::new(
+            Some((object, reason)) => Err(Error::new(
                 Kind::Unsupported,
                 "go direct with the copy of",
                 &object.name,
-                "the target's file system has no O_DIRECT, or blocks larger than a chunk",
+                match reason {
+                    Reason::NoDirectIo => {
+                        "the target's file system has no O_DIRECT, or blocks larger than a chunk"
+                            .to_owned()
+                    }
+                    reason => no_direct("the target's", reason),
+                },
             )
             .with_hint("use --route auto or --route buffered")),
         }
     }
 
     /// What O_DIRECT asks of an object, where it has it and its blocks fit into chunks.
-    fn direct(&self, survey: &Survey) -> Option<Alignment> {
-        let fits = |a: &Alignment| a.block_bytes() <= self.policy.chunk_bytes;
-        survey.direct.filter(fits)
+    fn direct(&self, survey: &Survey) -> Result<Alignment, Reason> {
+        match survey.usable()? {
+            alignment if alignment.block_bytes() <= self.policy.chunk_bytes => Ok(alignment),
+            _ => Err(Reason::NoDirectIo),
+        }
     }
 
     /// The blocks that chunks of an object consist of: across, those of its twin too.
     fn block_bytes(&self, object: u32) -> u64 {
         [self.surveys, self.onward]
             .into_iter()
-            .filter_map(|surveys| self.direct(surveys.get(object as usize)?))
+            .filter_map(|surveys| self.direct(surveys.get(object as usize)?).ok())
             .map(Alignment::block_bytes)
             .fold(Alignment::PAGE_BYTES, u64::max)
     }
@@ -263,9 +269,8 @@ impl Planner<'_> {
             };
             let route = match (self.policy.choice, self.direct(survey)) {
                 (Choice::Only(Route::Buffered), _) => Err(Reason::Demanded),
-                (_, None) => Err(Reason::NoDirectIo),
-                (Choice::Auto, Some(_)) if resident && !survey.gpu_direct => Err(Reason::Resident),
-                (_, Some(alignment)) => Ok(alignment),
+                (Choice::Auto, Ok(_)) if resident && !survey.gpu_direct => Err(Reason::Resident),
+                (_, direct) => direct,
             };
             match (self.transfer.direction(), route) {
                 (Direction::Across, route) => self.lay_across(part, route),
@@ -353,8 +358,7 @@ impl Planner<'_> {
         };
         let no_direct = match self.policy.choice {
             Choice::Only(Route::Buffered) => Some(Reason::Demanded),
-            _ if self.direct(&self.onward[m.object as usize]).is_none() => Some(Reason::NoDirectIo),
-            _ => None,
+            _ => self.direct(&self.onward[m.object as usize]).err(),
         };
         let block_bytes = self.block_bytes(m.object);
         self.layout.relay(m, block_bytes, |whole| {
@@ -364,6 +368,20 @@ impl Planner<'_> {
                 no_direct.map_or_else(|| by_drive(whole), buffered),
             )
         });
+    }
+}
+
+/// Why an object, called by `whose`, cannot be had by O_DIRECT.
+fn no_direct(whose: &str, reason: Reason) -> String {
+    match reason {
+        Reason::FileSystemBuffers => format!(
+            "{whose} file system would take O_DIRECT through the page cache: compressed or checksummed \
+             data, or a file without extents"
+        ),
+        Reason::DirectUnproven => {
+            format!("{whose} file system does not say whether O_DIRECT bypasses the page cache")
+        }
+        _ => format!("{whose} file system has no O_DIRECT"),
     }
 }
 

@@ -72,6 +72,11 @@ pub enum Reason {
     Evicted,
     /// The file system has no O_DIRECT.
     NoDirectIo,
+    /// The file system takes O_DIRECT and goes through the page cache all the same: btrfs with what is
+    /// compressed or checksummed, ext4 with holes of files without extents.
+    FileSystemBuffers,
+    /// The file system does not say whether O_DIRECT bypasses the page cache.
+    DirectUnproven,
     /// The user asked for this route.
     Demanded,
     /// The bytes were damaged or lost, and were made anew from parity.
@@ -144,6 +149,10 @@ impl fmt::Display for Reason {
             Self::Resident => "in the page cache already",
             Self::Evicted => "taken to be in the page cache, and not all of it was",
             Self::NoDirectIo => "the file system has no O_DIRECT",
+            Self::FileSystemBuffers => "the file system takes O_DIRECT through the page cache here",
+            Self::DirectUnproven => {
+                "the file system does not say whether O_DIRECT bypasses the page cache"
+            }
             Self::Demanded => "asked for",
             Self::Rebuilt => "made anew from parity",
             Self::NotProven => "GPUDirect Storage is not proven here",

@@ -3,7 +3,10 @@
 //! The planner is pure, so whatever takes a system call to learn (does the file system have
 //! O_DIRECT, which pages are in the cache) is learnt first and handed over as a value.
 
-use crate::extent::{Extent, up};
+use crate::{
+    extent::{Extent, up},
+    route::Reason,
+};
 
 /// What direct I/O asks of offsets and of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,8 @@ impl Alignment {
 pub struct Survey {
     /// What O_DIRECT asks for; `None` where the file system refuses it.
     pub direct: Option<Alignment>,
+    /// Why O_DIRECT goes through the page cache all the same, or may; `None` where it is proven not to.
+    pub doubt: Option<Reason>,
     /// Whether DMA between this object and the region's GPU is proven.
     pub gpu_direct: bool,
     /// Which extents are in the page cache: sorted, apart, whole pages.
@@ -48,6 +53,16 @@ impl Survey {
         Self {
             direct: Some(alignment),
             ..Self::default()
+        }
+    }
+
+    /// What O_DIRECT asks for, or why it is not used. With a GPU, cuFile's counters prove more than the
+    /// file system says.
+    pub fn usable(&self) -> Result<Alignment, Reason> {
+        match (self.direct, self.doubt) {
+            (None, _) => Err(Reason::NoDirectIo),
+            (Some(_), Some(doubt)) if !self.gpu_direct => Err(doubt),
+            (Some(alignment), _) => Ok(alignment),
         }
     }
 

@@ -105,7 +105,7 @@ impl Job {
         let moves = extents.into_iter().map(in_place).collect();
         let transfer = Transfer::new(Direction::Across, objects(&files), moves, 0)?;
         let surveys = survey(&files, &transfer, choice);
-        let onward: Vec<_> = twins.iter().map(|f| bare_survey(f)).collect();
+        let onward: Vec<_> = twins.iter().map(|f| f.survey()).collect();
         let policy = Policy::new(choice, settings.chunk_bytes);
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
         Ok(Self {
@@ -125,7 +125,7 @@ impl Job {
         let start = Instant::now();
         let transfer = Transfer::new(direction, objects(&files), moves, region.bytes())?;
         let mut surveys: Vec<_> = match direction {
-            Direction::Out => files.iter().map(|f| bare_survey(f)).collect(),
+            Direction::Out => files.iter().map(|f| f.survey()).collect(),
             Direction::In | Direction::Across => survey(&files, &transfer, choice),
         };
         let pass = settings
@@ -365,14 +365,6 @@ fn objects(files: &[Arc<File>]) -> Vec<Object> {
     files.iter().map(|f| f.object()).collect()
 }
 
-/// What is known of a file that nobody has read yet.
-fn bare_survey(file: &File) -> Survey {
-    Survey {
-        direct: file.alignment(),
-        ..Survey::default()
-    }
-}
-
 /// Finds out which bytes are in the page cache, where that can matter.
 fn survey(files: &[Arc<File>], transfer: &Transfer, choice: Choice) -> Vec<Survey> {
     let mut hulls: Vec<Option<Extent>> = vec![None; files.len()];
@@ -383,8 +375,8 @@ fn survey(files: &[Arc<File>], transfer: &Transfer, choice: Choice) -> Vec<Surve
         *hull = Some(Extent::between(start, known.end().max(m.extent.end())));
     }
     let one = |(file, hull): (&Arc<File>, Option<Extent>)| {
-        let mut survey = bare_survey(file);
-        if let (Choice::Auto, Some(_), Some(hull)) = (choice, survey.direct, hull) {
+        let mut survey = file.survey();
+        if let (Choice::Auto, Some(_), Some(hull)) = (choice, survey.usable().ok(), hull) {
             // A read says itself what was not there after all; across, the kernel reads for us.
             survey.resident = match transfer.direction() {
                 Direction::In => residency::resident_by_sample(file, hull),

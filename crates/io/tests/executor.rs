@@ -9,7 +9,7 @@
 #[path = "fixture/files.rs"]
 mod files;
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use proptest::prelude::*;
@@ -319,6 +319,26 @@ fn a_file_that_shrank_or_grew_is_an_error_that_says_so() {
             assert_eq!(error.kind(), Kind::Corrupt);
             assert!(error.to_string().contains(word), "{error}");
         }
+    }
+}
+
+#[test]
+fn a_file_that_was_written_to_since_it_was_opened_gives_no_receipt() {
+    let folder = folder();
+    let executor = Executor::new(small()).unwrap();
+    let path = folder.path().join("f");
+    let target = folder.path().join("target");
+    for choice in [Choice::Auto, Choice::Only(Route::Buffered)] {
+        let file = write_file(&path, 200_000);
+        let writer = fs::File::options().write(true).open(&path).unwrap();
+        writer.write_all_at(b"new", 100_000).unwrap();
+        let read = read_whole(&executor, &file, choice).unwrap_err();
+        let copied = copy(&executor, &file, &target, choice).unwrap_err();
+        for error in [read, copied] {
+            assert_eq!(error.kind(), Kind::Corrupt);
+            assert!(error.to_string().contains("it was written to"), "{error}");
+        }
+        assert!(!target.exists());
     }
 }
 

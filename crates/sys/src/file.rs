@@ -5,6 +5,7 @@
 //! the cache, what is not is read around it.
 
 use std::{
+    cmp::Ordering::{Equal, Greater, Less},
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
@@ -15,19 +16,20 @@ use std::{
 };
 
 use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
-    fallocate, fchmod, fdatasync, fstat, fstatfs, ftruncate, open, seek, stat, statx, syncfs,
+    Advice, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod,
+    fdatasync, fstat, ftruncate, open, seek, stat, syncfs,
 };
 use rustix::io::{Errno, pread, pwrite};
-use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
+use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, Survey, extent::up};
 
-use crate::mapping::Mapping;
+use crate::{
+    direct::{self, Access, DirectIo},
+    identity::Identity,
+    mapping::Mapping,
+};
 
 /// From this many files on, syncing their whole file system is cheaper than syncing each.
 const SYNC_TOGETHER_MIN: usize = 8;
-
-/// What `statfs(2)` calls tmpfs.
-const TMPFS_MAGIC: i128 = 0x0102_1994;
 
 /// The next file's number.
 static IDS: AtomicU64 = AtomicU64::new(1);
@@ -51,19 +53,11 @@ pub struct File {
     bytes: u64,
     buffered: OwnedFd,
     direct: Option<OwnedFd>,
-    alignment: Option<Alignment>,
+    direct_io: DirectIo,
+    /// What it was when it was opened to read; `None` for a block device, and for what is written.
+    opened: Option<Identity>,
     /// It as memory, once that was asked for.
     mapping: OnceLock<Option<Mapping>>,
-}
-
-/// Which file it was, and when it was last written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    /// In seconds and nanoseconds.
-    changed: (i64, i64),
 }
 
 impl File {
@@ -80,22 +74,20 @@ impl File {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let buffered = open(path, flags, Mode::empty()).map_err(failed)?;
         let stat = fstat(&buffered).map_err(failed)?;
-        let bytes = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::BlockDevice => seek(&buffered, SeekFrom::End(0)).map_err(failed)?,
-            _ => u64::try_from(stat.st_size).unwrap_or(0),
+        let (bytes, opened) = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => (seek(&buffered, SeekFrom::End(0)).map_err(failed)?, None),
+            _ => match Identity::settled(&buffered).map_err(failed)? {
+                Some(identity) => (identity.bytes, Some(identity)),
+                None => return Err(changed(path, "it is being written to")),
+            },
         };
         // The kernel's own files (/proc) say that they are empty and are not: a copy by their
         // length would be empty and look whole.
         if bytes == 0 && pread(&buffered, &mut [0_u8; 1], 0).is_ok_and(|read| read > 0) {
             return refuse("it says that it has no bytes, and yet it has");
         }
-        Ok(Self::with_direct(
-            path,
-            path,
-            bytes,
-            buffered,
-            OFlags::RDONLY,
-        ))
+        let file = Self::with_direct(path, path, bytes, buffered, OFlags::RDONLY);
+        Ok(Self { opened, ..file })
     }
 
     /// Creates a file that must not exist yet, with room for `bytes`, to write.
@@ -123,7 +115,7 @@ impl File {
     /// Sets its room aside: a disk that is too full says so before any byte is written.
     pub fn reserve(&self) -> Result<()> {
         // On tmpfs room is memory, and setting it aside zeroes it on one core before all cores write.
-        if self.bytes == 0 || file_system_magic(&self.buffered) == TMPFS_MAGIC {
+        if self.bytes == 0 || direct::is_memory(&self.buffered) {
             return Ok(());
         }
         match fallocate(&self.buffered, FallocateFlags::KEEP_SIZE, 0, self.bytes) {
@@ -140,8 +132,12 @@ impl File {
         buffered: OwnedFd,
         access: OFlags,
     ) -> Self {
-        let alignment = direct_alignment(&buffered);
-        let direct = alignment.and_then(|_| {
+        let purpose = match access {
+            OFlags::RDONLY => Access::Read,
+            _ => Access::Write,
+        };
+        let direct_io = DirectIo::of(&buffered, purpose);
+        let direct = direct_io.alignment.and_then(|_| {
             open(
                 path,
                 access | OFlags::DIRECT | OFlags::CLOEXEC,
@@ -154,8 +150,12 @@ impl File {
             path: name.to_owned(),
             bytes,
             buffered,
-            alignment: alignment.filter(|_| direct.is_some()),
+            direct_io: DirectIo {
+                alignment: direct_io.alignment.filter(|_| direct.is_some()),
+                ..direct_io
+            },
             direct,
+            opened: None,
             mapping: OnceLock::new(),
         }
     }
@@ -175,9 +175,18 @@ impl File {
         self.bytes
     }
 
-    /// What O_DIRECT asks for; `None` where there is none.
+    /// What O_DIRECT asks for; `None` where there is none, or it is not proven to bypass the page cache.
     pub fn alignment(&self) -> Option<Alignment> {
-        self.alignment
+        self.survey().usable().ok()
+    }
+
+    /// What is known of it before anyone has read it.
+    pub fn survey(&self) -> Survey {
+        Survey {
+            direct: self.direct_io.alignment,
+            doubt: self.direct_io.doubt,
+            ..Survey::default()
+        }
     }
 
     /// It as an object.
@@ -201,9 +210,7 @@ impl File {
             match pread(&self.buffered, &mut bytes[filled..], offset + filled as u64) {
                 Ok(0) => {
                     let message = format!("it ends at byte {}", offset + filled as u64);
-                    let path = self.path.display();
-                    return Err(Error::new(Kind::Corrupt, "read", path, message)
-                        .with_hint("wait until nobody writes to it, and try again"));
+                    return Err(changed(&self.path, message));
                 }
                 Ok(read) => filled += read,
                 Err(Errno::INTR) => {}
@@ -227,18 +234,10 @@ impl File {
         Ok(())
     }
 
-    /// Which file it is, and in which state: two that are equal have the same bytes.
-    pub fn identity(&self) -> Result<Identity> {
-        let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
-        Ok(Identity {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-            bytes: self.bytes,
-            changed: (
-                stat.st_mtime,
-                i64::try_from(stat.st_mtime_nsec).unwrap_or(0),
-            ),
-        })
+    /// Which file it was when it was opened, and in which state. `None` for a block device, whose stamps
+    /// say nothing of its bytes, and for a file that was created here.
+    pub fn identity(&self) -> Option<Identity> {
+        self.opened
     }
 
     /// It as memory to copy from, where that is possible.
@@ -283,23 +282,24 @@ impl File {
             .map_err(|e| self.error("set the permissions of", e.into()))
     }
 
-    /// How long it is now, and an error if that is not what it was when it was opened.
+    /// An error where it was written to since it was opened, as far as its length and its stamps tell
+    /// ([`identity`](crate::identity) says how far that is).
     pub fn check_unchanged(&self) -> Result<()> {
-        let stat = fstat(&self.buffered).map_err(|e| self.error("measure", e.into()))?;
-        let now = u64::try_from(stat.st_size).unwrap_or(0);
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !is_file || now == self.bytes {
+        let Some(opened) = self.opened else {
+            return Ok(());
+        };
+        let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
+        let now = Identity::of(&stat);
+        if now == opened {
             return Ok(());
         }
-        let word = if now > self.bytes { "grew" } else { "shrank" };
-        let message = format!(
-            "it {word} from {} to {now} bytes while it was read",
-            self.bytes
-        );
-        Err(
-            Error::new(Kind::Corrupt, "read", self.path.display(), message)
-                .with_hint("wait until nobody writes to it, and try again"),
-        )
+        let (was, is) = (opened.bytes, now.bytes);
+        let message = match is.cmp(&was) {
+            Less => format!("it shrank from {was} to {is} bytes while it was read"),
+            Greater => format!("it grew from {was} to {is} bytes while it was read"),
+            Equal => "it was written to, or its attributes changed, while it was read".to_owned(),
+        };
+        Err(changed(&self.path, message))
     }
 
     /// Cuts it to `bytes`: an aligned tail was written past its end.
@@ -359,40 +359,8 @@ impl fmt::Debug for File {
     }
 }
 
-/// The kernel's number for the file system of a file; 0 where it will not say.
-fn file_system_magic(file: &OwnedFd) -> i128 {
-    fstatfs(file).map_or(0, |fs| i128::from(fs.f_type))
-}
-
-/// What direct I/O on this file asks for, by the kernel's own word where it gives one.
-fn direct_alignment(file: &OwnedFd) -> Option<Alignment> {
-    // Since Linux 6.6 tmpfs takes O_DIRECT and makes it the same copy as without, on one core.
-    const OVERLAY_MAGIC: i128 = 0x794C_7630;
-    let file_system = file_system_magic(file);
-    if file_system == TMPFS_MAGIC {
-        return None;
-    }
-    // Linux 6.1 and later say; 0 means that there is no direct I/O.
-    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    // An overlay says what the file system below says; silence there may be tmpfs.
-    if !known && file_system == OVERLAY_MAGIC {
-        return None;
-    }
-    if !known {
-        // Older kernels: a page suits every file system that takes O_DIRECT at all, and opening
-        // with it tells whether this one does.
-        let page = Alignment::PAGE_BYTES;
-        return Some(Alignment {
-            object_bytes: page,
-            memory_bytes: page,
-        });
-    }
-    let (object, memory) = (stat.stx_dio_offset_align, stat.stx_dio_mem_align);
-    // A file system that wants more than 64 KiB would not fit the planner's blocks.
-    let usable = object > 0 && object <= 65_536;
-    usable.then(|| Alignment {
-        object_bytes: object.into(),
-        memory_bytes: memory.max(1).into(),
-    })
+/// An error about a file that others write to while it is read.
+fn changed(path: &Path, message: impl Into<String>) -> Error {
+    Error::new(Kind::Corrupt, "read", path.display(), message)
+        .with_hint("wait until nobody writes to it, and try again")
 }

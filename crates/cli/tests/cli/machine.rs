@@ -23,11 +23,16 @@ impl Mount {
 
     /// A file system of 16 MiB made by `mkfs`, on a loop device.
     fn small(yard: &Yard, mkfs: &str) -> Option<Self> {
+        Self::made(yard, 16 << 20, mkfs, &["-q", "-F", "-m", "0"], "loop")
+    }
+
+    /// A file system of `bytes` made by `mkfs` with `args`, on a loop device, mounted as `small`.
+    fn made(yard: &Yard, bytes: u64, mkfs: &str, args: &[&str], options: &str) -> Option<Self> {
         let image = yard.path("image");
-        fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
         let image = image.display().to_string();
-        run(mkfs, &["-q", "-F", "-m", "0", &image])?;
-        Self::new(&["-o", "loop", &image], &yard.folder("small"))
+        run(mkfs, &[args, &[&image]].concat())?;
+        Self::new(&["-o", options, &image], &yard.folder("small"))
     }
 }
 
@@ -48,7 +53,7 @@ fn run(program: &str, args: &[&str]) -> Option<()> {
 }
 
 /// Fills a small file system and expects an error that names the target, and no trace of it.
-fn fills_up(mkfs: &str) {
+fn fills_up(mkfs: &str, routes: &[&str]) {
     let yard = Yard::new();
     yard.file("fits", 3 << 20, 1);
     yard.file("too-long", 40 << 20, 2);
@@ -56,7 +61,7 @@ fn fills_up(mkfs: &str) {
         return;
     };
     for engine in ["auto", "pool"] {
-        for route in ["auto", "direct", "buffered"] {
+        for route in routes {
             let flags = ["--route", route, "--engine", engine];
             yard.receipt(&[&["fits", "small/old", "--verify"], &flags[..]].concat());
             for target in ["small/new", "small/old"] {
@@ -78,13 +83,14 @@ fn fills_up(mkfs: &str) {
 
 #[test]
 fn a_disk_that_is_too_full_says_so_before_a_byte_is_written() {
-    fills_up("mkfs.ext4");
+    fills_up("mkfs.ext4", &["auto", "direct", "buffered"]);
 }
 
 #[test]
 fn a_disk_that_fills_up_in_mid_write_leaves_nothing() {
-    // ext2 has no fallocate, so that the end comes as a surprise.
-    fills_up("mkfs.ext2");
+    // ext2 has no fallocate, so that the end comes as a surprise. Nor has it extents, without which the
+    // kernel writes through the page cache.
+    fills_up("mkfs.ext2", &["auto", "buffered"]);
 }
 
 #[test]
@@ -123,6 +129,136 @@ fn tmpfs_works_through_the_page_cache_and_the_receipt_says_why() {
         assert_eq!(row["reason"], "no_direct_io");
     }
     assert!(fs::read(yard.path("back")).unwrap() == noise(1_000_001, 1));
+}
+
+/// Expects the route direct to be refused for a copy with these arguments, and `auto` to say why one leg of it
+/// goes through the page cache.
+fn assert_buffered(yard: &Yard, args: [&str; 2], leg: &str, reason: &str) {
+    for route in ["direct", "staged"] {
+        let ran = yard.run(["copy", args[0], args[1], "--route", route]);
+        assert_eq!(ran.code, Some(2), "{args:?} {route}: {ran:?}");
+        assert!(ran.err.contains("page cache"), "{}", ran.err);
+        assert!(ran.err.contains("hint: use --route auto"), "{}", ran.err);
+    }
+    let receipt = yard.receipt(&args);
+    let rows = receipt["routes"].as_array().unwrap();
+    let of_leg: Vec<_> = rows.iter().filter(|row| row["leg"] == leg).collect();
+    assert!(!of_leg.is_empty());
+    for row in of_leg {
+        assert_eq!(
+            (&row["route"], &row["reason"]),
+            (&"buffered".into(), &reason.into())
+        );
+    }
+}
+
+#[test]
+fn btrfs_is_called_direct_only_where_it_is() {
+    let yard = Yard::new();
+    let options = "loop,compress-force=zstd";
+    let Some(mount) = Mount::made(&yard, 128 << 20, "mkfs.btrfs", &["-q"], options) else {
+        return;
+    };
+    yard.file("source", 3_000_000, 1);
+    assert_buffered(
+        &yard,
+        ["source", "small/copy"],
+        "write",
+        "file_system_buffers",
+    );
+    // What is compressed on the drive goes through the page cache.
+    fs::write(yard.path("small/compressed"), vec![7; 3_000_000]).unwrap();
+    run("sync", &["-f", &mount.at.display().to_string()]).unwrap();
+    assert_buffered(
+        &yard,
+        ["small/compressed", "host:"],
+        "read",
+        "file_system_buffers",
+    );
+    // What is not there yet may become so.
+    let unsettled = yard.path("small/unsettled");
+    fs::write(&unsettled, vec![8; 3_000_000]).unwrap();
+    assert_buffered(
+        &yard,
+        ["small/unsettled", "host:"],
+        "read",
+        "direct_unproven",
+    );
+    let remount = ["-o", "remount,compress=no", &mount.at.display().to_string()];
+    run("mount", &remount).unwrap();
+    yard.file("small/plain", 3_000_000, 2);
+    run("sync", &["-f", &mount.at.display().to_string()]).unwrap();
+    let receipt = yard.receipt(&["small/plain", "host:", "--route", "direct"]);
+    assert!(
+        routed(&receipt, "read", Some("direct")) > 2_900_000,
+        "{receipt}"
+    );
+}
+
+#[test]
+fn ext4_without_extents_or_with_a_journal_for_data_is_not_called_direct() {
+    for (mkfs, options, reason) in [
+        (
+            &["-q", "-F", "-O", "^extents,^64bit"][..],
+            "loop",
+            "file_system_buffers",
+        ),
+        (&["-q", "-F"][..], "loop,data=journal", "no_direct_io"),
+    ] {
+        let yard = Yard::new();
+        yard.file("source", 3_000_000, 1);
+        let Some(_mount) = Mount::made(&yard, 64 << 20, "mkfs.ext4", mkfs, options) else {
+            return;
+        };
+        let receipt = yard.receipt(&["source", "small/copy"]);
+        assert_eq!(routed(&receipt, "write", Some("buffered")), 3_000_000);
+        let rows = receipt["routes"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["leg"] == "write").unwrap();
+        assert_eq!(row["reason"], reason);
+        let ran = yard.run(["copy", "source", "small/copy", "--route", "direct"]);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+    }
+}
+
+/// A loop device over a file, detached when dropped.
+struct Loop(String);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Self> {
+        let file = file.display().to_string();
+        let made = Command::new("losetup")
+            .args(["-f", "--show", &file])
+            .output();
+        match made {
+            Ok(made) if made.status.success() => Some(Self(
+                String::from_utf8(made.stdout).unwrap().trim().to_owned(),
+            )),
+            other => {
+                eprintln!("skipped: losetup: {other:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).output();
+    }
+}
+
+#[test]
+fn a_block_device_is_read_straight_from_the_drive() {
+    let yard = Yard::new();
+    let device = yard.file("disk", 3 << 20, 1);
+    let Some(device) = Loop::over(&device) else {
+        return;
+    };
+    let receipt = yard.receipt(&[&device.0, "host:", "--route", "direct"]);
+    assert_eq!(routed(&receipt, "read", Some("direct")), 3 << 20);
+    let receipt = yard.receipt(&[&device.0, "copy", "--verify"]);
+    assert_eq!(routed(&receipt, "read", None), 3 << 20);
+    assert!(fs::read(yard.path("copy")).unwrap() == noise(3 << 20, 1));
 }
 
 #[test]

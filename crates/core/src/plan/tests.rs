@@ -110,6 +110,36 @@ fn resident_bytes_are_grouped_by_where_they_go() {
 }
 
 #[test]
+fn what_may_go_through_the_page_cache_all_the_same_is_never_called_direct() {
+    let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 1 << 20)]).unwrap();
+    for doubt in [Reason::FileSystemBuffers, Reason::DirectUnproven] {
+        let survey = Survey {
+            doubt: Some(doubt),
+            ..Survey::direct(ALIGNMENT)
+        };
+        let plan = |choice, survey: &Survey| {
+            let policy = Policy::new(choice, MIB);
+            Plan::new(&transfer, std::slice::from_ref(survey), &[], &policy)
+        };
+        let auto = plan(Choice::Auto, &survey).unwrap();
+        let routes: Vec<_> = auto.bytes_by_route().into_keys().collect();
+        assert_eq!(routes, [(Route::Buffered, doubt)]);
+        for route in [Route::Direct, Route::Staged] {
+            let error = plan(Choice::Only(route), &survey).unwrap_err();
+            assert_eq!(error.kind(), Kind::Unsupported);
+            assert!(error.to_string().contains("page cache"), "{error}");
+        }
+        // cuFile's counters prove more than the file system says.
+        let proven = Survey {
+            gpu_direct: true,
+            ..survey
+        };
+        let auto = plan(Choice::Auto, &proven).unwrap();
+        assert!(auto.chunks().iter().all(|c| c.route == Route::Direct));
+    }
+}
+
+#[test]
 fn a_demanded_route_that_cannot_be_had_is_an_error() {
     let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 9000)]).unwrap();
     let plan = |route, survey: Survey| {
@@ -180,6 +210,7 @@ fn survey() -> impl Strategy<Value = Survey> {
                 resident: resident.collect(),
                 direct: direct.then_some(ALIGNMENT),
                 gpu_direct,
+                doubt: None,
             }
         })
 }

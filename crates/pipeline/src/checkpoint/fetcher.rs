@@ -429,8 +429,8 @@ impl Way {
             route: Route::Buffered,
             reason,
         };
-        if file.alignment().is_none() {
-            return buffered(Reason::NoDirectIo);
+        if let Err(reason) = file.survey().usable() {
+            return buffered(reason);
         }
         // A file that is too short is read up to its end, which says so.
         if wanted.end() > file.bytes() {

@@ -13,7 +13,7 @@ use std::{
 
 use straightway_core::{Error, Kind, Result};
 use straightway_io::File;
-use straightway_sys::file::Identity;
+use straightway_sys::identity::Identity;
 
 use super::{
     directory::Directory,
@@ -40,14 +40,14 @@ pub struct Shard {
     pub data_offset: u64,
     /// What its writer wrote down.
     pub metadata: BTreeMap<String, String>,
-    identity: Identity,
+    identity: Option<Identity>,
 }
 
 impl Shard {
     /// Opens the file again, which must be the one whose header was read.
     pub fn open(&self) -> Result<File> {
         let file = File::open(&self.path)?;
-        if file.identity()? == self.identity {
+        if file.identity() == self.identity {
             return Ok(file);
         }
         let message = "it was replaced or written to since its header was read";
@@ -121,8 +121,10 @@ impl Model {
         if let Some(missing) = index.files.iter().find(|file| !file.exists()) {
             let message = format!("{} names it, and it is not there", index_path.display());
             return Err(
-                Error::new(Kind::NotFound, "open", missing.display(), message)
-                    .with_hint("download the missing files of the model"),
+                Error::new(Kind::NotFound, "open", missing.display(), message).with_hint(
+                    "download the missing files of the model; where a rewrite or an export into \
+                         this folder was interrupted, run it again",
+                ),
             );
         }
         let mut model = Self::of_files(path, index.files)?;
@@ -136,7 +138,9 @@ impl Model {
                 let message =
                     format!("it says that tensor {name} is in {file}, and it is not there");
                 let target = index_path.display();
-                return Err(Error::new(Kind::Corrupt, "read", target, message));
+                return Err(Error::new(Kind::Corrupt, "read", target, message).with_hint(
+                    "the index is of another version than its files: write or download the model again",
+                ));
             }
         }
         model.index_metadata = index.metadata;
@@ -196,7 +200,7 @@ impl Model {
 
 /// What was read of a file.
 struct Read {
-    identity: Identity,
+    identity: Option<Identity>,
     header: Header,
     directory: Directory,
 }
@@ -206,7 +210,7 @@ fn read_headers(paths: &[PathBuf]) -> Result<Vec<Read>> {
     let count = Count::default();
     let one = |path: &PathBuf| {
         let file = File::open(path)?;
-        let identity = file.identity()?;
+        let identity = file.identity();
         let (header, directory) = Header::read_counted(&file, &count)?;
         Ok(Read {
             identity,
@@ -243,7 +247,7 @@ fn read_headers(paths: &[PathBuf]) -> Result<Vec<Read>> {
 }
 
 /// The index of a folder, if it has one.
-fn find_index(folder: &Path) -> Result<Option<PathBuf>> {
+pub(crate) fn find_index(folder: &Path) -> Result<Option<PathBuf>> {
     let mut found = names_ending(folder, INDEX_SUFFIX)?;
     let usual = folder.join(INDEX_NAME);
     if found.contains(&usual) {
@@ -275,7 +279,7 @@ fn find_files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// What in a folder has a name that ends like this, in order. Hidden ones do not count.
-fn names_ending(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
+pub(crate) fn names_ending(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     let failed = |e| Error::os("list", folder.display(), e);
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {

@@ -1,11 +1,6 @@
 //! Loads into host memory: every route, filters and slices, files that change meanwhile.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::Arc,
-};
+use std::{fs, os::unix::fs::FileExt, path::PathBuf, process::Command, sync::Arc};
 
 use proptest::prelude::*;
 use straightway_core::{Choice, Kind, Leg, Place, Rate, Route};
@@ -355,10 +350,27 @@ fn a_file_that_is_replaced_after_its_header_was_read_is_refused() {
 
 #[test]
 fn a_file_that_is_truncated_while_it_is_loaded_gives_no_receipt() {
+    assert_refused_when(|file| file.set_len(4 << 20).unwrap());
+}
+
+#[test]
+fn a_file_that_is_written_to_while_it_is_loaded_gives_no_receipt() {
+    assert_refused_when(|file| file.write_all_at(b"new", 7 << 20).unwrap());
+}
+
+#[test]
+fn a_file_that_is_written_to_and_given_its_old_time_gives_no_receipt() {
+    assert_refused_when(|file| {
+        let modified = file.metadata().unwrap().modified().unwrap();
+        file.write_all_at(b"new", 7 << 20).unwrap();
+        file.set_modified(modified).unwrap();
+    });
+}
+
+/// Loads a file of 8 MiB slowly, changes it meanwhile, and expects an error that names it.
+fn assert_refused_when(change: impl Fn(&fs::File)) {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
-    write(&path, &weights(&[("a", &[4 << 20])]));
-    let model = Model::open(&path).unwrap();
     for choice in [Choice::Auto, Choice::Only(Route::Buffered)] {
         write(&path, &weights(&[("a", &[4 << 20])]));
         let slow = Settings {
@@ -369,7 +381,7 @@ fn a_file_that_is_truncated_while_it_is_loaded_gives_no_receipt() {
             choice,
             ..Loader::new(Arc::new(Executor::new(slow).unwrap()))
         };
-        let model = Model::open(&model.path).unwrap();
+        let model = Model::open(&path).unwrap();
         evict(&model);
         let prepared = loader
             .prepare(&model, &Selection::all(&model), Place::Host)
@@ -378,16 +390,15 @@ fn a_file_that_is_truncated_while_it_is_loaded_gives_no_receipt() {
         while loader.progress.moved_bytes() < 64 << 10 {
             std::thread::yield_now();
         }
-        truncate(&path, 4 << 20);
+        change(&fs::File::options().write(true).open(&path).unwrap());
         let error = running.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
         assert!(error.to_string().contains("model.safetensors"), "{error}");
+        assert!(
+            error.hint().unwrap().contains("nobody writes to it"),
+            "{error}"
+        );
     }
-}
-
-fn truncate(path: &Path, bytes: u64) {
-    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.set_len(bytes).unwrap();
 }
 
 #[test]

@@ -1,0 +1,311 @@
+//! Whether O_DIRECT on a file bypasses the page cache, and what it asks for.
+//!
+//! Opening a file with O_DIRECT proves nothing: some file systems take the flag and copy through the
+//! page cache all the same. What is known is written down here, by file system. Nothing else counts as
+//! direct.
+//!
+//! | file system | what tells |
+//! |---|---|
+//! | block devices | always direct |
+//! | tmpfs, ramfs | never: they are the page cache |
+//! | btrfs, reads | the map of its extents: compressed and inline ones are buffered |
+//! | btrfs, writes | never: with checksums or mirrored data the kernel buffers them |
+//! | ext4 | `statx(2)`, which knows of journalled, inline, encrypted and verified data; before Linux 6.1 flags and mount options. New files without extents have holes, which are written through the page cache |
+//! | XFS | always direct |
+//! | NFS, CephFS, Lustre, SMB | always: past this machine's page cache |
+//! | others | `statx(2)`, where it answers (f2fs, erofs, bcachefs). Its silence (FUSE, ZFS, GPFS) proves nothing |
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, FileType, StatxFlags, fstat, fstatfs, ioctl_getflags, statx};
+use straightway_core::{Alignment, Reason};
+
+use crate::{
+    fiemap::{self, Stored},
+    mount::{DeviceNumber, Mounts},
+    root::Root,
+};
+
+const TMPFS: i128 = 0x0102_1994;
+const RAMFS: i128 = 0x8584_58f6;
+const OVERLAY: i128 = 0x794c_7630;
+const BTRFS: i128 = 0x9123_683e;
+const EXT: i128 = 0xef53;
+const XFS: i128 = 0x5846_5342;
+
+/// NFS, CephFS, Lustre, CIFS and SMB2.
+const NETWORK: [i128; 5] = [0x6969, 0x00c3_6400, 0x0bd0_0bd0, 0xff53_4d42, 0xfe53_4d42];
+
+/// Flags of an inode (`FS_IOC_GETFLAGS`): a journal for its data, encryption, extents, verity, inline data.
+const JOURNALLED: u32 = 0x4000;
+const ENCRYPTED: u32 = 0x800;
+const EXTENTS: u32 = 0x8_0000;
+const VERIFIED: u32 = 0x10_0000;
+const INLINE: u32 = 0x1000_0000;
+
+/// A file system that wants more than this would not fit the planner's blocks.
+const ALIGN_BYTES_MAX: u32 = 65_536;
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// To be read.
+    Read,
+    /// To be written, from nothing.
+    Write,
+}
+
+/// What O_DIRECT does with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirectIo {
+    /// What it asks for; `None` where there is none.
+    pub(crate) alignment: Option<Alignment>,
+    /// Why it is not, or may not be, past the page cache.
+    pub(crate) doubt: Option<Reason>,
+}
+
+/// What was found out about a file.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    is_block_device: bool,
+    /// The kernel's number for its file system; 0 where it will not say.
+    file_system: i128,
+    /// What `statx(2)` says that offsets and memory have to be multiples of; 0 means that there is no
+    /// direct I/O. Linux 6.1 and later answer for some file systems.
+    says: Option<(u32, u32)>,
+    /// The flags of the inode.
+    flags: u32,
+    /// Whether its file system is mounted with a journal for all data.
+    is_journalled: bool,
+    /// How its bytes lie on the drive.
+    stored: Stored,
+}
+
+impl DirectIo {
+    /// Asks the kernel about an open file.
+    pub(crate) fn of(file: &OwnedFd, access: Access) -> Self {
+        decide(&Facts::of(file), access)
+    }
+
+    const NONE: Self = Self {
+        alignment: None,
+        doubt: None,
+    };
+}
+
+impl Facts {
+    fn of(file: &OwnedFd) -> Self {
+        let stat = fstat(file);
+        let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let mut facts = Self {
+            is_block_device: kind == Ok(FileType::BlockDevice),
+            file_system: file_system(file),
+            says: says(file),
+            flags: 0,
+            is_journalled: false,
+            stored: Stored::Unknown,
+        };
+        match facts.file_system {
+            EXT => {
+                facts.flags = ioctl_getflags(file).map_or(0, |flags| flags.bits());
+                facts.is_journalled =
+                    facts.says.is_none() && stat.is_ok_and(|stat| is_journalled(stat.st_dev));
+            }
+            BTRFS => facts.stored = fiemap::stored(file),
+            _ => {}
+        }
+        facts
+    }
+}
+
+/// What the facts mean.
+fn decide(facts: &Facts, access: Access) -> DirectIo {
+    let page = u32::try_from(Alignment::PAGE_BYTES).expect("a page is small");
+    let (object, memory) = facts.says.unwrap_or((page, page));
+    let alignment = Some(Alignment {
+        object_bytes: object.into(),
+        memory_bytes: memory.max(1).into(),
+    });
+    let direct = |doubt| DirectIo { alignment, doubt };
+    if facts.is_block_device {
+        // Its node lies in a file system of its own, which says nothing of the device.
+        return direct(None);
+    }
+    let is_memory = matches!(facts.file_system, TMPFS | RAMFS);
+    // An overlay says what the file system below says; silence there may be tmpfs.
+    let is_silent = facts.file_system == OVERLAY && facts.says.is_none();
+    if is_memory || is_silent || object == 0 || object > ALIGN_BYTES_MAX {
+        return DirectIo::NONE;
+    }
+    let buffers = |does: bool| does.then_some(Reason::FileSystemBuffers);
+    direct(match facts.file_system {
+        BTRFS => match (access, facts.stored) {
+            (Access::Write, _) | (_, Stored::Encoded) => buffers(true),
+            (Access::Read, Stored::Plain) => None,
+            (Access::Read, Stored::Unknown) => Some(Reason::DirectUnproven),
+        },
+        EXT => {
+            let has_holes = access == Access::Write && facts.flags & EXTENTS == 0;
+            let odd = JOURNALLED | ENCRYPTED | VERIFIED | INLINE;
+            let is_odd = facts.says.is_none() && (facts.is_journalled || facts.flags & odd != 0);
+            buffers(has_holes || is_odd)
+        }
+        XFS => None,
+        number if facts.says.is_some() || NETWORK.contains(&number) => None,
+        _ => Some(Reason::DirectUnproven),
+    })
+}
+
+/// Whether a file's room is memory.
+pub(crate) fn is_memory(file: &OwnedFd) -> bool {
+    file_system(file) == TMPFS
+}
+
+fn file_system(file: &OwnedFd) -> i128 {
+    fstatfs(file).map_or(0, |fs| i128::from(fs.f_type))
+}
+
+fn says(file: &OwnedFd) -> Option<(u32, u32)> {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    known.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
+}
+
+fn is_journalled(device: u64) -> bool {
+    let device = DeviceNumber {
+        major: rustix::fs::major(device),
+        minor: rustix::fs::minor(device),
+    };
+    // Without a mount table nothing is proven.
+    Mounts::read(&Root::machine()).map_or(true, |mounts| {
+        let is_on = |mount: &&crate::mount::Mount| mount.device == device;
+        let option = mounts.iter().find(is_on).map(|m| m.option("data"));
+        option.is_none_or(|data| data == Some("journal"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Facts = Facts {
+        is_block_device: false,
+        file_system: XFS,
+        says: Some((512, 4)),
+        flags: 0,
+        is_journalled: false,
+        stored: Stored::Unknown,
+    };
+
+    fn doubt(facts: Facts, access: Access) -> Result<Option<Reason>, ()> {
+        let direct = decide(&facts, access);
+        direct.alignment.map(|_| direct.doubt).ok_or(())
+    }
+
+    #[test]
+    fn a_block_device_is_direct_whatever_holds_its_node() {
+        let node = Facts {
+            is_block_device: true,
+            file_system: TMPFS,
+            ..PLAIN
+        };
+        assert_eq!(doubt(node, Access::Read), Ok(None));
+        let silent = Facts { says: None, ..node };
+        let page = decide(&silent, Access::Read).alignment.unwrap();
+        assert_eq!((page.object_bytes, page.memory_bytes), (4096, 4096));
+    }
+
+    #[test]
+    fn memory_and_what_says_that_it_has_no_direct_io_has_none() {
+        for facts in [
+            Facts {
+                file_system: TMPFS,
+                ..PLAIN
+            },
+            Facts {
+                file_system: EXT,
+                says: Some((0, 0)),
+                ..PLAIN
+            },
+            Facts {
+                file_system: OVERLAY,
+                says: None,
+                ..PLAIN
+            },
+            Facts {
+                says: Some((1 << 20, 4)),
+                ..PLAIN
+            },
+        ] {
+            assert_eq!(doubt(facts, Access::Read), Err(()), "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn btrfs_is_direct_where_every_extent_is_stored_as_it_is_and_only_to_read() {
+        let btrfs = Facts {
+            file_system: BTRFS,
+            says: None,
+            ..PLAIN
+        };
+        let plain = Facts {
+            stored: Stored::Plain,
+            ..btrfs
+        };
+        let encoded = Facts {
+            stored: Stored::Encoded,
+            ..btrfs
+        };
+        let buffers = Ok(Some(Reason::FileSystemBuffers));
+        assert_eq!(doubt(plain, Access::Read), Ok(None));
+        assert_eq!(doubt(encoded, Access::Read), buffers);
+        assert_eq!(doubt(btrfs, Access::Read), Ok(Some(Reason::DirectUnproven)));
+        assert_eq!(doubt(plain, Access::Write), buffers);
+    }
+
+    #[test]
+    fn ext4_is_direct_by_the_word_of_statx_or_where_nothing_speaks_against_it() {
+        let ext4 = Facts {
+            file_system: EXT,
+            flags: EXTENTS,
+            ..PLAIN
+        };
+        let old = Facts { says: None, ..ext4 };
+        let buffers = Ok(Some(Reason::FileSystemBuffers));
+        for facts in [ext4, old] {
+            assert_eq!(doubt(facts, Access::Read), Ok(None));
+            assert_eq!(doubt(facts, Access::Write), Ok(None));
+            let ext3 = Facts { flags: 0, ..facts };
+            assert_eq!(doubt(ext3, Access::Read), Ok(None));
+            assert_eq!(doubt(ext3, Access::Write), buffers);
+        }
+        let journalled = Facts {
+            is_journalled: true,
+            ..old
+        };
+        assert_eq!(doubt(journalled, Access::Read), buffers);
+        let inline = Facts {
+            flags: EXTENTS | INLINE,
+            ..old
+        };
+        assert_eq!(doubt(inline, Access::Read), buffers);
+    }
+
+    #[test]
+    fn a_file_system_that_nobody_knows_proves_nothing_by_its_silence() {
+        for (file_system, says, expected) in [
+            (0x6573_5546, None, Some(Reason::DirectUnproven)), // FUSE
+            (0x2fc1_2fc1, None, Some(Reason::DirectUnproven)), // ZFS
+            (0xf2f5_2010, Some((4096, 4)), None),              // f2fs
+            (0x6969, None, None),                              // NFS
+            (XFS, None, None),
+        ] {
+            let facts = Facts {
+                file_system,
+                says,
+                ..PLAIN
+            };
+            assert_eq!(doubt(facts, Access::Read), Ok(expected), "{facts:?}");
+        }
+    }
+}
