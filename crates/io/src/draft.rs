@@ -2,7 +2,8 @@
 //!
 //! The temporary file lies beside the final one (a rename must not cross file systems) and is
 //! locked while it is written. What a killed process leaves behind has no lock any more, and
-//! [`sweep`] removes it.
+//! [`sweep`] removes it. A random number tells the drafts of one target apart: containers that share a
+//! folder repeat the numbers of processes.
 
 use std::{
     collections::BTreeSet,
@@ -10,10 +11,7 @@ use std::{
     fs,
     os::{fd::AsFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
 };
 
 use rustix::{
@@ -21,7 +19,7 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
-use straightway_sys::{By, File};
+use straightway_sys::{By, File, nonce::nonce};
 
 /// A file in the making. Dropped before its commit, it leaves nothing behind.
 #[derive(Debug)]
@@ -32,14 +30,11 @@ pub struct Draft {
     committed: bool,
 }
 
-/// Tells drafts of one process apart.
-static NUMBERS: AtomicU32 = AtomicU32::new(0);
-
 /// What temporary names end in.
 const SUFFIX: &str = ".straightway-part";
 
-/// How much of the final name is in the temporary one: with a process's number, a draft's and the
-/// suffix it stays under the 255 bytes that file systems allow.
+/// How much of the final name is in the temporary one: with the random number and the suffix it stays
+/// under the 255 bytes that file systems allow.
 const NAME_BYTES_MAX: usize = 200;
 
 /// How often a draft is begun again because a sweep took it for abandoned. The gap that this takes
@@ -76,10 +71,9 @@ impl Draft {
     }
 
     fn begin(target: &Path, name: &OsStr, bytes: u64) -> Result<Self> {
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let mut hidden = OsString::from(".");
         hidden.push(front(name));
-        hidden.push(format!(".{}-{number}{SUFFIX}", std::process::id()));
+        hidden.push(format!(".{:016x}{SUFFIX}", nonce()));
         let temporary = folder_of(target).join(hidden);
         let file = File::create_for(target, &temporary, bytes).inspect_err(|error| {
             // It may have been created and yet not get its length. What was there before is not ours.
@@ -114,7 +108,21 @@ impl Draft {
         &self.file
     }
 
-    /// Gives the file its own name, replacing what had it. Its bytes must be synced already.
+    /// Where the file goes.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Gives the file its own name, replacing what had it. Its bytes must be synced already; the name is
+    /// durable once the folder is.
+    pub fn name(mut self) -> Result<()> {
+        fs::rename(&self.temporary, &self.target)
+            .map_err(|e| Error::os("replace", self.target.display(), e))?;
+        self.committed = true;
+        Ok(())
+    }
+
+    /// Gives the file its own name, durably.
     pub fn commit(self) -> Result<()> {
         Self::commit_all([self])
     }
@@ -122,11 +130,9 @@ impl Draft {
     /// Commits several: each folder is synced once, however many of them are in it.
     pub fn commit_all(drafts: impl IntoIterator<Item = Self>) -> Result<()> {
         let mut folders = BTreeSet::new();
-        for mut draft in drafts {
-            fs::rename(&draft.temporary, &draft.target)
-                .map_err(|e| Error::os("replace", draft.target.display(), e))?;
-            draft.committed = true;
+        for draft in drafts {
             folders.insert(folder_of(&draft.target).to_owned());
+            draft.name()?;
         }
         folders.iter().try_for_each(|folder| sync_folder(folder))
     }

@@ -19,6 +19,7 @@ mod load;
 mod model;
 mod name;
 mod outline;
+mod publish;
 mod rectangle;
 mod rewrite;
 mod save;

@@ -103,31 +103,37 @@ impl Restorer {
         exported.left_out = opaque.iter().map(|t| t.name.to_string()).collect();
         let groups = divide(&tensors, shard_bytes);
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-        let mut weight_map = serde_json::Map::new();
+        let name = |number: usize| match groups.len() {
+            1 => "model.safetensors".to_owned(),
+            of => format!("model-{:05}-of-{of:05}.safetensors", number + 1),
+        };
+        if groups.len() > 1 {
+            // First: until the last file is there, readers say which one is missing.
+            let index = index(&groups, &name);
+            write_file(&folder.join(weights::INDEX_NAME), &format!("{index:#}\n"))?;
+        }
         for (number, group) in groups.iter().enumerate() {
-            let file = match groups.len() {
-                1 => "model.safetensors".to_owned(),
-                of => format!("model-{:05}-of-{of:05}.safetensors", number + 1),
-            };
+            let file = name(number);
             let gathered = self.gather(checkpoint, group, Place::Host)?;
             let path = folder.join(&file);
             saver.save(&path, &gathered.region, &gathered.tensors, &metadata)?;
-            for tensor in &gathered.tensors {
-                weight_map.insert(tensor.name.to_string(), file.clone().into());
-                exported.tensors += 1;
-                exported.bytes += tensor.bytes;
-            }
+            exported.tensors += gathered.tensors.len();
+            exported.bytes += gathered.tensors.iter().map(|t| t.bytes).sum::<u64>();
             exported.files.push(file);
-        }
-        if groups.len() > 1 {
-            let index = serde_json::json!({
-                "metadata": { "total_size": exported.bytes },
-                "weight_map": weight_map,
-            });
-            write_file(&folder.join(weights::INDEX_NAME), &format!("{index:#}\n"))?;
         }
         Ok(exported)
     }
+}
+
+/// The index of files that are not there yet: `name` gives the name of each group's.
+fn index(groups: &[Vec<&Saved>], name: &impl Fn(usize) -> String) -> serde_json::Value {
+    let mut weight_map = serde_json::Map::new();
+    for (number, group) in groups.iter().enumerate() {
+        let place = |tensor: &&Saved| (tensor.name.to_string(), name(number).into());
+        weight_map.extend(group.iter().map(place));
+    }
+    let bytes: u64 = groups.iter().flatten().map(|t| t.bytes()).sum();
+    serde_json::json!({ "metadata": { "total_size": bytes }, "weight_map": weight_map })
 }
 
 /// Divides tensors among files of at most `most` bytes, or one tensor that is larger.

@@ -2,7 +2,7 @@
 //! the drive: the same tensors, in the same files or in files of a given size.
 //!
 //! All files are drafts until the last byte of the last one is durable. Only then do they get their
-//! names, the index last: whoever opens the model meanwhile finds what was there before.
+//! names, in an order in which no reader sees files of two models ([`Publication`]).
 
 use std::{
     collections::BTreeMap,
@@ -16,16 +16,15 @@ use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
 use straightway_io::{Draft, File, Job, Region};
 
 use super::{
-    Model, Saver, Tensor,
+    INDEX_NAME, Model, Saver, Tensor,
+    model::find_index,
     outline::{Entry, Outline},
+    publish::Publication,
     save::{WINDOW_BYTES, begin, whole, windows},
 };
 
 /// Files that a rewritten model may have: all stay open until the end, with two descriptors each.
 pub const REWRITTEN_FILES_MAX: usize = 1024;
-
-/// The usual name of an index.
-const INDEX_NAME: &str = "model.safetensors.index.json";
 
 /// A file that is to be written.
 #[derive(Debug)]
@@ -35,24 +34,50 @@ struct Target<'a> {
     metadata: BTreeMap<String, String>,
 }
 
+/// A model whose bytes are all durable, under temporary names.
+#[derive(Debug)]
+struct Drafted {
+    receipt: Receipt,
+    files: Vec<Draft>,
+    /// How they appear with an index, where there is one.
+    publication: Option<(Publication, Draft)>,
+}
+
 impl Saver {
     /// Writes a model to `target`: a file where the model is one file, else a folder.
     ///
     /// With `shard_bytes` its tensors are divided anew among files of at most that size (or one
-    /// tensor that is larger), named as Hugging Face does; without, each file keeps its name.
+    /// tensor that is larger), named as Hugging Face does; without, each file keeps its name. A name that a
+    /// file of another model has is varied, and that file goes once the new model is in place.
     pub fn rewrite(
         &self,
         model: &Model,
         target: &Path,
         shard_bytes: Option<u64>,
     ) -> Result<Receipt> {
+        let drafted = self.draft_model(model, target, shard_bytes)?;
+        match drafted.publication {
+            // A single file appears by a single rename.
+            None => Draft::commit_all(drafted.files)?,
+            Some((publication, index)) => drop(publication.run(drafted.files, index)?),
+        }
+        Ok(drafted.receipt)
+    }
+
+    /// Writes all files of the new model under temporary names.
+    fn draft_model(
+        &self,
+        model: &Model,
+        target: &Path,
+        shard_bytes: Option<u64>,
+    ) -> Result<Drafted> {
         let is_file =
             matches!(&model.shards[..], [one] if one.path == model.path) && shard_bytes.is_none();
         let into = !is_file || target.is_dir();
         if into {
             fs::create_dir_all(target).map_err(|e| Error::os("create", target.display(), e))?;
         }
-        let targets = match shard_bytes {
+        let mut targets = match shard_bytes {
             Some(bytes) => divided(model, target, bytes)?,
             None => alike(model, if into { Some(target) } else { None }, target)?,
         };
@@ -66,19 +91,29 @@ impl Saver {
                     .with_hint("give a larger --shard-size"),
             );
         }
+        let is_many = targets.len() > 1 || model.index_metadata.is_some();
+        // A folder whose index names other files would go on showing those.
+        let has_index = into && (is_many || (!is_file && find_index(target)?.is_some()));
+        let publication = match has_index {
+            true => Some(publication(model, target, &mut targets, shard_bytes)?),
+            false => None,
+        };
         let outlines = targets.iter().map(Target::outline);
         let outlines: Vec<_> = outlines.collect::<Result<_>>()?;
-        let drafts = targets.iter().zip(&outlines);
-        let mut drafts: Vec<_> = drafts
+        let files = targets.iter().zip(&outlines);
+        let files: Vec<_> = files
             .map(|(t, outline)| begin(&t.path, outline))
             .collect::<Result<_>>()?;
-        let receipt = self.fill_drafts(model, &targets, &outlines, &drafts)?;
-        let has_index = model.index_metadata.is_some() || targets.len() > 1;
-        if into && has_index {
-            drafts.push(index(model, target, &targets)?);
-        }
-        Draft::commit_all(drafts)?;
-        Ok(receipt)
+        let receipt = self.fill_drafts(model, &targets, &outlines, &files)?;
+        let publication = match publication {
+            Some(publication) => Some((publication, index(model, target, &targets)?)),
+            None => None,
+        };
+        Ok(Drafted {
+            receipt,
+            files,
+            publication,
+        })
     }
 
     /// Moves all bytes, window by window: each is read and then written.
@@ -249,6 +284,22 @@ fn divided<'a>(model: &'a Model, folder: &Path, shard_bytes: u64) -> Result<Vec<
     Ok(groups.into_iter().enumerate().map(target).collect())
 }
 
+/// How the files of `targets` are to appear in `folder`. Those whose names are taken get others.
+fn publication(
+    model: &Model,
+    folder: &Path,
+    targets: &mut [Target<'_>],
+    shard_bytes: Option<u64>,
+) -> Result<Publication> {
+    // Without a new size each file of the model has one target, which may be the file itself.
+    let sources: Vec<_> = match shard_bytes {
+        None => model.shards.iter().map(|s| s.path.as_path()).collect(),
+        Some(_) => Vec::new(),
+    };
+    let mut paths: Vec<_> = targets.iter_mut().map(|t| &mut t.path).collect();
+    Publication::new(folder, &mut paths, &sources)
+}
+
 /// What all files of a model say alike.
 fn shared_metadata(model: &Model) -> BTreeMap<String, String> {
     let mut shards = model.shards.iter();
@@ -291,3 +342,6 @@ fn index(model: &Model, folder: &Path, targets: &[Target<'_>]) -> Result<Draft> 
     file.sync()?;
     Ok(draft)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! A rewrite over another model that ends between any two changes of the folder: what is there then
+//! loads as one of the models, or is refused.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use straightway_core::{Kind, Place};
+use straightway_io::{Executor, Settings};
+
+use super::{super::publish::Step, *};
+use crate::weights::{Dtype, Held, Holding, Loader, Selection, Shape};
+
+const TENSORS: usize = 6;
+const TENSOR_BYTES: usize = 3000;
+
+/// What a folder shows.
+#[derive(Debug, PartialEq, Eq)]
+enum Shown {
+    /// All tensors are filled with this byte.
+    Version(u8),
+    /// An error that says which file is missing and what to do.
+    Refused,
+    /// There is no model.
+    Nothing,
+}
+
+fn saver() -> Saver {
+    Saver::new(Arc::new(Executor::new(Settings::default()).unwrap()))
+}
+
+/// A model of one file, all of whose bytes are `version`.
+fn write_version(path: &Path, version: u8) {
+    let bytes = [version; TENSOR_BYTES];
+    let names: Vec<_> = (0..TENSORS).map(|i| format!("t{i}")).collect();
+    let held: Vec<_> = names
+        .iter()
+        .map(|name| Held {
+            name,
+            dtype: Dtype::U8,
+            shape: Shape::from(&[TENSOR_BYTES as u64][..]),
+            bytes: Holding::Host(&bytes),
+        })
+        .collect();
+    saver().save_held(path, &held, &BTreeMap::new()).unwrap();
+}
+
+fn shown(folder: &Path) -> Shown {
+    let model = match Model::open(folder) {
+        Ok(model) => model,
+        Err(error) if error.to_string().contains("no .safetensors file") => return Shown::Nothing,
+        Err(error) => {
+            assert_eq!(error.kind(), Kind::NotFound, "{error}");
+            assert!(error.hint().unwrap().contains("run it again"), "{error}");
+            return Shown::Refused;
+        }
+    };
+    let loader = Loader::new(saver().executor);
+    let mut loaded = loader
+        .load(&model, &Selection::all(&model), Place::Host)
+        .unwrap();
+    assert_eq!(loaded.tensors.len(), TENSORS, "all tensors, and none twice");
+    let region = Arc::get_mut(&mut loaded.region).unwrap();
+    let mut seen = Vec::new();
+    for tensor in loaded.tensors.iter() {
+        let mut bytes = vec![0; TENSOR_BYTES];
+        region.read_at(tensor.at, &mut bytes).unwrap();
+        seen.extend(bytes);
+    }
+    assert!(seen.iter().all(|b| *b == seen[0]), "files of two models");
+    Shown::Version(seen[0])
+}
+
+/// Makes `folder` hold version 1, then begins to rewrite version 2 into it and ends after `done` steps.
+/// Answers whether there were more.
+fn interrupted(root: &Path, before: &dyn Fn(&Path), shard_bytes: Option<u64>, done: usize) -> bool {
+    let (source, folder) = (root.join("source"), root.join("folder"));
+    for path in [&source, &folder] {
+        let _ = fs::remove_dir_all(path);
+        fs::create_dir(path).unwrap();
+    }
+    before(&folder);
+    let one = source.join("one.safetensors");
+    write_version(&one, 2);
+    let parts = source.join("parts");
+    saver()
+        .rewrite(&Model::open(&one).unwrap(), &parts, Some(7000))
+        .unwrap();
+    let model = Model::open(&parts).unwrap();
+    let drafted = saver().draft_model(&model, &folder, shard_bytes).unwrap();
+    let (publication, index) = drafted.publication.unwrap();
+    let mut steps = publication.steps(drafted.files, index).into_iter();
+    let mut named = Vec::new();
+    for step in steps.by_ref().take(done) {
+        step.run(&folder, &mut named).unwrap();
+    }
+    // A process that is killed removes nothing.
+    let rest: Vec<Step> = steps.collect();
+    let is_more = !rest.is_empty();
+    rest.into_iter().for_each(std::mem::forget);
+    is_more
+}
+
+#[test]
+fn a_rewrite_over_another_model_that_is_killed_shows_one_of_them_or_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let divided = |bytes: u64| {
+        move |folder: &Path| {
+            let one = folder.with_file_name("one.safetensors");
+            write_version(&one, 1);
+            saver()
+                .rewrite(&Model::open(&one).unwrap(), folder, Some(bytes))
+                .unwrap();
+        }
+    };
+    let without_index = |folder: &Path| {
+        divided(7000)(folder);
+        fs::remove_file(folder.join(INDEX_NAME)).unwrap();
+    };
+    let with_index = |folder: &Path| {
+        divided(7000)(folder);
+        let parts = folder.with_file_name("old-parts");
+        let _ = fs::remove_dir_all(&parts);
+        fs::rename(folder, &parts).unwrap();
+        let model = Model::open(&parts).unwrap();
+        saver().rewrite(&model, folder, Some(u64::MAX)).unwrap();
+    };
+    type Before<'a> = &'a dyn Fn(&Path);
+    let befores: [(&str, Before<'_>); 6] = [
+        ("the same names", &divided(7000)),
+        ("other names", &divided(4000)),
+        ("one file", &divided(u64::MAX)),
+        ("one file and an index", &with_index),
+        ("the same names without an index", &without_index),
+        ("nothing", &|_| {}),
+    ];
+    let mut switched = Vec::new();
+    for (name, before) in befores {
+        for shard_bytes in [None, Some(7000), Some(u64::MAX)] {
+            let mut seen = Vec::new();
+            for done in 0.. {
+                let is_more = interrupted(root.path(), before, shard_bytes, done);
+                seen.push(shown(&root.path().join("folder")));
+                if !is_more {
+                    break;
+                }
+            }
+            assert_eq!(
+                seen.last(),
+                Some(&Shown::Version(2)),
+                "{name} {shard_bytes:?}"
+            );
+            let first = if name == "nothing" {
+                Shown::Nothing
+            } else {
+                Shown::Version(1)
+            };
+            assert_eq!(seen[0], first, "{name} {shard_bytes:?}");
+            let had_index = matches!(name, "the same names" | "other names");
+            assert!(
+                !had_index || !seen.contains(&Shown::Refused),
+                "an index that is replaced leaves no gap: {name} {seen:?}"
+            );
+            switched.push(seen.len());
+        }
+    }
+    assert!(switched.iter().all(|steps| *steps > 3), "{switched:?}");
+}
+
+#[test]
+fn what_a_killed_rewrite_left_does_not_stop_the_next() {
+    let root = tempfile::tempdir().unwrap();
+    let before = |folder: &Path| {
+        let one = folder.with_file_name("one.safetensors");
+        write_version(&one, 1);
+        saver()
+            .rewrite(&Model::open(&one).unwrap(), folder, Some(7000))
+            .unwrap();
+    };
+    let folder = root.path().join("folder");
+    let mut done = 0;
+    while interrupted(root.path(), &before, Some(7000), done) {
+        let model = Model::open(&root.path().join("source/parts")).unwrap();
+        saver().rewrite(&model, &folder, Some(7000)).unwrap();
+        assert_eq!(shown(&folder), Shown::Version(2));
+        done += 1;
+    }
+}
