@@ -16,9 +16,11 @@ use std::{
 
 use rustix::fs::{
     Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
-    fallocate, fchmod, fdatasync, fstat, fstatfs, ftruncate, open, seek, stat, statx, syncfs,
+    fallocate, fchmod, fchown, fdatasync, fstat, fstatfs, ftruncate, open, seek, stat, statx,
+    syncfs,
 };
 use rustix::io::{Errno, pread, pwrite};
+use rustix::process::Gid;
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
 
 use crate::mapping::Mapping;
@@ -102,16 +104,17 @@ impl File {
     ///
     /// Room is set aside at once: a disk that is too full says so before any byte is written.
     pub fn create(path: &Path, bytes: u64) -> Result<Self> {
-        let file = Self::create_for(path, path, bytes)?;
+        let file = Self::create_for(path, path, bytes, 0o666)?;
         file.reserve()?;
         Ok(file)
     }
 
     /// Creates a file that must not exist yet under the name `path`, to write. It is meant to
-    /// become `target`, and that is the name that it and its errors go by.
-    pub fn create_for(target: &Path, path: &Path, bytes: u64) -> Result<Self> {
+    /// become `target`, and that is the name that it and its errors go by. From the first moment it has the
+    /// permissions `mode`, less those that the umask takes.
+    pub fn create_for(target: &Path, path: &Path, bytes: u64, mode: u32) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let buffered = open(path, flags, Mode::from_raw_mode(0o666))
+        let buffered = open(path, flags, Mode::from_raw_mode(mode))
             .map_err(|e| Error::os("create", target.display(), e.into()))?;
         let file = Self::with_direct(target, path, bytes, buffered, OFlags::RDWR);
         // At its full length from the start, to whole pages: a direct write that makes a file longer
@@ -148,6 +151,8 @@ impl File {
                 Mode::empty(),
             )
             .ok()
+            // The name may have become another file's meanwhile, by whoever may write to the folder.
+            .filter(|direct| is_same_file(direct, &buffered))
         });
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
@@ -277,6 +282,11 @@ impl File {
         Ok(stat.st_mode & 0o777)
     }
 
+    /// Gives it to a group, and answers whether this process may do that.
+    pub fn set_group(&self, group: u32) -> bool {
+        fchown(&self.buffered, None, Some(Gid::from_raw(group))).is_ok()
+    }
+
     /// Sets its permission bits.
     pub fn set_mode(&self, mode: u32) -> Result<()> {
         fchmod(&self.buffered, Mode::from_raw_mode(mode))
@@ -357,6 +367,12 @@ impl fmt::Debug for File {
             .field("bytes", &self.bytes)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether two descriptors are of one file.
+fn is_same_file(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let identity = |file| fstat(file).map(|stat| (stat.st_dev, stat.st_ino));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// The kernel's number for the file system of a file; 0 where it will not say.

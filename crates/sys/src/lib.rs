@@ -18,6 +18,7 @@ pub mod manifest;
 mod mapping;
 pub mod memory;
 pub mod mount;
+pub mod plain_file;
 pub mod region;
 pub mod request;
 pub mod residency;
