@@ -23,6 +23,7 @@ pub mod region;
 pub mod request;
 pub mod residency;
 pub mod root;
+mod shared;
 pub mod slot;
 mod streaming;
 pub mod topology;

@@ -255,7 +255,8 @@ fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_on
     let yard = Yard::new();
     let header = br#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}"#;
     let model = [&(header.len() as u64).to_le_bytes()[..], header, &[7; 8]].concat();
-    let scenario = b"[checkpoint.model]\nparameters = 1e12\n[checkpoint.storage]\nrate = \"200GB/s\"\n";
+    let scenario =
+        b"[checkpoint.model]\nparameters = 1e12\n[checkpoint.storage]\nrate = \"200GB/s\"\n";
     let precious: [(&str, &[u8]); 4] = [
         ("m.safetensors", &model),
         ("s.toml", scenario),
@@ -283,7 +284,11 @@ fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_on
     ] {
         let ran = yard.run(line.split(' '));
         assert_eq!(ran.code, Some(2), "{line}: {}", ran.out);
-        assert!(ran.err.starts_with("error: cannot write to "), "{line}: {}", ran.err);
+        assert!(
+            ran.err.starts_with("error: cannot write to "),
+            "{line}: {}",
+            ran.err
+        );
         for (name, bytes) in precious {
             assert_eq!(fs::read(yard.path(name)).unwrap(), bytes, "{line}: {name}");
         }
@@ -303,5 +308,9 @@ fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_on
         assert_eq!(ran.code, Some(0), "{line}: {}", ran.err);
     }
     assert_eq!(fs::read(yard.path("page.html")).unwrap(), precious[3].1);
-    assert!(fs::symlink_metadata(yard.path("shared.html")).unwrap().is_file());
+    assert!(
+        fs::symlink_metadata(yard.path("shared.html"))
+            .unwrap()
+            .is_file()
+    );
 }
