@@ -20,6 +20,7 @@ test: setup claim
 	@rm -f "$(PARTS)"
 	tools/part "$(PARTS)" format cargo fmt --all --check
 	tools/part "$(PARTS)" lints cargo clippy --workspace --all-targets -- -D warnings
+	tools/part "$(PARTS)" "dependencies" tools/deny "$(CACHE)"
 	tools/part "$(PARTS)" "Rust: build" cargo test -q --workspace --no-run
 	tools/part "$(PARTS)" "Rust: tests" tools/test
 	tools/part "$(PARTS)" "Python: build, types and tests" tools/test-python "$(CACHE)"

@@ -6,10 +6,12 @@
 
 mod command;
 
-use std::{io::Write, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use straightway_core::{Error, Kind};
+use command::output::say;
+use straightway_core::{Error, Kind, text::shown};
+use straightway_model::check::Refusals;
 
 /// Moves bytes between storage and memory by the straightest way, and says which way they went.
 #[derive(Debug, Parser)]
@@ -35,9 +37,22 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // What a panic says may name a stranger's tensor.
+    std::panic::set_hook(Box::new(|panic| {
+        let trace = std::backtrace::Backtrace::capture();
+        let has_trace = trace.status() == std::backtrace::BacktraceStatus::Captured;
+        say(&format!(
+            "{panic}{}",
+            if has_trace {
+                format!("\n{trace}")
+            } else {
+                String::new()
+            }
+        ));
+    }));
     straightway_sys::limit::raise_open_files();
     straightway_sys::limit::survive_file_limit();
-    let answer = match Cli::parse().command {
+    let answer = match parsed().command {
         Command::Plan(args) => command::plan::run(args),
         Command::Sim(args) => command::sim::run(args),
         Command::Copy(args) => command::copy::run(&args),
@@ -55,6 +70,35 @@ fn main() -> ExitCode {
     code
 }
 
+/// An error and its causes in one line. Only refusals of a scenario have a line each; a line feed in any other
+/// message is part of a name, and must not make a second line.
+fn told(error: &anyhow::Error) -> String {
+    let cause = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<Refusals>() {
+        Some(refusals) => refusals.to_string(),
+        None => shown(&cause.to_string()).into_owned(),
+    };
+    error.chain().map(cause).collect::<Vec<_>>().join(": ")
+}
+
+/// The command line. What is wrong with it is said of the arguments as they can be shown: one may be a name that a
+/// shell's `*` found.
+fn parsed() -> Cli {
+    let args: Vec<_> = std::env::args_os().collect();
+    Cli::try_parse_from(&args).unwrap_or_else(|error| {
+        let shown_args = args
+            .iter()
+            .map(|arg| shown(&arg.to_string_lossy()).into_owned());
+        match Cli::try_parse_from(shown_args) {
+            Err(same) => same.exit(),
+            // What was wrong is gone once it is escaped; the message still has it.
+            Ok(_) => {
+                say(&shown(&error.render().to_string()));
+                std::process::exit(error.exit_code());
+            }
+        }
+    })
+}
+
 /// Says what went wrong and what to do about it, and answers with the exit code for it.
 fn complain(error: &anyhow::Error) -> ExitCode {
     let ours = error.downcast_ref::<Error>();
@@ -67,11 +111,9 @@ fn complain(error: &anyhow::Error) -> ExitCode {
     if cause == Some(std::io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    let mut talk = std::io::stderr().lock();
-    // If stderr is gone, the exit code is all that is left to say it with.
-    let _ = writeln!(talk, "error: {error:#}");
+    say(&format!("error: {}", told(error)));
     if let Some(hint) = ours.and_then(Error::hint) {
-        let _ = writeln!(talk, "hint: {hint}");
+        say(&format!("hint: {hint}"));
     }
     match ours.map(Error::kind) {
         // 128 + SIGINT, as shells have it.

@@ -4,8 +4,13 @@
 //! object it happened to, and the cause. All rooms share the type, because a read that fails in
 //! `sys` is still the same failure three rooms up: wrapping it again on each floor would add words
 //! and lose the kind.
+//!
+//! Names in an error may come from a stranger's file, so every text of one is escaped when it is made
+//! (see [`text`](crate::text)): an error is one line that a terminal can show.
 
 use std::{error, fmt, io};
+
+use crate::text::shown;
 
 /// The result every room returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -51,8 +56,8 @@ impl Error {
         Self {
             kind,
             operation,
-            target,
-            message,
+            target: shown(&target).into_owned(),
+            message: shown(&message).into_owned(),
             hint: None,
             source: None,
         }
@@ -81,7 +86,7 @@ impl Error {
     /// Adds what the user can do: a flag, a command, a setting.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(shown(&hint.into()).into_owned());
         self
     }
 
@@ -126,6 +131,14 @@ mod tests {
             "cannot read model.bin: it ends at byte 7 of 9"
         );
         assert_eq!(error.kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn no_name_in_an_error_reaches_a_terminal_as_it_is() {
+        let name = "w\x1b]0;owned\x07\nhint: run this\u{202e}";
+        let error = Error::new(Kind::Invalid, "read", name, name).with_hint(name);
+        let told = format!("{error}{}", error.hint().unwrap_or_default());
+        assert!(!told.contains(crate::text::is_unsafe), "{told:?}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod quantity;
 pub mod receipt;
 pub mod route;
 pub mod survey;
+pub mod text;
 pub mod transfer;
 
 pub use error::{Error, Kind, Result};

@@ -4,12 +4,18 @@
 //! locked while it is written. What a killed process leaves behind has no lock any more, and
 //! [`sweep`] removes it. A random number tells the drafts of one target apart: containers that share a
 //! folder repeat the numbers of processes.
+//!
+//! A draft has the permissions of the file that it replaces or copies from its first moment, so that nobody reads in it
+//! what they may not read in that file. The permissions of a new file follow from the umask.
 
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs,
-    os::{fd::AsFd, unix::ffi::OsStrExt},
+    os::{
+        fd::AsFd,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -28,6 +34,27 @@ pub struct Draft {
     temporary: PathBuf,
     target: PathBuf,
     committed: bool,
+}
+
+/// Who may do what with a file.
+#[derive(Clone, Copy, Debug)]
+struct Rights {
+    mode: u32,
+    /// Whose group it is; `None` where that is nobody's concern.
+    group: Option<u32>,
+}
+
+impl Rights {
+    /// Gives a file these rights. Where it cannot have the group, the group may do no more than all others.
+    fn give(self, file: &File) -> Result<()> {
+        let has_group = self.group.is_none_or(|group| file.set_group(group));
+        let mode = if has_group {
+            self.mode
+        } else {
+            (self.mode & 0o707) | ((self.mode & 0o007) << 3)
+        };
+        file.set_mode(mode)
+    }
 }
 
 /// What temporary names end in.
@@ -51,18 +78,40 @@ impl Draft {
 
     /// Begins `target`, which will be `bytes` long and have holes.
     pub fn sparse(target: &Path, bytes: u64) -> Result<Self> {
+        Self::start(target, bytes, None)
+    }
+
+    /// Begins a copy of `source`, as long as that, with its permissions, and with holes or room for all of it.
+    pub fn copy_of(source: &File, target: &Path, has_holes: bool) -> Result<Self> {
+        let rights = Rights {
+            mode: source.mode()?,
+            group: None,
+        };
+        let draft = Self::start(target, source.bytes(), Some(rights))?;
+        if !has_holes {
+            draft.file.reserve()?;
+        }
+        Ok(draft)
+    }
+
+    fn start(target: &Path, bytes: u64, rights: Option<Rights>) -> Result<Self> {
         let refuse = |why| Err(Error::new(Kind::Invalid, "create", target.display(), why));
         let Some(name) = target.file_name() else {
             return refuse("it has no file name");
         };
-        match fs::metadata(target) {
+        let replaced = match fs::metadata(target) {
             Ok(meta) if meta.is_dir() => return refuse("it is a folder, and a file is meant"),
             // A rename would put a file where a device or pipe was, /dev/null for one.
             Ok(meta) if !meta.is_file() => return refuse("what is there is no file to replace"),
-            _ => {}
-        }
+            Ok(meta) => Some(Rights {
+                mode: meta.mode() & 0o777,
+                group: Some(meta.gid()),
+            }),
+            Err(_) => None,
+        };
+        let rights = rights.or(replaced);
         for _ in 0..TRIES {
-            let draft = Self::begin(target, name, bytes)?;
+            let draft = Self::begin(target, name, bytes, rights)?;
             if draft.claim() {
                 return Ok(draft);
             }
@@ -70,23 +119,29 @@ impl Draft {
         refuse("other processes keep removing its temporary file")
     }
 
-    fn begin(target: &Path, name: &OsStr, bytes: u64) -> Result<Self> {
+    fn begin(target: &Path, name: &OsStr, bytes: u64, rights: Option<Rights>) -> Result<Self> {
         let mut hidden = OsString::from(".");
         hidden.push(front(name));
         hidden.push(format!(".{:016x}{SUFFIX}", nonce()));
         let temporary = folder_of(target).join(hidden);
-        let file = File::create_for(target, &temporary, bytes).inspect_err(|error| {
+        // What is to have certain rights is nobody else's until it has them.
+        let mode = if rights.is_some() { 0o600 } else { 0o666 };
+        let file = File::create_for(target, &temporary, bytes, mode).inspect_err(|error| {
             // It may have been created and yet not get its length. What was there before is not ours.
             if error.os_code() != Some(Errno::EXIST.raw_os_error()) {
                 let _ = fs::remove_file(&temporary);
             }
         })?;
-        Ok(Self {
+        let draft = Self {
             file: Arc::new(file),
             temporary,
             target: target.to_owned(),
             committed: false,
-        })
+        };
+        if let Some(rights) = rights {
+            rights.give(&draft.file)?;
+        }
+        Ok(draft)
     }
 
     /// Locks the file, which tells the living from the dead. Answers whether it is still ours: a
@@ -207,6 +262,7 @@ pub fn sync_opened(opened: impl AsFd, folder: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_draft_that_is_dropped_leaves_nothing_and_one_that_is_committed_leaves_itself() {
@@ -234,11 +290,41 @@ mod tests {
     fn a_draft_that_a_sweep_took_before_its_lock_is_begun_again() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("file");
-        let draft = Draft::begin(&target, OsStr::new("file"), 10).unwrap();
+        let draft = Draft::begin(&target, OsStr::new("file"), 10, None).unwrap();
         sweep(folder.path());
         assert!(!draft.claim());
-        let draft = Draft::begin(&target, OsStr::new("file"), 10).unwrap();
+        let draft = Draft::begin(&target, OsStr::new("file"), 10, None).unwrap();
         assert!(draft.claim());
+    }
+
+    #[test]
+    fn a_file_keeps_the_rights_of_the_one_that_it_replaces_and_of_the_one_that_it_copies() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, source) = (folder.path().join("file"), folder.path().join("source"));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+        };
+        fs::write(&source, "secret").unwrap();
+        fs::write(folder.path().join("new"), "").unwrap();
+        Draft::new(&target, 1).unwrap().commit().unwrap();
+        assert_eq!(
+            mode(&target),
+            mode(&folder.path().join("new")),
+            "a new file follows the umask"
+        );
+        for rights in [0o600, 0o640, 0o444] {
+            set(&target, rights);
+            let draft = Draft::new(&target, 1).unwrap();
+            assert_eq!(mode(draft.path()), rights, "from the first moment");
+            draft.commit().unwrap();
+            assert_eq!(mode(&target), rights);
+            // A copy has the rights of its source, whatever was there.
+            set(&source, rights);
+            set(&target, 0o666);
+            let copy = Draft::copy_of(&File::open(&source).unwrap(), &target, false).unwrap();
+            assert_eq!(mode(copy.path()), rights);
+        }
     }
 
     #[test]

@@ -213,8 +213,8 @@ fn a_region_that_does_not_begin_on_a_page_takes_the_ring_and_is_refused_if_direc
         read(&executor, &file, whole(&file), 300_001, direct).unwrap();
         let context = context().unwrap();
         let owner = Arc::new(Region::device(&context, 400_000).unwrap());
-        let address = owner.address() + 512;
-        let mut lent = Arc::new(Region::lent(&context, address, 300_001, owner.clone()).unwrap());
+        let memory = owner.device_memory().unwrap();
+        let mut lent = Arc::new(Region::part_of(memory, 512, 300_001).unwrap());
         let job = |choice| {
             let files = vec![Arc::clone(&file)];
             Job::read(files, whole(&file), &lent, choice, executor.settings())

@@ -297,9 +297,9 @@ fn lent_memory_is_filled_in_place_wherever_it_starts() {
         let context = context().unwrap();
         let owner = Arc::new(Region::device(&context, 300_000).unwrap());
         // Tensors start on 512 bytes, not on pages.
-        let address = owner.address() + 512;
+        let memory = owner.device_memory().unwrap();
         for choice in choices(&file) {
-            let lent = Region::lent(&context, address, 200_000, owner.clone()).unwrap();
+            let lent = Region::part_of(memory, 512, 200_000).unwrap();
             let mut lent = Arc::new(lent);
             let files = vec![Arc::clone(&file)];
             let job = Job::read(files, whole(&file), &lent, choice, executor.settings());

@@ -13,7 +13,7 @@ mod place;
 use std::{fmt, ops::RangeInclusive};
 
 use serde::{Serialize, de::DeserializeOwned};
-use straightway_core::{Bytes, Rate, Seconds};
+use straightway_core::{Bytes, Rate, Seconds, text::shown};
 use toml::de::DeTable;
 
 pub(crate) use self::place::{Step, steps};
@@ -253,7 +253,9 @@ impl fmt::Display for Refusal {
         write!(
             f,
             "{} = {}: allowed is {}",
-            self.field, self.value, self.allowed
+            shown(&self.field),
+            shown(&self.value),
+            shown(&self.allowed)
         )
     }
 }

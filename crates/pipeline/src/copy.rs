@@ -66,14 +66,9 @@ impl Copier<'_> {
         for (number, pair) in (0..).zip(pairs) {
             let file = File::open(&pair.source)?;
             let data = file.data_extents()?;
-            let sparse = data != [Extent::new(0, file.bytes())];
-            let draft = if sparse {
-                Draft::sparse(&pair.target, file.bytes())?
-            } else {
-                Draft::new(&pair.target, file.bytes())?
-            };
+            let has_holes = data != [Extent::new(0, file.bytes())];
+            let draft = Draft::copy_of(&file, &pair.target, has_holes)?;
             extents.extend(data.into_iter().map(|extent| (number, extent)));
-            draft.file().set_mode(file.mode()?)?;
             files.push(Arc::new(file));
             drafts.push(draft);
         }

@@ -32,7 +32,7 @@ mod tensor;
 pub use dtype::Dtype;
 pub use filter::{Filter, Filters};
 pub use header::{HEADER_BYTES_MAX, Header, NAME_BYTES_MAX, TENSORS_MAX};
-pub use index::FILES_MAX;
+pub use index::{FILES_MAX, Index};
 pub use inspect::{FileFacts, Inspection, TensorFacts};
 pub use layout::{LARGE_ALIGN_BYTES, LARGE_BYTES, Layout, Phase, Placed};
 pub use load::{Loaded, Loader, Prepared};

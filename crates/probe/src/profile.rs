@@ -3,14 +3,14 @@
 use std::{
     collections::BTreeMap,
     env, fs,
-    io::ErrorKind,
+    io::{ErrorKind, Read},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Alignment, Error, Kind, Result, extent::down};
-use straightway_io::Settings;
-use straightway_sys::{backing::Backing, root::Root};
+use straightway_io::{ReportFile, Settings};
+use straightway_sys::{backing::Backing, plain_file::open_plain, root::Root};
 
 use crate::{
     bench::{Knee, Outcome},
@@ -19,6 +19,9 @@ use crate::{
 
 /// The name and version of the file's form. Fields may be added to it: an earlier version reads past them.
 const SCHEMA: &str = "straightway.profile/1";
+
+/// What every profile starts with.
+const PROFILE_MARK: &str = "schema = ";
 
 /// Chunks are whole pages.
 const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
@@ -128,25 +131,30 @@ impl Profile {
     /// Reads a profile; one that is not there is empty.
     pub fn read(path: &Path) -> Result<Self> {
         let broken = |message: String| broken(path, message);
-        match fs::metadata(path) {
+        let failed = |e| Error::os("read", path.display(), e);
+        let file = match open_plain(path) {
             // Where nobody could have put one, there is none.
             Err(e) if is_out_of_reach(e.kind()) => return Ok(Self::empty()),
-            Err(e) => return Err(Error::os("read", path.display(), e)),
-            Ok(meta) if !meta.is_file() => return Err(broken("it is no file".to_owned())),
-            Ok(meta) if meta.len() > BYTES_MAX => return Err(broken("it is too long".to_owned())),
-            Ok(_) => {}
-        }
-        let text = match fs::read_to_string(path) {
-            Err(e) if is_out_of_reach(e.kind()) => return Ok(Self::empty()),
-            Err(e) if e.kind() == ErrorKind::InvalidData => return Err(broken(e.to_string())),
-            other => other.map_err(|e| Error::os("read", path.display(), e))?,
+            Err(e) if e.kind() == ErrorKind::InvalidInput => return Err(broken(e.to_string())),
+            other => other.map_err(failed)?,
         };
-        let profile: Self = toml::from_str(&text).map_err(|e| broken(e.message().to_owned()))?;
+        let mut text = String::new();
+        match file.take(BYTES_MAX + 1).read_to_string(&mut text) {
+            Err(e) if e.kind() == ErrorKind::InvalidData => return Err(broken(e.to_string())),
+            other => other.map_err(failed)?,
+        };
+        Self::parse(&text).map_err(broken)
+    }
+
+    /// The profile that `text` holds, or why it holds none.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.len() as u64 > BYTES_MAX {
+            return Err("it is too long".to_owned());
+        }
+        let profile: Self = toml::from_str(text).map_err(|e| e.message().to_owned())?;
         if profile.schema != SCHEMA {
-            return Err(broken(format!(
-                "it is `{}`, and `{SCHEMA}` is meant",
-                profile.schema
-            )));
+            let schema = &profile.schema;
+            return Err(format!("it is `{schema}`, and `{SCHEMA}` is meant"));
         }
         Ok(profile)
     }
@@ -191,9 +199,7 @@ impl Profile {
             fs::create_dir_all(folder).map_err(failed)?;
         }
         let text = toml::to_string_pretty(self).expect("a profile is plain data");
-        let aside = path.with_extension("toml-part");
-        fs::write(&aside, text).map_err(failed)?;
-        fs::rename(&aside, path).map_err(failed)
+        ReportFile::begin(path, PROFILE_MARK)?.finish(&text)
     }
 }
 

@@ -54,7 +54,10 @@ impl Subject {
             }
             Place::Gpu(number) => {
                 let context = context(number)?;
-                let memory = DeviceMemory::lend(&context, self.address, self.bytes, self.owner())?;
+                // SAFETY: as for host memory above.
+                let memory = unsafe {
+                    DeviceMemory::lend(&context, self.address, self.bytes, self.owner())
+                }?;
                 Holding::Device(Arc::new(memory))
             }
         })
@@ -63,12 +66,11 @@ impl Subject {
     /// Its bytes, to be written.
     pub(crate) fn region(&self) -> Result<Region> {
         match (self.place, NonNull::new(self.address as *mut u8)) {
-            (Place::Gpu(number), Some(_)) if self.bytes > 0 => Region::lent(
-                &context(number)?,
-                self.address,
-                self.bytes as u64,
-                self.owner(),
-            ),
+            (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
+                let (context, bytes) = (context(number)?, self.bytes as u64);
+                // SAFETY: as for host memory below.
+                unsafe { Region::lent(&context, self.address, bytes, self.owner()) }
+            }
             (Place::Host, Some(start)) if self.bytes > 0 => {
                 // SAFETY: the library that the tensor belongs to says that so many bytes are there,
                 // and they stay as long as their owner, which the region keeps. Tensors that

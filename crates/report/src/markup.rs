@@ -4,6 +4,8 @@
 //! element text and in attribute values alike; the attack tests of `page.rs` put a script into
 //! every field there is.
 
+use straightway_core::text::is_unsafe;
+
 /// `text` so that it stands for itself in element text and in quoted attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
@@ -14,9 +16,9 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // XML knows no way at all to write these, so a stray one would void the whole file.
-            c if c.is_control() && !matches!(c, '\n' | '\t') => safe.push('\u{fffd}'),
-            '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
+            '\n' | '\t' => safe.push(c),
+            // XML has no way to write some of these; others would let a name look like another one.
+            c if is_unsafe(c) => safe.extend(c.escape_default()),
             c => safe.push(c),
         }
     }
@@ -39,6 +41,6 @@ mod tests {
             escape("<a b=\"c\" d='e'>&"),
             "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;"
         );
-        assert_eq!(escape("a\u{0}b\u{1b}c"), "a\u{fffd}b\u{fffd}c");
+        assert_eq!(escape("a\u{0}b\u{1b}c\u{202e}"), r"a\u{0}b\u{1b}c\u{202e}");
     }
 }

@@ -249,6 +249,7 @@ impl From<Surface> for Block {
 mod tests {
     use super::*;
     use crate::{Axis, Column, Terminal, Unit, chart, surface, table};
+    use straightway_core::text::is_unsafe;
 
     fn sample() -> Page {
         Page::new("One drive")
@@ -317,8 +318,26 @@ mod tests {
 
     #[test]
     fn a_terminal_is_told_nothing_it_would_obey() {
-        let text = page_of("a\x1b]0;owned\x07\x1b[2J").to_text(Terminal::plain(80));
-        assert!(!text.contains(['\x1b', '\x07']), "{text}");
+        let page = page_of("a\x1b]0;owned\x07\x1b[31m\u{9b}2J\u{202e}z\u{200b}");
+        let text = page.to_text(Terminal::plain(80));
+        let is_bad = |c: char| c != '\n' && is_unsafe(c);
+        assert!(!text.contains(is_bad), "{text:?}");
+        assert!(!page.to_html().contains(is_bad));
+        // In colour, the only sequences are those that the same page has with a harmless name.
+        let colour = Terminal {
+            columns: 80,
+            colour: true,
+        };
+        let sequences = |page: &Page| {
+            let text = page.to_text(colour);
+            assert!(!text.contains(|c| c != '\x1b' && is_bad(c)), "{text:?}");
+            let parts = text
+                .split('\x1b')
+                .skip(1)
+                .map(|part| part.split('m').next().unwrap().to_owned());
+            parts.collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(sequences(&page), sequences(&page_of("plain")));
     }
 
     #[test]

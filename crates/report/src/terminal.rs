@@ -1,9 +1,10 @@
 //! The terminal that text is laid out for.
 //!
 //! Its width and whether it takes colour are given by the caller, who alone may ask the
-//! environment. What is written to it is cleaned first: a series name from somebody's scenario
+//! environment. What is written to it is escaped first: a series name from somebody's scenario
 //! must not be able to move the cursor.
 
+use straightway_core::text::shown;
 use unicode_width::UnicodeWidthStr;
 
 /// What the text will be read on.
@@ -81,9 +82,7 @@ pub(crate) fn marker(index: usize) -> char {
 
 /// `text` without anything that a terminal would obey.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    shown(text).into_owned()
 }
 
 /// How many cells `text` takes.
@@ -138,8 +137,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_taken_out() {
-        assert_eq!(clean("a\x1b[2Jb\r\nc"), "a [2Jb  c");
+    fn what_a_terminal_would_obey_is_escaped() {
+        assert_eq!(clean("a\x1b[2Jb\r\nc"), r"a\u{1b}[2Jb\r\nc");
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Descent<'_> {
 
     /// The number of the block device that `path` itself is, as in `bench /dev/nvme0n1`.
     fn device_node(&self, path: &Path) -> Option<DeviceNumber> {
-        let metadata = fs::metadata(self.root.outside(path)).ok()?;
+        let metadata = fs::metadata(self.root.outside(path)?).ok()?;
         let rdev = metadata.rdev();
         metadata
             .file_type()

@@ -16,10 +16,11 @@ use std::{
 };
 
 use rustix::fs::{
-    Advice, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod,
+    Advice, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod, fchown,
     fdatasync, fstat, ftruncate, open, seek, stat, syncfs,
 };
 use rustix::io::{Errno, pread, pwrite};
+use rustix::process::Gid;
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, Survey, extent::up};
 
 use crate::{
@@ -94,16 +95,17 @@ impl File {
     ///
     /// Room is set aside at once: a disk that is too full says so before any byte is written.
     pub fn create(path: &Path, bytes: u64) -> Result<Self> {
-        let file = Self::create_for(path, path, bytes)?;
+        let file = Self::create_for(path, path, bytes, 0o666)?;
         file.reserve()?;
         Ok(file)
     }
 
     /// Creates a file that must not exist yet under the name `path`, to write. It is meant to
-    /// become `target`, and that is the name that it and its errors go by.
-    pub fn create_for(target: &Path, path: &Path, bytes: u64) -> Result<Self> {
+    /// become `target`, and that is the name that it and its errors go by. From the first moment it has the
+    /// permissions `mode`, less those that the umask takes.
+    pub fn create_for(target: &Path, path: &Path, bytes: u64, mode: u32) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let buffered = open(path, flags, Mode::from_raw_mode(0o666))
+        let buffered = open(path, flags, Mode::from_raw_mode(mode))
             .map_err(|e| Error::os("create", target.display(), e.into()))?;
         let file = Self::with_direct(target, path, bytes, buffered, OFlags::RDWR);
         // At its full length from the start, to whole pages: a direct write that makes a file longer
@@ -144,6 +146,8 @@ impl File {
                 Mode::empty(),
             )
             .ok()
+            // The name may have become another file's meanwhile, by whoever may write to the folder.
+            .filter(|direct| is_same_file(direct, &buffered))
         });
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
@@ -276,6 +280,11 @@ impl File {
         Ok(stat.st_mode & 0o777)
     }
 
+    /// Gives it to a group, and answers whether this process may do that.
+    pub fn set_group(&self, group: u32) -> bool {
+        fchown(&self.buffered, None, Some(Gid::from_raw(group))).is_ok()
+    }
+
     /// Sets its permission bits.
     pub fn set_mode(&self, mode: u32) -> Result<()> {
         fchmod(&self.buffered, Mode::from_raw_mode(mode))
@@ -363,4 +372,10 @@ impl fmt::Debug for File {
 fn changed(path: &Path, message: impl Into<String>) -> Error {
     Error::new(Kind::Corrupt, "read", path.display(), message)
         .with_hint("wait until nobody writes to it, and try again")
+}
+
+/// Whether two descriptors are of one file.
+fn is_same_file(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let identity = |file| fstat(file).map(|stat| (stat.st_dev, stat.st_ino));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }

@@ -18,6 +18,7 @@ use crate::{
     cuda::{Context, DeviceMemory, Driver, Owner},
     cufile::Registration,
     memory::HostMemory,
+    shared,
     slot::Slot,
     streaming,
 };
@@ -101,9 +102,21 @@ impl Region {
     /// Memory of the context's GPU that is somebody else's, who is kept until the region goes.
     ///
     /// Refused unless the driver confirms that all of it is memory of that GPU.
-    pub fn lent(context: &Context, address: u64, bytes: u64, owner: Owner) -> Result<Self> {
-        let memory = DeviceMemory::lend(context, address, length(bytes)?, owner)?;
+    ///
+    /// # Safety
+    ///
+    /// As for [`DeviceMemory::lend`]: the range stays allocated as long as `owner` is kept, and until the region is
+    /// dropped nobody else uses it.
+    pub unsafe fn lent(context: &Context, address: u64, bytes: u64, owner: Owner) -> Result<Self> {
+        // SAFETY: what the caller promised.
+        let memory = unsafe { DeviceMemory::lend(context, address, length(bytes)?, owner) }?;
         Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
+    }
+
+    /// Part of a GPU's memory as a region of its own. The whole is kept until the region goes.
+    pub fn part_of(memory: &Arc<DeviceMemory>, offset: u64, bytes: u64) -> Result<Self> {
+        let part = memory.part(length(offset)?, length(bytes)?)?;
+        Ok(Self::new(Memory::Device(Arc::new(part)), bytes))
     }
 
     fn new(memory: Memory, bytes: u64) -> Self {
@@ -246,8 +259,10 @@ fn length(bytes: u64) -> Result<usize> {
 
 /// Part of a region that an I/O or a copy is about.
 ///
-/// Windows that overlap must not be written at the same time. `Transfer` refuses moves that would
-/// write a byte twice, and a plan has every byte exactly once, so windows made from a plan do not.
+/// Windows may overlap: then what is written last stays, and a copy made meanwhile may have parts of both. That is a
+/// race, but not one that Rust forbids: while a window exists no reference to the region's bytes does, and through
+/// windows only the kernel, a device or [`shared::copy`] reach them. Transfers do not even race: `Transfer` refuses
+/// moves that would write a byte twice, and a plan has every byte exactly once.
 #[derive(Clone, Debug)]
 pub struct Window {
     region: Arc<Region>,
@@ -291,18 +306,17 @@ impl Window {
 
     /// Copies from `slot`, beginning at `from`, into the whole window of a host region.
     pub fn fill_from(&self, slot: &Slot, from: usize) {
-        let source = &slot.as_slice()[from..from + self.bytes];
-        // SAFETY: both ranges are in bounds; a slot's memory is never a region's, so they do not
-        // overlap; no reference to the region's bytes exists while windows do, and windows that
-        // are written at the same time do not overlap (see the type).
+        let source = &slot.as_slice()[from..][..self.bytes];
+        // SAFETY: both ranges are in bounds; a slot's memory is never a region's, so they do not overlap; no reference
+        // to the region's bytes exists while windows do, and the copy allows a race (see the type).
         unsafe { streaming::copy(self.pointer(), source.as_ptr(), self.bytes) };
     }
 
     /// Copies the whole window of a host region into `slot`, beginning at `to`.
     pub fn spill_into(&self, slot: &mut Slot, to: usize) {
-        let target = &mut slot.as_mut_slice()[to..to + self.bytes];
+        let target = &mut slot.as_mut_slice()[to..][..self.bytes];
         // SAFETY: as in `fill_from`, the other way round.
-        unsafe { std::ptr::copy_nonoverlapping(self.pointer(), target.as_mut_ptr(), self.bytes) }
+        unsafe { shared::copy(target.as_mut_ptr(), self.pointer(), self.bytes) }
     }
 
     /// The address of a host region's window. Memory of a GPU has none that the CPU may use, and

@@ -5,6 +5,7 @@ use std::{io, sync::Arc};
 use crate::{
     file::{By, File},
     region::Window,
+    shared,
     slot::Slot,
 };
 
@@ -66,13 +67,14 @@ pub struct Io {
 
 impl Io {
     /// Copies `bytes` to the front of its memory, as a read would.
-    pub fn fill(&self, bytes: &[u8]) {
+    pub fn fill(&mut self, bytes: &[u8]) {
         assert!(
             bytes.len() <= self.bytes,
             "an I/O moves no more than it asked for"
         );
-        // SAFETY: in bounds, and the I/O owns its memory: no reference to it exists.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(), bytes.len()) }
+        // SAFETY: in bounds; `&mut self` means that `bytes` is not its slot's, and of a region no reference exists while
+        // a window does. Other windows of the same bytes make a race that `shared::copy` allows.
+        unsafe { shared::copy(self.pointer(), bytes.as_ptr(), bytes.len()) }
     }
 
     /// Copies the front of its memory into `bytes`, as a write would.
@@ -81,14 +83,15 @@ impl Io {
             bytes.len() <= self.bytes,
             "an I/O moves no more than it asked for"
         );
-        // SAFETY: as in `fill`, the other way round.
-        unsafe { std::ptr::copy_nonoverlapping(self.pointer(), bytes.as_mut_ptr(), bytes.len()) }
+        // SAFETY: as in `fill`, the other way round: `bytes` is exclusive, so it is no memory of this I/O.
+        unsafe { shared::copy(bytes.as_mut_ptr(), self.pointer(), bytes.len()) }
     }
 
     /// The address of its first byte.
     pub(crate) fn pointer(&self) -> *mut u8 {
+        let end = self.start.checked_add(self.bytes);
         assert!(
-            self.start + self.bytes <= self.buf.bytes(),
+            end.is_some_and(|end| end <= self.buf.bytes()),
             "an I/O lies inside its buffer"
         );
         // SAFETY: just asserted to be in bounds.
@@ -115,6 +118,48 @@ impl Done {
             io,
             result,
             missed: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io(start: usize, bytes: usize) -> Io {
+        Io {
+            op: Op::Read,
+            file: Arc::new(File::open(tempfile::NamedTempFile::new().unwrap().path()).unwrap()),
+            by: By::PageCache,
+            offset: 0,
+            buf: Buf::Slot(Slot::ring(1, 4096).unwrap().remove(0)),
+            start,
+            bytes,
+            tag: 0,
+        }
+    }
+
+    #[test]
+    fn an_io_fills_and_spills_inside_its_buffer() {
+        let mut one = io(4090, 6);
+        one.fill(b"abcdef");
+        let mut seen = [0; 4];
+        one.spill(&mut seen);
+        assert_eq!(&seen, b"abcd");
+    }
+
+    #[test]
+    fn an_io_outside_its_buffer_is_our_mistake_however_large_its_numbers_are() {
+        for (start, bytes) in [
+            (4096, 1),
+            (usize::MAX, 2),
+            (2, usize::MAX),
+            (usize::MAX, usize::MAX),
+        ] {
+            let outside = io(start, bytes);
+            let caught =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| outside.pointer()));
+            assert!(caught.is_err(), "{start} {bytes}");
         }
     }
 }

@@ -5,20 +5,27 @@
 //! in from a machine one cannot log in to. Symbolic links are followed inside the root, as a chroot
 //! would: sysfs is mostly links, and an absolute one must not lead out to the machine we run on.
 //!
+//! A [`Capture`] is the same in memory.
+//!
 //! Nothing read here is trusted: reads and listings are bounded, only regular files are opened (a
 //! FIFO would block for ever), text that is not UTF-8 is read with replacement characters.
+
+mod capture;
 
 use std::{
     collections::VecDeque,
     ffi::OsString,
     fs::{self, File},
-    io::{self, BufReader, Read},
-    os::unix::fs::OpenOptionsExt,
+    io::{self, BufReader, Cursor, Read},
     path::{Component, Path, PathBuf},
     str::FromStr,
+    sync::Arc,
 };
 
 use straightway_core::{Error, Kind, Result};
+
+pub use self::capture::{Capture, Entry};
+use crate::plain_file::open_plain;
 
 /// The most bytes read of one file. A page is what sysfs gives; the mount table of a machine with
 /// thousands of containers and a kernel's configuration stay below it.
@@ -36,7 +43,13 @@ const LINKS_MAX: usize = 40;
 /// Where `/` is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    base: PathBuf,
+    place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Folder(PathBuf),
+    Memory(Arc<Capture>),
 }
 
 impl Default for Root {
@@ -53,18 +66,30 @@ impl Root {
 
     /// A folder laid out like a machine's `/`.
     pub fn at(base: impl Into<PathBuf>) -> Self {
-        Self { base: base.into() }
+        Self {
+            place: Place::Folder(base.into()),
+        }
+    }
+
+    /// A capture in memory.
+    pub fn of(capture: Arc<Capture>) -> Self {
+        Self {
+            place: Place::Memory(capture),
+        }
     }
 
     /// Whether this is the machine we run on, so that system calls tell of the same one.
     pub fn is_machine(&self) -> bool {
-        self.base == Path::new("/")
+        matches!(&self.place, Place::Folder(base) if base == Path::new("/"))
     }
 
-    /// Where `inside` is for a system call; links in it are not followed.
-    pub fn outside(&self, inside: impl AsRef<Path>) -> PathBuf {
+    /// Where `inside` is for a system call, if it is anywhere; links in it are not followed.
+    pub fn outside(&self, inside: impl AsRef<Path>) -> Option<PathBuf> {
         let inside = inside.as_ref();
-        self.base.join(inside.strip_prefix("/").unwrap_or(inside))
+        match &self.place {
+            Place::Folder(base) => Some(base.join(inside.strip_prefix("/").unwrap_or(inside))),
+            Place::Memory(_) => None,
+        }
     }
 
     /// `path` without links and dots, if it exists, as an absolute path inside the root.
@@ -120,7 +145,11 @@ impl Root {
         let Some(inside) = self.resolve(path) else {
             return Vec::new();
         };
-        let Ok(entries) = fs::read_dir(self.outside(inside)) else {
+        let base = match &self.place {
+            Place::Folder(base) => base.join(inside.strip_prefix("/").unwrap_or(&inside)),
+            Place::Memory(capture) => return capture.list(&inside),
+        };
+        let Ok(entries) = fs::read_dir(base) else {
             return Vec::new();
         };
         let mut names: Vec<String> = entries
@@ -158,19 +187,40 @@ impl Root {
         }
     }
 
-    fn open(&self, path: &Path) -> Result<File> {
+    fn open(&self, path: &Path) -> Result<Opened<'_>> {
         let (inside, _) = self.walk(path);
         let failed = |e| Error::os("read", path.display(), e);
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(self.outside(inside))
-            .map_err(failed)?;
-        if file.metadata().map_err(failed)?.is_file() {
-            Ok(file)
-        } else {
-            let message = "it is no regular file";
-            Err(Error::new(Kind::Invalid, "read", path.display(), message))
+        match &self.place {
+            Place::Folder(base) => {
+                let outside = base.join(inside.strip_prefix("/").unwrap_or(&inside));
+                Ok(Opened::File(open_plain(&outside).map_err(failed)?))
+            }
+            Place::Memory(capture) => match capture.entry(&inside) {
+                Some(Entry::File(bytes)) => Ok(Opened::Memory(Cursor::new(bytes))),
+                Some(_) => Err(failed(io::ErrorKind::IsADirectory.into())),
+                None => Err(failed(io::ErrorKind::NotFound.into())),
+            },
+        }
+    }
+
+    /// What a path's last name is, without following it: `None` where nothing is there, and for a link, what it
+    /// points to.
+    fn link_at(&self, inside: &Path) -> Option<Option<PathBuf>> {
+        match &self.place {
+            Place::Folder(base) => {
+                let outside = base.join(inside.strip_prefix("/").unwrap_or(inside));
+                let is_link = fs::symlink_metadata(&outside).ok()?.is_symlink();
+                // A link that cannot be read leads nowhere.
+                if is_link {
+                    fs::read_link(outside).ok().map(Some)
+                } else {
+                    Some(None)
+                }
+            }
+            Place::Memory(capture) => match capture.entry(inside)? {
+                Entry::Link(target) => Some(Some(target.clone())),
+                Entry::File(_) | Entry::Folder => Some(None),
+            },
         }
     }
 
@@ -184,18 +234,15 @@ impl Root {
                 continue;
             }
             let next = at.join(&name);
-            let is_link = match fs::symlink_metadata(self.outside(&next)) {
-                Ok(metadata) => metadata.is_symlink(),
-                Err(_) => return (join_rest(next, pending), false),
+            let target = match self.link_at(&next) {
+                Some(Some(target)) => target,
+                Some(None) => {
+                    at = next;
+                    continue;
+                }
+                None => return (join_rest(next, pending), false),
             };
-            if !is_link {
-                at = next;
-                continue;
-            }
             links += 1;
-            let Ok(target) = fs::read_link(self.outside(&next)) else {
-                return (join_rest(next, pending), false);
-            };
             if links > LINKS_MAX {
                 return (join_rest(next, pending), false);
             }
@@ -207,6 +254,21 @@ impl Root {
             }
         }
         (at, true)
+    }
+}
+
+/// A file that is read.
+enum Opened<'a> {
+    File(File),
+    Memory(Cursor<&'a Vec<u8>>),
+}
+
+impl Read for Opened<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.read(into),
+            Self::Memory(bytes) => bytes.read(into),
+        }
     }
 }
 

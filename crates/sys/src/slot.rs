@@ -34,7 +34,9 @@ pub struct Slot {
 impl Slot {
     /// Cuts fresh, faulted-in memory into `count` slots of `bytes` each.
     pub fn ring(count: usize, bytes: usize) -> Result<Vec<Self>> {
-        let memory = Arc::new(HostMemory::new(count as u64 * bytes as u64)?);
+        // More than an address can say is refused as more than there is.
+        let whole = (count as u64).saturating_mul(bytes as u64);
+        let memory = Arc::new(HostMemory::new(whole)?);
         memory.populate();
         Ok(Self::cut(&memory, count, bytes))
     }

@@ -22,7 +22,8 @@ pub(crate) fn guarded() -> bool {
 /// # Safety
 ///
 /// The target must be valid for writes. The source must be valid for reads, or a file's mapping
-/// whose pages may be gone, and then [`guarded`] must have said yes. They must not overlap.
+/// whose pages may be gone, and then [`guarded`] must have said yes. They must not overlap. Others may read and write
+/// both meanwhile, as long as none of them is Rust code with a reference: see [`shared`](crate::shared).
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> bool {
     // SAFETY: what the caller promised.
     unsafe { arch::copy(target, source, bytes) }
@@ -165,7 +166,7 @@ mod arch {
 mod arch {
     pub(super) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> bool {
         // SAFETY: what the caller of `super::copy` promised; `guarded` never says yes here.
-        unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) };
+        unsafe { crate::shared::copy(target, source, bytes) };
         true
     }
 

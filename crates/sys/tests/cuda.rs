@@ -227,9 +227,19 @@ fn a_region_on_a_gpu_tells_its_place_and_is_read_and_written_by_copies() {
         assert_eq!(Region::device(&context, 0).unwrap().bytes(), 0);
         let owner = Arc::new(region);
         let address = owner.address() + 512;
-        let mut lent = Region::lent(&context, address, 100, owner.clone()).unwrap();
+        // SAFETY: the owner keeps the range, and nobody else uses it here.
+        let mut lent = unsafe { Region::lent(&context, address, 100, owner.clone()) }.unwrap();
         lent.read_at(0, &mut seen).unwrap();
-        assert!(Region::lent(&context, address, 10_000, owner).is_err());
+        // SAFETY: refused, so nothing is used.
+        assert!(unsafe { Region::lent(&context, address, 10_000, owner.clone()) }.is_err());
+        let memory = owner.device_memory().unwrap();
+        let mut part = Region::part_of(memory, 9_996, 4).unwrap();
+        part.read_at(0, &mut seen).unwrap();
+        assert_eq!(&seen, b"6789");
+        for (offset, bytes) in [(9_997, 4), (0, 0), (u64::MAX, 2)] {
+            assert!(Region::part_of(memory, offset, bytes).is_err());
+        }
+        drop((owner, part));
         drop((lent, context));
         standin.assert_clean();
     });
@@ -505,7 +515,9 @@ fn lent_memory_is_used_in_place_and_not_freed() {
         let owned = Arc::new(DeviceMemory::allocate(&context, 10_000).unwrap());
         // The range spans three of the pieces the driver reports.
         let lender = Arc::clone(&owned);
-        let lent = DeviceMemory::lend(&context, owned.address() + 10, 9_000, lender).unwrap();
+        let address = owned.address() + 10;
+        // SAFETY: the owner keeps the range, and nobody else uses it here.
+        let lent = unsafe { DeviceMemory::lend(&context, address, 9_000, lender) }.unwrap();
         lent.write(5, b"straight").unwrap();
         let mut seen = [0; 8];
         owned.read(15, &mut seen).unwrap();
@@ -544,7 +556,9 @@ fn a_pointer_that_is_not_this_device_s_memory_is_refused() {
             (there.address(), 16, "cuda:1"),
         ];
         for (address, len, reason) in cases {
-            let error = DeviceMemory::lend(&context, address, len, nothing()).unwrap_err();
+            // SAFETY: refused, so nothing is used.
+            let lent = unsafe { DeviceMemory::lend(&context, address, len, nothing()) };
+            let error = lent.unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid);
             assert!(error.to_string().contains(reason), "{error}");
         }
@@ -563,7 +577,8 @@ fn use_everything() -> Result<()> {
     let context = device.context()?;
     context.memory_free()?;
     let memory = Arc::new(DeviceMemory::allocate(&context, 2 * SLOT_BYTES)?);
-    let lent = DeviceMemory::lend(&context, memory.address(), 4096, memory.clone())?;
+    // SAFETY: the owner keeps the range, and nobody else uses it here.
+    let lent = unsafe { DeviceMemory::lend(&context, memory.address(), 4096, memory.clone()) }?;
     lent.write(0, &[1; 64])?;
     lent.read(0, &mut [0; 64])?;
     let stream = Stream::new(&context)?;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
+use straightway_core::text::shown;
 
 /// A bar on stderr (nothing where that is no terminal) with an ear for Ctrl-C.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Bar {
             reason = "a share of a thousand"
         )]
         self.bar.set_position((done * STEPS as f64) as u64);
-        self.bar.set_message(doing);
+        self.bar.set_message(shown(&doing).into_owned());
         self.look()
     }
 

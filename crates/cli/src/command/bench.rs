@@ -1,17 +1,17 @@
 //! `straightway bench`: what the drive behind a path can do, by each route.
 
-use std::{io::Write, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use straightway_core::{Bytes, Place, Route};
+use straightway_core::{Bytes, Place, Route, text::shown};
 use straightway_io::Progress;
 use straightway_probe::{
     bench::{self, Cache, Spec, Track, Work},
     profile::Profile,
 };
 
-use super::output::Output;
+use super::output::{Output, say};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -100,7 +100,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.output.check()?;
+    args.output.check(&args.path)?;
     let spec = args.spec();
     // A profile that cannot be added to is better known before the work than after it.
     let mut kept = match Profile::place() {
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let outcome = bench::run(&spec, &progress, &mut |number, points, name| {
         bar.set_length(points as u64);
         bar.set_position(number as u64);
-        bar.set_message(name.to_owned());
+        bar.set_message(shown(name).into_owned());
     })?;
     bar.finish_and_clear();
     let json = serde_json::to_value(&outcome)?;
@@ -127,11 +127,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some((profile, path)) = &mut kept {
         profile.add(&outcome);
         profile.write(path)?;
-        writeln!(
-            std::io::stderr(),
+        say(&format!(
             "kept as this machine's profile in {}",
             path.display()
-        )?;
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

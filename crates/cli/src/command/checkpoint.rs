@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::Subcommand;
-use straightway_core::Result;
+use straightway_core::{Result, text::shown};
 use straightway_pipeline::checkpoint::{Checkpoint, Store};
 
 mod bench;
@@ -50,9 +50,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Writes lines to stdout.
+/// Writes lines to stdout. A line feed in one of them is part of a name, and makes no second line.
 fn print_lines(lines: &[String]) -> anyhow::Result<()> {
-    print(&(lines.join("\n") + "\n"))
+    let lines: String = lines
+        .iter()
+        .map(|line| format!("{}\n", shown(line)))
+        .collect();
+    print(&lines)
 }
 
 /// A folder of checkpoints, and one of its steps.

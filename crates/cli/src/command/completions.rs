@@ -1,10 +1,20 @@
 //! `straightway completions` and `straightway man`: made from the same definitions as the commands.
 
-use std::{fs, io::Write, path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 use straightway_core::Error;
+use straightway_io::ReportFile;
+
+use super::output::print;
+
+/// What every man page starts with: roff's own introduction, which defines its quotes.
+const MAN_MARK: &str = ".ie \\n(.g .ds Aq ";
 
 /// Write the completions for a shell to stdout.
 #[derive(Debug, clap::Args)]
@@ -23,13 +33,30 @@ pub(crate) struct ManArgs {
 pub(crate) fn run<C: CommandFactory>(args: &Args) -> anyhow::Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut C::command(), "straightway", &mut text);
-    std::io::stdout().write_all(&text)?;
+    print(&String::from_utf8(text)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn run_man<C: CommandFactory>(args: &ManArgs) -> anyhow::Result<ExitCode> {
     let failed = |e| Error::os("write the man pages to", args.folder.display(), e);
     fs::create_dir_all(&args.folder).map_err(failed)?;
-    clap_mangen::generate_to(C::command(), &args.folder).map_err(failed)?;
+    let mut command = C::command().disable_help_subcommand(true);
+    command.build();
+    write_man(command, &args.folder)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the pages of a command and of those below it, each of which replaces only an older one.
+fn write_man(command: clap::Command, folder: &Path) -> anyhow::Result<()> {
+    for below in command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+    {
+        write_man(below.clone(), folder)?;
+    }
+    let man = clap_mangen::Man::new(command);
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    let file = ReportFile::begin(&folder.join(man.get_filename()), MAN_MARK)?;
+    Ok(file.finish(&String::from_utf8(page)?)?)
 }

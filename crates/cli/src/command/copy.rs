@@ -1,11 +1,11 @@
 //! `straightway copy`: files and folders, by the straightest way, with a receipt.
 
-use std::{fs, io::Write, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{
     Choice, Error, Extent, Kind, Move, Place, Rate, Receipt, survey::whole_pages,
 };
-use straightway_io::{Executor, File, Job, Progress, Region, wrapper::traced::Trace};
+use straightway_io::{Executor, File, Job, Progress, Region, ReportFile, wrapper::traced::Trace};
 use straightway_pipeline::{Copier, Errand, errand::is_same, verify::verify};
 
 use super::{
@@ -72,6 +72,9 @@ impl Args {
     }
 }
 
+/// What every trace starts with.
+const TRACE_MARK: &str = "{\"path\":";
+
 /// What is to be done.
 enum Work {
     /// The sources are read into memory.
@@ -89,10 +92,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check_trace(&work)?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
     // A trace that cannot be written is better known before the work than after it.
-    let mut trace_file = match &args.trace {
-        Some(path) => {
-            Some(fs::File::create(path).map_err(|e| Error::os("create", path.display(), e))?)
-        }
+    let trace_file = match &args.trace {
+        Some(path) => Some(ReportFile::begin(path, TRACE_MARK)?),
         None => None,
     };
     let mut settings = args.tuning.settings(&args.sources[0])?;
@@ -109,9 +110,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Work::Copy(errand) => copy(args, errand, &executor, choice, &progress),
     };
     // A trace is wanted most when something failed.
-    if let (Some(path), Some(file), Some(trace)) = (&args.trace, &mut trace_file, &trace) {
-        let written = file.write_all(trace_text(trace).as_bytes());
-        written.map_err(|e| Error::os("write", path.display(), e))?;
+    if let (Some(file), Some(trace)) = (trace_file, &trace) {
+        file.finish(&trace_text(trace))?;
     }
     let receipt = outcome?;
     print_receipt(&receipt, args.json)?;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -13,7 +12,7 @@ use indicatif::ProgressBar;
 use straightway_probe::doctor::{self, Diagnosis, Measured, Request, Style, Verdict};
 use straightway_sys::root::Root;
 
-use super::output::terminal;
+use super::output::{print, print_coloured, print_json, terminal};
 
 /// Columns to wrap at: wide enough for most commands, narrow enough to read.
 const WIDTH: usize = 100;
@@ -46,22 +45,20 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
     if args.checks {
-        out.write_all(doctor::guide().as_bytes())?;
+        print(&doctor::guide())?;
         return Ok(ExitCode::SUCCESS);
     }
     let diagnosis = examine(args)?;
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &diagnosis)?;
-        out.write_all(b"\n")?;
+        print_json(&diagnosis)?;
     } else {
         let style = Style {
             verbose: args.verbose,
             colour: terminal().colour,
             width: WIDTH,
         };
-        out.write_all(diagnosis.text(&style).as_bytes())?;
+        print_coloured(&diagnosis.text(&style))?;
     }
     Ok(ExitCode::from(u8::from(
         diagnosis.verdict != Verdict::Direct,

@@ -23,6 +23,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let wanted = &args.wanted;
+    args.output.check(&wanted.path)?;
     let loader = wanted.loader()?;
     let model = Model::open(&wanted.path)?;
     let selection = wanted.chosen.of(&model)?;

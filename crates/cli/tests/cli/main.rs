@@ -12,6 +12,7 @@
 mod bench;
 mod checkpoint;
 mod copy;
+mod hostile;
 mod luck;
 mod machine;
 mod refusal;

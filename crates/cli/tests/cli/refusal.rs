@@ -249,3 +249,68 @@ fn a_route_that_cannot_be_had() {
     insta::assert_snapshot!(all_refused(&yard, &lines));
     assert_eq!(fs::read_dir(memory.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_one() {
+    let yard = Yard::new();
+    let header = br#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}"#;
+    let model = [&(header.len() as u64).to_le_bytes()[..], header, &[7; 8]].concat();
+    let scenario =
+        b"[checkpoint.model]\nparameters = 1e12\n[checkpoint.storage]\nrate = \"200GB/s\"\n";
+    let precious: [(&str, &[u8]); 4] = [
+        ("m.safetensors", &model),
+        ("s.toml", scenario),
+        ("drive", &[7; 8192]),
+        ("page.html", b"<!DOCTYPE html>by hand"),
+    ];
+    for (name, bytes) in precious {
+        fs::write(yard.path(name), bytes).unwrap();
+    }
+    std::os::unix::fs::symlink("m.safetensors", yard.path("link")).unwrap();
+    fs::hard_link(yard.path("m.safetensors"), yard.path("twin")).unwrap();
+    for line in [
+        "inspect m.safetensors --html m.safetensors",
+        "inspect m.safetensors --html link",
+        "inspect m.safetensors --html twin",
+        "inspect link --html m.safetensors",
+        "inspect . --html m.safetensors",
+        "plan checkpoint --scenario s.toml --html s.toml",
+        "plan checkpoint --scenario s.toml --html drive",
+        "bench page.html --html page.html --no-profile",
+        "bench drive --html drive --no-profile",
+        "copy drive copy --trace drive",
+        "copy drive copy --trace m.safetensors",
+        "copy drive host: --trace link",
+    ] {
+        let ran = yard.run(line.split(' '));
+        assert_eq!(ran.code, Some(2), "{line}: {}", ran.out);
+        assert!(
+            ran.err.starts_with("error: cannot write to "),
+            "{line}: {}",
+            ran.err
+        );
+        for (name, bytes) in precious {
+            assert_eq!(fs::read(yard.path(name)).unwrap(), bytes, "{line}: {name}");
+        }
+        assert!(!yard.path("copy").exists() && !yard.has_part(), "{line}");
+    }
+    // An older report or trace is replaced, also where it is a link's: the link is, and not what it leads to.
+    std::os::unix::fs::symlink("page.html", yard.path("shared.html")).unwrap();
+    for line in [
+        "inspect m.safetensors --html new.html",
+        "inspect m.safetensors --html new.html",
+        "inspect m.safetensors --html shared.html",
+        "inspect m.safetensors --html /dev/null",
+        "copy drive copy --trace new.trace",
+        "copy drive copy --trace new.trace",
+    ] {
+        let ran = yard.run(line.split(' '));
+        assert_eq!(ran.code, Some(0), "{line}: {}", ran.err);
+    }
+    assert_eq!(fs::read(yard.path("page.html")).unwrap(), precious[3].1);
+    assert!(
+        fs::symlink_metadata(yard.path("shared.html"))
+            .unwrap()
+            .is_file()
+    );
+}

@@ -27,7 +27,7 @@ impl Memory {
 }
 
 impl Engine for Memory {
-    fn submit(&mut self, io: Io) -> Result<(), Io> {
+    fn submit(&mut self, mut io: Io) -> Result<(), Io> {
         if self.done.len() == self.depth {
             return Err(io);
         }

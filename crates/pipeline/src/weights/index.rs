@@ -25,13 +25,13 @@ pub const FILES_MAX: usize = 1 << 16;
 
 /// An index as it was read, its files not looked at yet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
+pub struct Index {
     /// The files that it names, in order, as paths that can be opened.
-    pub(crate) files: Vec<PathBuf>,
+    pub files: Vec<PathBuf>,
     /// Each tensor, and in which of the files it is said to be.
-    pub(crate) places: Vec<(Arc<str>, u32)>,
+    pub places: Vec<(Arc<str>, u32)>,
     /// What its writer wrote down, as text of JSON.
-    pub(crate) metadata: Option<String>,
+    pub metadata: Option<String>,
 }
 
 impl Index {
@@ -48,7 +48,13 @@ impl Index {
         let bytes = usize::try_from(file.bytes()).expect("the limit fits every address space");
         let mut text = vec![0; bytes];
         file.read_exact_at(0, &mut text)?;
-        let mut reader = serde_json::Deserializer::from_slice(&text);
+        Self::parse(path, &text)
+    }
+
+    /// Reads the index that `text` is and that lies at `path`.
+    pub fn parse(path: &Path, text: &[u8]) -> Result<Self> {
+        let corrupt = |message: String| Error::new(Kind::Corrupt, "read", path.display(), message);
+        let mut reader = serde_json::Deserializer::from_slice(text);
         let index = reader
             .deserialize_map(IndexVisitor)
             .and_then(|index| reader.end().map(|()| index));

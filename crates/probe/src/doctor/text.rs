@@ -7,6 +7,8 @@
 
 use std::fmt::Write;
 
+use straightway_core::text::shown;
+
 use super::{Diagnosis, Finding, Layer, State, Verdict, Way, way::DIRECT};
 
 /// Where the text of a finding starts.
@@ -111,13 +113,13 @@ impl Page {
             Verdict::NotProven => State::Warn,
             Verdict::NotDirect => State::Fail,
         };
-        let summary = &diagnosis.summary;
-        let (word, rest) = summary.split_once(':').unwrap_or((summary, ""));
+        let summary = shown(&diagnosis.summary);
+        let (word, rest) = summary.split_once(':').unwrap_or((&summary, ""));
         self.paint(state, word);
         self.text.push(':');
         self.line(rest);
         if let Some(instead) = &diagnosis.instead {
-            self.line(&format!("  instead: {instead}"));
+            self.line(&format!("  instead: {}", shown(instead)));
         }
     }
 
@@ -132,7 +134,7 @@ impl Page {
             self.wrap(INDENT + 5, INDENT + 6, finding.why);
         }
         if let Some(mend) = &finding.mend {
-            self.line(&format!("      mend: {mend}"));
+            self.line(&format!("      mend: {}", shown(mend)));
         }
     }
 
@@ -142,7 +144,7 @@ impl Page {
         let gap = INDENT - state.len();
         write!(self.text, "{:gap$}{:<TITLE_WIDTH$}", "", finding.title).expect(INFALLIBLE);
         let column = INDENT + TITLE_WIDTH;
-        self.wrap(column, column + 1, &finding.seen);
+        self.wrap(column, column + 1, &shown(&finding.seen));
     }
 
     fn line(&mut self, text: &str) {

@@ -10,7 +10,7 @@ impl Page {
     /// The page as lines of text, laid out for `terminal`.
     pub fn to_text(&self, terminal: Terminal) -> String {
         let columns = terminal.width();
-        let title = wrap(&self.title, columns);
+        let title = wrap(&clean(&self.title), columns);
         let mut parts = vec![terminal.bold(&title) + "\n"];
         if let Some(verdict) = &self.verdict {
             let sign = match verdict.tone {
@@ -19,7 +19,7 @@ impl Page {
                 Tone::Caution => "!",
                 Tone::Bad => "✗",
             };
-            parts.push(wrap(&format!("{sign} {}", verdict.text), columns) + "\n");
+            parts.push(wrap(&format!("{sign} {}", clean(&verdict.text)), columns) + "\n");
         }
         if !self.figures.is_empty() {
             parts.push(self.figures_text(terminal));
@@ -40,7 +40,7 @@ impl Page {
             parts.push(self.assumptions_table().to_text(terminal));
         }
         if !self.facts.is_empty() {
-            let fact = |name: &str, value: &str| wrap(&format!("{name}: {value}"), columns);
+            let fact = |name: &str, value: &str| wrap(&clean(&format!("{name}: {value}")), columns);
             let facts = self
                 .facts
                 .iter()
@@ -102,7 +102,7 @@ impl Page {
 
 /// A heading with a line under it.
 fn heading(title: &str, terminal: Terminal) -> String {
-    let title = wrap(title, terminal.width());
+    let title = wrap(&clean(title), terminal.width());
     let line = "─".repeat(title.lines().map(width).max().unwrap_or(0));
     format!("{}\n{}\n", terminal.bold(&title), terminal.dim(&line))
 }

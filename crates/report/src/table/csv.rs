@@ -2,7 +2,10 @@
 //!
 //! Numbers are plain and in base units; the heading of a column ends in its unit. A missing value
 //! is an empty field. Text that a spreadsheet would run as a formula is defused with a leading
-//! apostrophe, for these files are passed on and opened in spreadsheets.
+//! apostrophe, for these files are passed on and opened in spreadsheets. What a terminal would obey is escaped:
+//! who needs such a name byte by byte takes JSON.
+
+use straightway_core::text::shown;
 
 use super::{Cell, Field, Table, cell, json_number, unit_name};
 
@@ -28,9 +31,9 @@ fn value(field: &Field, row: &[Cell]) -> String {
         cell if field.is_unit => cell.unit().map(unit_name).unwrap_or_default(),
         Cell::Number { value, .. } if value.is_finite() => json_number(*value).to_string(),
         Cell::Text(text) if text.starts_with(['=', '+', '-', '@', '\t', '\r']) => {
-            format!("'{text}")
+            format!("'{}", shown(text))
         }
-        Cell::Text(text) => text.clone(),
+        Cell::Text(text) => shown(text).into_owned(),
         Cell::Number { .. } | Cell::Missing => String::new(),
     }
 }
@@ -47,6 +50,7 @@ fn quote(value: &str) -> String {
 mod tests {
     use crate::{Column, Table, table::tests::sample};
     use proptest::prelude::*;
+    use straightway_core::text::shown;
 
     #[test]
     fn numbers_are_plain_and_text_is_quoted() {
@@ -82,9 +86,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_comes_back_from_csv(texts in prop::collection::vec("[^=+@\\-\t\r]\\PC{0,8}[\",\r\n]?.?", 3)) {
+        fn any_text_comes_back_from_csv_as_it_is_shown(texts in prop::collection::vec("[^=+@\\-\t\r]\\PC{0,8}[\",\r\n]?.?", 3)) {
             let mut table = Table::new("", ["a", "b", "c"].map(Column::text));
             table.push(texts.iter().map(|text| text.as_str().into()));
+            let texts = texts.iter().map(|text| shown(text).into_owned()).collect();
             prop_assert_eq!(parse(&table.to_csv()), [vec!["a".to_owned(), "b".into(), "c".into()], texts]);
         }
     }

@@ -6,6 +6,7 @@
 
 use std::ffi::c_uint;
 use std::fmt;
+use std::sync::Arc;
 
 use cudarc::driver::sys::CUpointer_attribute_enum as Attribute;
 use straightway_core::{Bytes, Error, Kind, Result};
@@ -15,7 +16,7 @@ use super::code::Code;
 use super::context::Context;
 
 /// What the driver calls memory that lives on a device (`CU_MEMORYTYPE_DEVICE`).
-const MEMORY_TYPE_DEVICE: c_uint = 2;
+const MEMORY_TYPE_DEVICE: u64 = 2;
 
 /// A range of device memory. Dropping it frees what we allocated and lets go of what was lent.
 pub struct DeviceMemory {
@@ -50,7 +51,12 @@ impl DeviceMemory {
     /// Takes `len` bytes at `address` on loan from `owner`, who is kept until the loan ends.
     ///
     /// Refused unless the driver confirms that all of it is memory of the context's device.
-    pub fn lend(context: &Context, address: u64, len: usize, owner: Owner) -> Result<Self> {
+    ///
+    /// # Safety
+    ///
+    /// The range stays allocated as long as `owner` is kept, and until the loan ends nobody else uses it: the driver
+    /// confirms what is there now, not whose it is, nor for how long.
+    pub unsafe fn lend(context: &Context, address: u64, len: usize, owner: Owner) -> Result<Self> {
         let memory = Self {
             context: context.clone(),
             address,
@@ -59,6 +65,19 @@ impl DeviceMemory {
         };
         memory.verify()?;
         Ok(memory)
+    }
+
+    /// Part of this memory, which is kept until the part goes.
+    pub fn part(self: &Arc<Self>, offset: usize, len: usize) -> Result<Self> {
+        if len == 0 {
+            return Err(self.refused("0 bytes there are no range".to_owned()));
+        }
+        Ok(Self {
+            context: self.context.clone(),
+            address: self.place(offset, len)?,
+            len,
+            lender: Some(Arc::clone(self) as Owner),
+        })
     }
 
     /// Where it starts, in the device's address space.
@@ -142,40 +161,42 @@ impl DeviceMemory {
 
     /// Where the allocation under `at` ends, if it is one of this device.
     fn allocation_end(&self, at: u64) -> Result<u64> {
-        let kind: c_uint = self.ask(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at)?;
+        let kind = self.ask(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at)?;
         if kind != MEMORY_TYPE_DEVICE {
             return Err(self.refused(format!("{at:#x} is host memory")));
         }
-        let managed: c_uint = self.ask(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, at)?;
+        let managed = self.ask(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, at)?;
+        // A truth of one byte or four, by version.
         if managed & 0xff != 0 {
             return Err(self.refused(format!("{at:#x} is managed memory, which may move")));
         }
-        let ordinal: c_uint = self.ask(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at)?;
-        if ordinal != self.context.device().ordinal() {
+        let ordinal = self.ask(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at)?;
+        if ordinal != u64::from(self.context.device().ordinal()) {
             return Err(self.refused(format!("{at:#x} is memory of cuda:{ordinal}")));
         }
-        let start: u64 = self.ask(Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at)?;
-        let bytes: u64 = self.ask(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, at)?;
+        let start = self.ask(Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at)?;
+        let bytes = self.ask(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, at)?;
         match start.checked_add(bytes) {
             Some(end) if end > at => Ok(end),
             _ => Err(self.refused(format!("the driver gives {at:#x} no range"))),
         }
     }
 
-    /// Asks the driver for one attribute of an address. `T` is as wide as the driver's answer or
-    /// wider: a bool is one byte, most are four, addresses and sizes are eight.
-    fn ask<T: Default>(&self, attribute: Attribute, at: u64) -> Result<T> {
-        let mut value = T::default();
-        let place = (&raw mut value).cast();
-        // SAFETY: `value` is at least as wide as what the driver stores for this attribute, and
-        // every bit pattern is a value of it (`T` is an unsigned integer at each call above).
+    /// Asks the driver for one attribute of an address. A truth is one byte, most answers are four, addresses and
+    /// sizes are eight; what the driver does not write stays zero, which on a little-endian machine is the number.
+    fn ask(&self, attribute: Attribute, at: u64) -> Result<u64> {
+        const { assert!(cfg!(target_endian = "little")) };
+        // The widest answer of any attribute is 16 bytes.
+        let mut value = [0_u64; 2];
+        let place = value.as_mut_ptr().cast();
+        // SAFETY: the place is as wide as the widest answer, and every bit pattern is a value of it.
         let code =
             unsafe { (self.context.api().pointer_get_attribute)(place, attribute as c_uint, at) };
         code.ok().map_err(|code| {
             let cause = self.context.api().name(code);
             self.refused(format!("{at:#x} is no memory the driver knows: {cause}"))
         })?;
-        Ok(value)
+        Ok(value[0])
     }
 
     fn refused(&self, message: String) -> Error {

@@ -6,7 +6,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -80,9 +81,12 @@ struct StandardInput {
 impl StandardInput {
     /// Saves descriptor 0, and fills it with /dev/null if the process was started without.
     fn guard() -> io::Result<Self> {
-        // SAFETY: only asked about; a closed descriptor is an error of the call.
-        let zero = unsafe { BorrowedFd::borrow_raw(0) };
-        if let Ok(saved) = zero.try_clone_to_owned() {
+        // SAFETY: takes plain numbers; a closed descriptor is an error of the call. It may be closed, so it is
+        // no `BorrowedFd`.
+        let saved = unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) };
+        if saved >= 0 {
+            // SAFETY: just made, and nobody else's.
+            let saved = unsafe { OwnedFd::from_raw_fd(saved) };
             return Ok(Self { saved });
         }
         // The lowest free number is 0, so that is where the open lands; it is left there.
@@ -96,23 +100,57 @@ impl StandardInput {
 
     /// Puts it back if the call closed or replaced it.
     fn restore(self) -> io::Result<()> {
-        // SAFETY: only asked about, as above.
-        let zero = unsafe { BorrowedFd::borrow_raw(0) };
-        if same_file(zero, self.saved.as_fd()) {
+        let own = identity(0)?;
+        if own.is_some() && own == identity(self.saved.as_raw_fd())? {
             return Ok(());
         }
-        // SAFETY: 0 is not a descriptor anybody holds as an `OwnedFd`: it is the process's standard
-        // input, and what stands there now is not what the process put there.
-        let mut zero = unsafe { OwnedFd::from_raw_fd(0) };
-        let done = rustix::io::dup2(&self.saved, &mut zero);
-        let _stays_open = zero.into_raw_fd();
-        done.map_err(io::Error::from)
+        // SAFETY: takes plain numbers. 0 is the process's standard input, which nobody holds as an `OwnedFd`, and what
+        // stands there now is not what the process put there.
+        if unsafe { libc::dup2(self.saved.as_raw_fd(), 0) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
     }
 }
 
-fn same_file(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
-    match (rustix::fs::fstat(a), rustix::fs::fstat(b)) {
-        (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
-        _ => false,
+/// Which file a descriptor is of; `None` where it is closed.
+fn identity(descriptor: RawFd) -> io::Result<Option<(libc::dev_t, libc::ino_t)>> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` is a valid place for the answer; a closed descriptor is an error of the call.
+    if unsafe { libc::fstat(descriptor, stat.as_mut_ptr()) } == 0 {
+        // SAFETY: the call filled it in.
+        let stat = unsafe { stat.assume_init() };
+        return Ok(Some((stat.st_dev, stat.st_ino)));
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EBADF) => Ok(None),
+        error => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_descriptor_is_no_file_and_an_open_one_is_known() {
+        let (one, two) = (
+            File::open("/dev/null").unwrap(),
+            File::open("/dev/zero").unwrap(),
+        );
+        assert_ne!(
+            identity(one.as_raw_fd()).unwrap(),
+            identity(two.as_raw_fd()).unwrap()
+        );
+        // No process has so many open.
+        assert_eq!(identity(RawFd::MAX).unwrap(), None);
+    }
+
+    #[test]
+    fn standard_input_stays_what_it_was() {
+        let before = identity(0).unwrap();
+        StandardInput::guard().unwrap().restore().unwrap();
+        // One that was closed is /dev/null from then on.
+        assert!(before.is_none() || identity(0).unwrap() == before);
     }
 }

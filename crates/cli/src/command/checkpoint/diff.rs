@@ -6,7 +6,7 @@ use serde_json::json;
 use straightway_pipeline::checkpoint::{Change, Checkpoint, Restorer, Store};
 
 use super::print_lines;
-use crate::command::{output::print, tuning::Tuning, watch::Watch};
+use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 
 /// Compare two steps, tensor by tensor.
 ///
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         let changes: Vec<_> = difference.changes.iter().map(change).collect();
         let json = json!({ "is_same": is_same, "same": difference.same, "changes": changes });
-        print(&format!("{json:#}\n"))?;
+        print_json(&json)?;
     } else {
         let line = |(name, change): &(String, Change)| match change {
             Change::Added => format!("+ {name}"),

@@ -11,7 +11,7 @@ use straightway_pipeline::{
 };
 
 use super::{Chosen, print_lines};
-use crate::command::{output::print, tuning::Tuning, watch::Watch};
+use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 
 /// Write a checkpoint as plain safetensors files, as Hugging Face has them.
 ///
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "bytes": exported.bytes,
             "left_out": exported.left_out,
         });
-        print(&format!("{json:#}\n"))?;
+        print_json(&json)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut lines = vec![format!(

@@ -6,7 +6,7 @@ use serde_json::json;
 use straightway_pipeline::checkpoint::{Retention, Store};
 
 use super::print_lines;
-use crate::command::output::print;
+use crate::command::output::print_json;
 
 /// Remove the checkpoints that need not be kept, and what crashed saves left behind.
 ///
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 .collect::<Vec<_>>(),
             "swept": pruned.swept,
         });
-        print(&format!("{json:#}\n"))?;
+        print_json(&json)?;
         return Ok(ExitCode::SUCCESS);
     }
     let verb = if args.dry_run {

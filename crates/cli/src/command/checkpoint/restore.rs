@@ -7,7 +7,7 @@ use straightway_core::{Bytes, Place, Rate, Seconds};
 use straightway_pipeline::checkpoint::{Fetched, Restorer};
 
 use super::{Chosen, print_lines};
-use crate::command::{chosen::device, output::print, tuning::Tuning, watch::Watch};
+use crate::command::{chosen::device, output::print_json, tuning::Tuning, watch::Watch};
 
 /// Restore a checkpoint into memory, checked, and say how long that took.
 ///
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "rate_bytes_per_s": rate.0,
             "receipt": receipt,
         });
-        print(&format!("{json:#}\n"))?;
+        print_json(&json)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut lines: Vec<_> = rebuilt
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Bytes(receipt.bytes),
         Seconds(seconds)
     ));
-    lines.push(receipt.to_string());
+    lines.extend(receipt.to_string().lines().map(str::to_owned));
     print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::json;
 use straightway_pipeline::checkpoint::Store;
 
-use crate::command::output::print;
+use crate::command::output::print_json;
 
 /// Give a step a tag, which keeps it from being pruned.
 #[derive(Debug, clap::Args)]
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if args.json {
         let json = json!({ "step": args.step, "tags": store.tags(args.step)? });
-        print(&format!("{json:#}\n"))?;
+        print_json(&json)?;
     }
     Ok(ExitCode::SUCCESS)
 }

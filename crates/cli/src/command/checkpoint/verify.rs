@@ -7,7 +7,7 @@ use straightway_core::Bytes;
 use straightway_pipeline::checkpoint::Restorer;
 
 use super::{Chosen, print_lines};
-use crate::command::{output::print, tuning::Tuning, watch::Watch};
+use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 
 /// Read all of a checkpoint and check every byte of it.
 ///
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "damage": verdict.damage,
             "receipt": verdict.receipt,
         });
-        print(&format!("{json:#}\n"))?;
+        print_json(&json)?;
     } else {
         let step = manifest.step;
         let mut lines = verdict.damage;

@@ -15,7 +15,7 @@ use super::{
     simulator::{SimAsk, Simulated},
     stopwatch::{Stopwatch, Took},
 };
-use crate::command::{bar::Bar, library::Runner, plan::page::with_basis};
+use crate::command::{bar::Bar, library::Runner, output::say, plan::page::with_basis};
 
 /// Simulate streams over a tree of PCIe links, TLP by TLP: who gets what, and what is in the way
 ///
@@ -113,15 +113,10 @@ fn more(args: &Args, scenario: &Scenario, outcome: &Outcome, bar: &Bar) -> anyho
 
 /// Says on stderr what the run took.
 fn say_effort(outcome: &Outcome, took: Took) {
-    use std::io::Write;
     let audit = &outcome.audit;
     let rate = audit.tlps as f64 / took.wall_s / 1e6;
-    // If stderr is gone there is nobody to tell.
-    let _ = writeln!(
-        std::io::stderr(),
+    say(&format!(
         "{} TLPs, {} link crossings, {} events in {took}: {rate:.1} M TLP/s",
-        audit.tlps,
-        audit.hops,
-        audit.events
-    );
+        audit.tlps, audit.hops, audit.events
+    ));
 }

@@ -1,5 +1,6 @@
 //! What an answer rests on: published figures judged, formulas, constants.
 
+use straightway_core::text::shown;
 use straightway_model::provenance::{self, Basis, Correction, Source};
 use straightway_report::{Assumption, Block, Cell, Column, Confidence, Page, Table, Unit};
 
@@ -60,7 +61,8 @@ fn published(corrections: &[Correction]) -> Vec<Block> {
                 .next()
                 .unwrap_or(&correction.claim);
             let sign = if correction.holds { "✓" } else { "✗" };
-            format!("{sign} {claim}: {}.", correction.why.trim_end_matches('.'))
+            let line = format!("{sign} {claim}: {}.", correction.why.trim_end_matches('.'));
+            shown(&line).into_owned()
         })
         .collect();
     let mut blocks = vec![table.into()];

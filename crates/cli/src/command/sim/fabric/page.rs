@@ -1,7 +1,5 @@
 //! A fabric's outcome as a page: the verdict, who fared how, queues over time, who suffered for whom.
 
-use std::io::Write;
-
 use straightway_core::{Bytes, Seconds};
 use straightway_model::fabric::{Group, Outcome, Scenario, Series};
 use straightway_report::{
@@ -9,7 +7,7 @@ use straightway_report::{
 };
 
 use super::super::{gbit, stopwatch::Took};
-use crate::command::plan::page::paragraphs;
+use crate::command::{output::say, plan::page::paragraphs};
 
 /// Rows of a table that has its worst first.
 const ROWS_MAX: usize = 8;
@@ -19,11 +17,9 @@ pub(super) fn say_effort(outcome: &Outcome, took: Took) {
     let (events, packets) = (outcome.effort.events, outcome.effort.packets);
     let rate = events as f64 / took.wall_s / 1e6;
     let each = took.wall_s * 1e6 / packets.max(1) as f64;
-    // If stderr is gone there is nobody to tell.
-    let _ = writeln!(
-        std::io::stderr(),
+    say(&format!(
         "{events} events, {packets} packets in {took}: {rate:.1} M events/s, {each:.2} µs a packet"
-    );
+    ));
 }
 
 /// The page of an outcome.

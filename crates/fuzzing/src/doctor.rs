@@ -1,0 +1,107 @@
+//! The files of a captured machine, as `doctor --root` reads them.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, sync::OnceLock};
+
+use straightway_core::text::{is_unsafe, shown};
+use straightway_probe::doctor::{Measured, Request, Style, Verdict, checks, diagnose};
+use straightway_sys::{
+    manifest::expand,
+    root::{Capture, Entry, Root},
+};
+
+/// Captured machines, and the path that is examined on each.
+const MACHINES: [(&[&str], &str); 4] = [
+    (
+        &[
+            include_str!("../../sys/fixtures/dgx-h100.txt"),
+            include_str!("../../probe/fixtures/nvidia-fs.txt"),
+            include_str!("../../probe/fixtures/broken.txt"),
+        ],
+        "/data",
+    ),
+    (
+        &[
+            include_str!("../../sys/fixtures/dgx-h100.txt"),
+            include_str!("../../probe/fixtures/p2pdma.txt"),
+        ],
+        "/raid",
+    ),
+    (
+        &[
+            include_str!("../../sys/fixtures/virtual-machine.txt"),
+            include_str!("../../probe/fixtures/h200-vm.txt"),
+        ],
+        "/models",
+    ),
+    (
+        &[include_str!("../../probe/fixtures/storage-client.txt")],
+        "/",
+    ),
+];
+
+/// What stands between two changes: a byte that no text has.
+const BETWEEN: u8 = 0xff;
+
+/// Any bytes as changes to the files of a captured machine: it is examined to the end, is never found direct, and
+/// nothing that is said of it acts on a terminal.
+///
+/// The first byte chooses the machine. Then come changes: two bytes that choose a file, one that says what happens
+/// to it, and its new text.
+pub(crate) fn captured_machine(data: &[u8]) {
+    static CAPTURES: OnceLock<Vec<(Capture, &str)>> = OnceLock::new();
+    let captures = CAPTURES.get_or_init(|| {
+        MACHINES
+            .iter()
+            .map(|(manifests, path)| (captured(manifests), *path))
+            .collect()
+    });
+    let Some((first, changes)) = data.split_first() else {
+        return;
+    };
+    let (capture, path) = &captures[usize::from(*first) % captures.len()];
+    let mut machine = capture.clone();
+    let files: Vec<&Path> = capture.files().collect();
+    for change in changes.split(|byte| *byte == BETWEEN) {
+        if let [high, low, kind, text @ ..] = change {
+            let number = usize::from(u16::from_be_bytes([*high, *low]));
+            let file = files[number % files.len()];
+            match kind % 8 {
+                0 => machine.remove(file),
+                1 => machine.set(file, Entry::Folder),
+                2 => machine.set(
+                    file,
+                    Entry::Link(String::from_utf8_lossy(text).into_owned().into()),
+                ),
+                _ => machine.set(file, Entry::File(text.to_vec())),
+            }
+        }
+    }
+    let diagnosis = diagnose(&Request {
+        root: &Root::of(Arc::new(machine)),
+        path: Path::new(path),
+        environment: &BTreeMap::new(),
+        measured: &Measured::default(),
+    });
+    assert_ne!(diagnosis.verdict, Verdict::Direct, "nothing was measured");
+    assert_eq!(diagnosis.checks.len(), checks().count());
+    let style = Style {
+        verbose: true,
+        colour: false,
+        width: 100,
+    };
+    let text = diagnosis.text(&style);
+    assert!(
+        !text.contains(|c| c != '\n' && is_unsafe(c)),
+        "{}",
+        shown(&text)
+    );
+}
+
+/// A machine as its manifests say.
+fn captured(manifests: &[&str]) -> Capture {
+    let folder = tempfile::tempdir().expect("a place for temporary files");
+    for manifest in manifests {
+        expand(manifest, folder.path()).expect("the fixtures are sound");
+    }
+    Capture::of(folder.path()).expect("what was written can be read")
+}

@@ -1,0 +1,79 @@
+//! What the fuzz targets check, one function for each kind of input that a stranger can send.
+//!
+//! A function takes any bytes and panics where a promise is broken: what is accepted must be sound, what is refused
+//! must be refused with words, and neither may reach a terminal as commands. The targets under `fuzz/` hand these
+//! functions to libFuzzer, which needs a nightly compiler; the corpus that it found is replayed by this crate's
+//! tests on stable. Nothing here does any I/O per call.
+
+mod doctor;
+mod planner;
+mod profile;
+mod storage;
+
+use straightway_core::text::{is_unsafe, shown_coloured};
+
+/// A function that takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name, which is also the name of its corpus' folder.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("doctor", doctor::captured_machine),
+    ("fabric", planner::fabric),
+    ("index", storage::index),
+    ("manifest", storage::manifest),
+    ("pcie", planner::pcie),
+    ("profile", profile::profile),
+    ("safetensors", storage::safetensors),
+    ("scenario", planner::scenario),
+    ("text", text),
+];
+
+/// The target called `name`.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, target)| *target)
+}
+
+/// Runs the target called `name`.
+///
+/// # Panics
+///
+/// Where there is no such target, or where a promise is broken.
+pub fn run(name: &str, data: &[u8]) {
+    target(name).expect("a target of that name")(data);
+}
+
+/// Any text as it is shown: nothing in it acts on a terminal but line feeds and our own colours.
+fn text(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    assert_harmless(&straightway_core::text::shown(&text));
+    let lines = straightway_core::text::shown_lines(&text);
+    assert!(
+        !lines
+            .replace("\r\n", "\n")
+            .contains(|c| c != '\n' && is_unsafe(c))
+    );
+    // Colours taken out, the rest is as safe as lines are.
+    let coloured = shown_coloured(&text);
+    for part in coloured.split('\x1b').skip(1) {
+        let codes = part
+            .strip_prefix('[')
+            .expect("only colours are let through");
+        let rest = codes.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
+        assert!(rest.starts_with('m'));
+    }
+    let json = serde_json::to_string(&text).expect("a string is JSON");
+    let safe = straightway_core::text::shown_json(&json);
+    assert_harmless(&safe);
+    assert_eq!(
+        serde_json::from_str::<String>(&safe).expect("still JSON"),
+        text
+    );
+}
+
+/// Fails where a message would act on a terminal.
+fn assert_harmless(message: &str) {
+    assert!(!message.contains(is_unsafe), "{message:?}");
+}

@@ -1,0 +1,109 @@
+//! Models and checkpoints.
+
+use std::path::{Component, Path};
+
+use safetensors::SafeTensors;
+use straightway_pipeline::{
+    checkpoint::{Manifest, Part, Sum},
+    weights::{Header, Index},
+};
+
+use crate::assert_harmless;
+
+/// Any bytes as a safetensors file: what we accept the reference accepts too, tensor by tensor, and what we refuse
+/// is refused with the file's name.
+pub(crate) fn safetensors(data: &[u8]) {
+    let bytes = data.len() as u64;
+    let header = match Header::parse("the file", data, bytes) {
+        Ok(header) => header,
+        Err(error) => {
+            assert!(error.to_string().starts_with("cannot read the file: "));
+            return assert_harmless(&error.to_string());
+        }
+    };
+    // The tensors fill the file without hole or overlap.
+    let mut end = header.data_offset;
+    for tensor in &header.tensors {
+        assert_eq!(tensor.extent.offset, end);
+        end = tensor.extent.end();
+    }
+    assert_eq!(end, bytes);
+    // A field that the reference does not know may be nested deeper than it can follow.
+    let theirs = match SafeTensors::deserialize(data) {
+        Ok(theirs) => theirs,
+        Err(error) if error.to_string().contains("recursion limit") => return,
+        Err(error) => panic!("only the reference refuses it: {error}"),
+    };
+    assert_eq!(theirs.len(), header.tensors.len());
+    for tensor in &header.tensors {
+        let view = theirs.tensor(&tensor.name).expect("both have it");
+        assert_eq!(view.dtype().to_string(), tensor.dtype.name());
+        assert!(
+            view.shape()
+                .iter()
+                .map(|n| *n as u64)
+                .eq(tensor.shape.iter().copied())
+        );
+        assert_eq!(view.data().len() as u64, tensor.extent.bytes);
+    }
+}
+
+/// Any bytes as an index: refused with words, or its files lie in its folder and each tensor is in one of them.
+pub(crate) fn index(data: &[u8]) {
+    let folder = Path::new("/models/some");
+    let index = match Index::parse(&folder.join("model.safetensors.index.json"), data) {
+        Ok(index) => index,
+        Err(error) => return assert_harmless(&error.to_string()),
+    };
+    for file in &index.files {
+        let inside = file.strip_prefix(folder).expect("a file of the folder");
+        assert!(
+            inside
+                .components()
+                .all(|part| matches!(part, Component::Normal(_))),
+            "{}",
+            file.display()
+        );
+    }
+    assert!(
+        index.files.is_sorted()
+            && index
+                .places
+                .iter()
+                .all(|(_, file)| (*file as usize) < index.files.len())
+    );
+    if let Some(metadata) = &index.metadata {
+        serde_json::from_str::<serde::de::IgnoredAny>(metadata).expect("metadata is JSON");
+    }
+}
+
+/// Any bytes as a manifest or a part of one: refused with words, or read and written again as the same.
+pub(crate) fn manifest(data: &[u8]) {
+    sealed(data);
+    // What is not sealed is refused at once; sealed, the same bytes get further.
+    if let Some(body) = data.strip_suffix(b"}") {
+        let sum = Sum::of(body);
+        sealed(&[body, format!(",\"crc64\":\"{sum}\"}}\n").as_bytes()].concat());
+    }
+}
+
+fn sealed(text: &[u8]) {
+    if let Err(error) = Part::parse("a part", text) {
+        assert_harmless(&error.to_string());
+    }
+    match Manifest::parse("a manifest", text) {
+        Err(error) => assert_harmless(&error.to_string()),
+        Ok(manifest) => {
+            let again = Manifest::parse("again", manifest.text().as_bytes());
+            let again = again.expect("what was read can be written");
+            assert_eq!(again.tensors, manifest.tensors);
+            assert_eq!(again.shards, manifest.shards);
+            // Figures that a restore counts with must not overflow.
+            let _ = (
+                manifest.bytes(),
+                manifest.written_bytes(),
+                manifest.referenced(),
+            );
+        }
+    }
+}

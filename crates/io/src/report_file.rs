@@ -1,0 +1,149 @@
+//! A file that a command writes beside its work: a report, a trace, a profile.
+//!
+//! Such a file is written aside and renamed, like every other, so nothing is ever truncated in place. It replaces only
+//! an older file of its kind: a mistyped path must not cost anybody a model. Devices and pipes, `/dev/stdout` for one,
+//! are written to as they are.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+};
+
+use straightway_core::{Error, Kind, Result};
+use straightway_sys::plain_file::open_plain;
+
+use crate::Draft;
+
+/// A report in the making. Dropped before its end, it leaves nothing behind.
+#[derive(Debug)]
+pub struct ReportFile {
+    path: PathBuf,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// A file that appears when it is whole.
+    Draft(Draft),
+    /// A device or a pipe.
+    Stream(fs::File),
+}
+
+impl ReportFile {
+    /// Begins a report at `path`. A file that is there already must be empty or start with `mark`, as every older
+    /// report of its kind does.
+    pub fn begin(path: &Path, mark: &str) -> Result<Self> {
+        let failed = |e| Error::os("write", path.display(), e);
+        let place = match fs::metadata(path) {
+            Ok(there) if !there.is_file() && !there.is_dir() => {
+                let stream = fs::OpenOptions::new().write(true).open(path);
+                Place::Stream(stream.map_err(failed)?)
+            }
+            _ => {
+                Self::check(path, mark)?;
+                Place::Draft(Draft::new(path, 0)?)
+            }
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            place,
+        })
+    }
+
+    /// An error where a file is at `path` that no report may replace.
+    pub fn check(path: &Path, mark: &str) -> Result<()> {
+        let is_file = fs::metadata(path).is_ok_and(|there| there.is_file());
+        let failed = |e| Error::os("write", path.display(), e);
+        if !is_file || is_marked(path, mark).map_err(failed)? {
+            return Ok(());
+        }
+        let why = "what is there is no older report, and would be lost";
+        Err(Error::new(Kind::Invalid, "write to", path.display(), why)
+            .with_hint("choose another name, or remove the file first"))
+    }
+
+    /// Writes the report, which then appears under its name.
+    pub fn finish(self, text: &str) -> Result<()> {
+        match self.place {
+            Place::Draft(draft) => {
+                draft.file().write_all_at(0, text.as_bytes())?;
+                draft.file().truncate(text.len() as u64)?;
+                draft.file().sync()?;
+                draft.commit()
+            }
+            Place::Stream(mut stream) => {
+                let written = stream.write_all(text.as_bytes());
+                written.map_err(|e| Error::os("write", self.path.display(), e))
+            }
+        }
+    }
+}
+
+/// Whether a file is empty or starts with `mark`.
+fn is_marked(path: &Path, mark: &str) -> std::io::Result<bool> {
+    let mut front = Vec::new();
+    open_plain(path)?
+        .take(mark.len() as u64)
+        .read_to_end(&mut front)?;
+    Ok(front.is_empty() || front == mark.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    const MARK: &str = "<!DOCTYPE html>";
+
+    fn written(path: &Path, text: &str) -> Result<()> {
+        ReportFile::begin(path, MARK)?.finish(text)
+    }
+
+    #[test]
+    fn a_report_replaces_only_an_older_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (report, model) = (folder.path().join("r.html"), folder.path().join("m"));
+        fs::write(&model, "weights").unwrap();
+        for text in ["<!DOCTYPE html>1", "<!DOCTYPE html>2"] {
+            written(&report, text).unwrap();
+            assert_eq!(fs::read_to_string(&report).unwrap(), text);
+        }
+        let link = folder.path().join("link");
+        symlink(&model, &link).unwrap();
+        for target in [&model, &link] {
+            let error = written(target, "<!DOCTYPE html>").unwrap_err();
+            assert!(
+                error
+                    .to_string()
+                    .ends_with("no older report, and would be lost"),
+                "{error}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&model).unwrap(), "weights");
+        // Neither a link to an older report nor a second name of it is written through.
+        let (two, hard) = (folder.path().join("two"), folder.path().join("hard"));
+        symlink(&report, &two).unwrap();
+        fs::hard_link(&report, &hard).unwrap();
+        written(&two, "<!DOCTYPE html>3").unwrap();
+        written(&hard, "<!DOCTYPE html>4").unwrap();
+        assert_eq!(fs::read_to_string(&report).unwrap(), "<!DOCTYPE html>2");
+    }
+
+    #[test]
+    fn a_report_that_is_not_finished_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.html");
+        written(&path, "<!DOCTYPE html>1").unwrap();
+        drop(ReportFile::begin(&path, MARK).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "<!DOCTYPE html>1");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_stays_one() {
+        written(Path::new("/dev/null"), "text").unwrap();
+        let kind = fs::metadata("/dev/null").unwrap().file_type();
+        assert!(kind.is_char_device());
+    }
+}
