@@ -29,7 +29,7 @@ use crate::{
 use berth::Berth;
 
 /// How long a lane waits after a failure for the I/Os that are still in flight.
-const SETTLE_MAX: Duration = Duration::from_secs(60);
+const SETTLE_MAX: Duration = Duration::from_mins(1);
 
 /// How often an idle thread looks for late I/Os of lanes that were set aside.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);

@@ -234,19 +234,12 @@ impl Flight {
             return Verdict::Whole(io);
         }
         // Direct I/O goes on from a whole block; moving part of it twice does no harm.
-        let block = match (io.by, io.file.alignment()) {
-            // cuFile wants whole pages, whatever the drive would take.
-            (By::Direct, _) if matches!(&io.buf, Buf::Window(w) if w.region().place() != Place::Host) => {
-                Alignment::PAGE_BYTES
-            }
-            (By::Direct, Some(alignment)) => alignment.object_bytes,
-            (By::Direct, None) => Alignment::PAGE_BYTES,
-            (By::PageCache | By::Resident, _) => 1,
-        };
+        let block = block_bytes(&io);
         let step = down(reached, block).saturating_sub(io.offset);
         if step == 0 {
             self.stalls += 1;
-            let at_end = io.op == Op::Read && result.is_ok();
+            // Part of a block may be followed by the rest; nothing at all is the end.
+            let at_end = io.op == Op::Read && result.as_ref().is_ok_and(|moved| *moved == 0);
             if at_end || self.stalls > STALLS_MAX {
                 return self.failed(job, io, result);
             }
@@ -285,6 +278,18 @@ impl Flight {
             .iter()
             .map(|p| p.extent.end());
         ends.max().expect("a chunk has a piece")
+    }
+}
+
+/// What an I/O is counted in: it can be continued at a multiple of this.
+pub(crate) fn block_bytes(io: &Io) -> u64 {
+    let on_gpu = matches!(&io.buf, Buf::Window(w) if w.region().place() != Place::Host);
+    match (io.by, io.file.alignment()) {
+        // cuFile wants whole pages, whatever the drive would take.
+        (By::Direct, _) if on_gpu => Alignment::PAGE_BYTES,
+        (By::Direct, Some(alignment)) => alignment.object_bytes,
+        (By::Direct, None) => Alignment::PAGE_BYTES,
+        (By::PageCache | By::Resident, _) => 1,
     }
 }
 

@@ -1,6 +1,6 @@
 //! More files in flight than a ring can register: each gets its own bytes.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 use std::{fs, path::Path, sync::Arc};
 

@@ -70,8 +70,7 @@ impl<F: FnMut() -> Result<Lane>> Berth<F> {
         };
         match catch_unwind(AssertUnwindSafe(|| lane.run(job))) {
             Ok(tally) => {
-                let late = self.lane.take_if(|lane| !lane.is_home());
-                self.late.extend(late);
+                self.late.extend(self.lane.take_if(|lane| !lane.is_home()));
                 tally
             }
             Err(panic) => {

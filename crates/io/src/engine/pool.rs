@@ -162,8 +162,8 @@ mod tests {
         };
         pool.submit(io).unwrap();
         let mut done = Vec::new();
-        let polls = (0..100).map(|_| pool.poll(&mut done, Duration::from_millis(50)));
-        let error = polls.filter_map(Result::err).next().expect("it is noticed");
+        let mut polls = (0..100).map(|_| pool.poll(&mut done, Duration::from_millis(50)));
+        let error = polls.find_map(Result::err).expect("it is noticed");
         assert!(error.to_string().contains("has ended"), "{error}");
     }
 }

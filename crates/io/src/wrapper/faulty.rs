@@ -7,7 +7,10 @@ use std::{io, time::Duration};
 use straightway_core::Result;
 use straightway_sys::{Done, Io};
 
-use crate::engine::{Capabilities, Engine};
+use crate::{
+    engine::{Capabilities, Engine},
+    flight::{block_bytes, usize_of},
+};
 
 /// How often to do what. A chance is out of 1000 I/Os.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,10 +76,11 @@ impl<E: Engine> Engine for Faulty<E> {
         let whole = io.bytes;
         let tag = io.tag;
         // Direct I/O comes up short by whole blocks.
-        let blocks = whole / 512;
+        let block = usize_of(block_bytes(&io)).max(512);
+        let blocks = whole / block;
         let short = blocks > 1 && self.strikes(self.faults.short_per_mille);
         if short {
-            io.bytes = (1 + self.draw(blocks - 1)) * 512;
+            io.bytes = (1 + self.draw(blocks - 1)) * block;
         }
         match self.engine.submit(io) {
             Ok(()) => {

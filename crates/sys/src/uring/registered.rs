@@ -71,6 +71,10 @@ impl<K: PartialEq + Copy> Registered<K> {
     }
 
     /// Takes back the slot of an I/O that has completed or was never queued.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "it is given back once, and gone then"
+    )]
     pub(super) fn give_back(&mut self, taken: Taken) {
         let Taken(number) = taken;
         let users = &mut self.slots[usize::from(number)].users;

@@ -1,11 +1,4 @@
-//! One suite that every engine passes, plain and wrapped.
-
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    clippy::print_stderr,
-    reason = "tests"
-)]
+//! What every engine does with single I/Os, plain and wrapped.
 
 use std::{
     collections::HashSet,

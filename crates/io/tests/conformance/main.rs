@@ -1,0 +1,19 @@
+//! The conformance suite: single I/Os on every engine, and whole transfers of many objects on every engine,
+//! route and file system.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+mod case;
+mod content;
+mod cover;
+mod engine;
+mod extents;
+mod gpu;
+mod mounts;
+mod run;
+mod suite;

@@ -1,0 +1,319 @@
+//! Runs one case and compares every byte, and the receipt.
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use straightway_core::{Choice, Extent, Kind, Leg, Move, Place, Receipt, Result, Route};
+use straightway_io::{Executor, File, Job, Region};
+use straightway_sys::cuda::Driver;
+
+use crate::{
+    case::{Case, Density, Residency, Verb},
+    content::{self, BLANK},
+    cover::Random,
+};
+
+/// Payload of one job, about. Many objects are small ones.
+const JOB_BYTES: u64 = 6 << 20;
+const OBJECT_BYTES_MIN: u64 = 8 << 10;
+const OBJECT_BYTES_MAX: u64 = 4 << 20;
+
+/// What a case came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Outcome {
+    /// Bytes that were moved and compared.
+    pub(crate) bytes: u64,
+    /// Jobs whose demanded route was refused, where it may be.
+    pub(crate) refused: u32,
+}
+
+/// Runs the jobs of a case, one after the other, in a folder below `base`. What is wrong is the error.
+pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
+    let executor = Executor::new(case.settings()).map_err(|e| e.to_string())?;
+    let mut outcome = Outcome::default();
+    for number in 0..case.jobs {
+        let folder = tempfile::tempdir_in(base).map_err(|e| e.to_string())?;
+        let work = Work {
+            case,
+            executor: &executor,
+            folder: folder.path(),
+            random: Random::part(case.seed, (case.number << 8) + u64::from(number) + 1),
+        };
+        let verb = case.verb_of(number);
+        let done = match verb {
+            Verb::Read => work.read(),
+            Verb::Write => work.write(),
+            Verb::Relay => work.relay(),
+        };
+        match done {
+            Ok(Ok(bytes)) => outcome.bytes += bytes,
+            Ok(Err(wrong)) => return Err(format!("job {number}, {verb:?}: {wrong}")),
+            Err(error) if error.kind() == Kind::Unsupported && case.may_be_refused() => {
+                outcome.refused += 1;
+            }
+            Err(error) => return Err(format!("job {number}, {verb:?}: {error}")),
+        }
+    }
+    Ok(outcome)
+}
+
+/// One job of a case.
+struct Work<'a> {
+    case: &'a Case,
+    executor: &'a Executor,
+    folder: &'a Path,
+    random: Random,
+}
+
+/// What a job comes to: the bytes that it moved, or what is wrong with them.
+type Checked = Result<Result<u64, String>>;
+
+impl Work<'_> {
+    /// Reads extents of files into a region.
+    fn read(mut self) -> Checked {
+        let (files, contents) = self.sources();
+        let mut extents = self.extents(&contents.iter().map(Vec::len).collect::<Vec<_>>());
+        // Bytes may be read twice.
+        let again = extents.iter().copied().filter(|_| self.random.chance(10));
+        let again: Vec<_> = again.collect();
+        extents.extend(again);
+        let (moves, region_bytes) = self.moves(extents);
+        let mut expected = vec![BLANK; region_bytes as usize];
+        for m in &moves {
+            let source = &contents[m.object as usize][range(m.extent)];
+            expected[range(Extent::new(m.at, m.extent.bytes))].copy_from_slice(source);
+        }
+        let mut region = self.region(&vec![BLANK; region_bytes as usize])?;
+        let bytes = payload(moves.iter().map(|m| m.extent));
+        let (choice, settings) = (self.case.choice, self.executor.settings());
+        let job = Job::read(files, moves, &region, choice, settings)?;
+        let receipt = self.executor.run(job)?;
+        let mut seen = vec![0; expected.len()];
+        let region = Arc::get_mut(&mut region).expect("the transfer is over");
+        region.read_at(0, &mut seen)?;
+        if let Some(difference) = content::difference(&seen, &expected) {
+            return Ok(Err(format!("region of {region_bytes}: {difference}")));
+        }
+        Ok(self.check(&receipt, &[Leg::Read], bytes))
+    }
+
+    /// Writes parts of a region to extents of new files.
+    fn write(mut self) -> Checked {
+        let lengths: Vec<_> = (0..self.case.objects).map(|_| self.length()).collect();
+        let extents = self.extents(&lengths);
+        let (moves, region_bytes) = self.moves(extents);
+        let source = content::bytes(self.random.next(), region_bytes as usize);
+        let region = self.region(&source)?;
+        let files = (0..).zip(&lengths).map(|(n, len)| self.target(n, *len));
+        let files = files.collect::<Result<Vec<_>>>()?;
+        let mut expected: Vec<_> = lengths.iter().map(|len| vec![0; *len]).collect();
+        for m in &moves {
+            let bytes = &source[range(Extent::new(m.at, m.extent.bytes))];
+            expected[m.object as usize][range(m.extent)].copy_from_slice(bytes);
+        }
+        let bytes = payload(moves.iter().map(|m| m.extent));
+        let (choice, settings) = (self.case.choice, self.executor.settings());
+        let job = Job::write(&region, files, moves, choice, settings)?;
+        let receipt = self.executor.run(job)?;
+        Ok(self
+            .compare(&expected)
+            .and_then(|()| self.check(&receipt, &[Leg::Write], bytes)))
+    }
+
+    /// Copies extents of files to the same place in new files: of sparse files what is no hole.
+    fn relay(mut self) -> Checked {
+        let (files, contents) = self.sources();
+        let lengths: Vec<_> = contents.iter().map(Vec::len).collect();
+        let extents = match self.case.density {
+            Density::Sparse(_) if self.random.chance(2) => {
+                let data = |(n, file): (u32, &Arc<File>)| {
+                    let extents = file.data_extents();
+                    extents.map(|all| all.into_iter().map(move |extent| (n, extent)))
+                };
+                let data = (0..).zip(&files).map(data).collect::<Result<Vec<_>>>()?;
+                data.into_iter().flatten().collect()
+            }
+            _ => self.extents(&lengths),
+        };
+        let twins = (0..).zip(&lengths).map(|(n, len)| self.target(n, *len));
+        let twins = twins.collect::<Result<Vec<_>>>()?;
+        let mut expected: Vec<_> = lengths.iter().map(|len| vec![0; *len]).collect();
+        for (object, extent) in &extents {
+            let object = *object as usize;
+            expected[object][range(*extent)].copy_from_slice(&contents[object][range(*extent)]);
+        }
+        let bytes = payload(extents.iter().map(|(_, extent)| *extent));
+        let (choice, settings) = (self.case.choice, self.executor.settings());
+        let job = Job::relay(files, twins, extents, choice, settings)?;
+        let receipt = self.executor.run(job)?;
+        Ok(self
+            .compare(&expected)
+            .and_then(|()| self.check(&receipt, &[Leg::Read, Leg::Write], bytes)))
+    }
+
+    /// The length of one object: tiny, whole pages, or anything.
+    fn length(&mut self) -> usize {
+        let share = JOB_BYTES / u64::from(self.case.objects);
+        let most = share.clamp(OBJECT_BYTES_MIN, OBJECT_BYTES_MAX);
+        let bytes = match self.random.below(4) {
+            0 => 1 + self.random.below(4096),
+            1 => (1 + self.random.below(most / 4096)) * 4096,
+            _ => 1 + self.random.below(most),
+        };
+        bytes as usize
+    }
+
+    /// Files to read from, and what is in them, with their pages cached as the case says.
+    fn sources(&mut self) -> (Vec<Arc<File>>, Vec<Vec<u8>>) {
+        let mut contents = Vec::new();
+        let mut files = Vec::new();
+        for number in 0..self.case.objects {
+            let len = self.length();
+            let mut bytes = content::bytes(self.random.next(), len);
+            let path = self.folder.join(format!("source-{number}"));
+            match self.case.density {
+                Density::Dense => fs::write(&path, &bytes).unwrap(),
+                Density::Sparse(unit) => self.write_sparse(&path, &mut bytes, unit as usize),
+            }
+            files.push(Arc::new(File::open(&path).unwrap()));
+            contents.push(bytes);
+        }
+        self.settle_pages(&files);
+        (files, contents)
+    }
+
+    /// Writes about half of the units and makes the others holes.
+    fn write_sparse(&mut self, path: &Path, bytes: &mut [u8], unit: usize) {
+        let file = fs::File::create(path).unwrap();
+        file.set_len(bytes.len() as u64).unwrap();
+        for (n, part) in bytes.chunks_mut(unit).enumerate() {
+            if self.random.chance(2) {
+                part.fill(0);
+            } else {
+                file.write_all_at(part, (n * unit) as u64).unwrap();
+            }
+        }
+    }
+
+    /// Brings the files' pages into the state that the case says.
+    fn settle_pages(&mut self, files: &[Arc<File>]) {
+        let residency = self.case.residency;
+        if residency != Residency::Dirty {
+            File::sync_all(files).unwrap();
+        }
+        if matches!(residency, Residency::Evicted | Residency::Mixed) {
+            for file in files {
+                file.evict().unwrap();
+            }
+        }
+        for file in files {
+            if residency == Residency::Mixed && self.random.chance(2) {
+                let offset = self.random.below(file.bytes());
+                let len = (1 + self.random.below(100_000)).min(file.bytes() - offset);
+                file.read_exact_at(offset, &mut vec![0; len as usize])
+                    .unwrap();
+            }
+        }
+    }
+
+    fn target_path(&self, number: u32) -> PathBuf {
+        self.folder.join(format!("target-{number}"))
+    }
+
+    /// A new file, with its room set aside unless it is to have holes.
+    fn target(&self, number: u32, len: usize) -> Result<Arc<File>> {
+        let path = self.target_path(number);
+        let file = match self.case.density {
+            Density::Dense => File::create(&path, len as u64),
+            Density::Sparse(_) => File::create_for(&path, &path, len as u64),
+        };
+        file.map(Arc::new)
+    }
+
+    /// The extents of all objects.
+    fn extents(&mut self, lengths: &[usize]) -> Vec<(u32, Extent)> {
+        let mut extents = Vec::new();
+        for (object, len) in (0..).zip(lengths) {
+            let own = self.case.shape.extents(*len as u64, &mut self.random);
+            extents.extend(own.into_iter().map(|extent| (object, extent)));
+        }
+        extents
+    }
+
+    /// Gives each extent a place of its own in a region. Answers the moves and the region's length.
+    fn moves(&mut self, mut extents: Vec<(u32, Extent)>) -> (Vec<Move>, u64) {
+        if self.random.chance(2) {
+            self.random.shuffle(&mut extents);
+        }
+        let mut end = 0;
+        let mut moves = Vec::new();
+        for (object, extent) in extents {
+            let at = if self.case.is_in_step {
+                let ahead = (extent.offset + 4096 - end % 4096) % 4096;
+                end + ahead
+            } else {
+                end + self.random.below(7)
+            };
+            end = at + extent.bytes;
+            moves.push(Move { object, extent, at });
+        }
+        (moves, end + self.random.below(100) + 1)
+    }
+
+    /// A region that holds `bytes`.
+    fn region(&self, bytes: &[u8]) -> Result<Arc<Region>> {
+        let len = bytes.len() as u64;
+        let mut region = match self.case.place {
+            Place::Host => Region::host(len)?,
+            Place::Gpu(number) => Region::device(&Driver::load()?.device(number)?.context()?, len)?,
+        };
+        region.write_at(0, bytes)?;
+        Ok(Arc::new(region))
+    }
+
+    /// Compares the files that were written.
+    fn compare(&self, expected: &[Vec<u8>]) -> Result<(), String> {
+        for (number, bytes) in (0..).zip(expected) {
+            let seen = fs::read(self.target_path(number)).map_err(|e| e.to_string())?;
+            if let Some(difference) = content::difference(&seen, bytes) {
+                let len = bytes.len();
+                return Err(format!("object {number} of {len} bytes: {difference}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the receipt counts every byte once on each leg, by a route that was asked for.
+    fn check(&self, receipt: &Receipt, legs: &[Leg], bytes: u64) -> Result<u64, String> {
+        let sum = |leg: &Leg| {
+            let rows = receipt.routes.iter().filter(|r| r.leg == *leg);
+            rows.map(|r| r.bytes).sum::<u64>()
+        };
+        if receipt.bytes != bytes || legs.iter().any(|leg| sum(leg) != bytes) {
+            return Err(format!(
+                "the receipt does not count {bytes} bytes: {receipt:?}"
+            ));
+        }
+        let is_allowed = |route: Route| match self.case.choice {
+            Choice::Auto => true,
+            Choice::Only(Route::Direct) => route != Route::Buffered,
+            Choice::Only(only) => route == only,
+        };
+        match receipt.routes.iter().find(|r| !is_allowed(r.route)) {
+            Some(row) => Err(format!("{} bytes went {}", row.bytes, row.route)),
+            None => Ok(bytes),
+        }
+    }
+}
+
+fn range(extent: Extent) -> std::ops::Range<usize> {
+    extent.offset as usize..extent.end() as usize
+}
+
+fn payload(extents: impl Iterator<Item = Extent>) -> u64 {
+    extents.map(|extent| extent.bytes).sum()
+}

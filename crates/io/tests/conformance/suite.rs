@@ -1,0 +1,222 @@
+//! Transfers of many objects on every engine, route and file system: a seeded pairwise cover.
+//!
+//! `STRAIGHTWAY_CONFORMANCE="seed=7 cases=2000"` runs another or a longer one, and `only=31` just one case of it:
+//! a case that fails prints the words that run it again.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::Command,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Resource, geteuid, getrlimit, setrlimit};
+
+use crate::{
+    case::Case,
+    cover::{Random, pairwise},
+    mounts::{Mounts, System},
+    run::{self, Outcome},
+};
+
+/// The environment: which cases to run, and what says that this process is in a namespace of its own.
+const VARIABLE: &str = "STRAIGHTWAY_CONFORMANCE";
+const INSIDE_VARIABLE: &str = "STRAIGHTWAY_CONFORMANCE_INSIDE";
+
+/// How many cases there are, unless the environment says otherwise: four or five covers.
+const CASES: u64 = 300;
+
+/// A case that takes longer than this hangs.
+const CASE_MAX: Duration = Duration::from_mins(5);
+
+/// Descriptors of one object: two of its file and two of its twin. And some for everything else.
+const DESCRIPTORS: u64 = 4;
+const DESCRIPTORS_SPARE: u64 = 500;
+
+/// Which cases to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) seed: u64,
+    pub(crate) cases: u64,
+    pub(crate) only: Option<u64>,
+}
+
+impl Request {
+    /// What the environment asks for.
+    pub(crate) fn from_environment() -> Self {
+        let mut request = Self {
+            seed: 11,
+            cases: CASES,
+            only: None,
+        };
+        for word in std::env::var(VARIABLE)
+            .unwrap_or_default()
+            .split_whitespace()
+        {
+            match word
+                .split_once('=')
+                .map(|(name, n)| (name, n.parse().unwrap()))
+            {
+                Some(("seed", seed)) => request.seed = seed,
+                Some(("cases", cases)) => request.cases = cases,
+                Some(("only", only)) => request.only = Some(only),
+                _ => panic!("{VARIABLE}: `seed=N`, `cases=N` or `only=N` is meant: {word}"),
+            }
+        }
+        request
+    }
+
+    /// The cases: one cover after the other, until there are enough.
+    pub(crate) fn cases(self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for round in 0.. {
+            let mut random = Random::part(self.seed, round);
+            for row in pairwise(&Case::SIZES, &mut random) {
+                cases.push(Case::new(self.seed, cases.len() as u64, &row));
+            }
+            if cases.len() as u64 >= self.only.map_or(self.cases, |only| only + 1) {
+                break;
+            }
+        }
+        if self.only.is_none() {
+            cases.truncate(self.cases as usize);
+        }
+        cases.retain(|case| self.only.is_none_or(|only| only == case.number));
+        cases
+    }
+}
+
+#[test]
+fn every_engine_route_and_file_system_moves_every_byte_of_many_objects() {
+    if std::env::var_os(INSIDE_VARIABLE).is_some() {
+        return run_all(&Ok(()));
+    }
+    match in_namespace() {
+        Ok(mut command) => {
+            let status = command.status().unwrap();
+            assert!(status.success(), "see above: {status}");
+        }
+        Err(reason) => run_all(&Err(reason)),
+    }
+}
+
+/// This test again, in a mount namespace of its own; or why that cannot be.
+fn in_namespace() -> Result<Command, String> {
+    if !geteuid().is_root() {
+        return Err("only root may mount".to_owned());
+    }
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private"]);
+        command
+    };
+    let tried = unshare().arg("true").output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        return Err("this process may not have a mount namespace".to_owned());
+    }
+    let name = std::thread::current().name().unwrap().to_owned();
+    let mut command = unshare();
+    command
+        .arg(std::env::current_exe().unwrap())
+        .args([&name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(INSIDE_VARIABLE, "yes");
+    Ok(command)
+}
+
+/// Runs all cases that were asked for, and fails with all that failed.
+fn run_all(may_mount: &Result<(), String>) {
+    let request = Request::from_environment();
+    let start = Instant::now();
+    let mounts = Mounts::new(may_mount);
+    let objects_max = objects_max();
+    let watch = Watch::start();
+    let mut total = Outcome::default();
+    let (mut ran, mut failed) = (0, 0);
+    for case in request.cases() {
+        let Some(folder) = mounts.folder(case.system) else {
+            continue;
+        };
+        if u64::from(case.objects) > objects_max {
+            let objects = case.objects;
+            eprintln!("skipped: {objects} objects need more open files than `ulimit -n` allows");
+            continue;
+        }
+        watch.begin(&case);
+        ran += 1;
+        match attempt(|| run::run(&case, folder)) {
+            Ok(outcome) => {
+                total.bytes += outcome.bytes;
+                total.refused += outcome.refused;
+            }
+            Err(wrong) => {
+                failed += 1;
+                eprintln!("FAILED {case}: {wrong}");
+            }
+        }
+    }
+    let systems = System::ALL
+        .into_iter()
+        .filter(|s| mounts.folder(*s).is_some());
+    let systems: Vec<_> = systems.map(|s| s.to_string()).collect();
+    eprintln!(
+        "conformance: seed {}, {ran} cases on {}, {} bytes compared, {} routes refused, {failed} failed, {:.0} s",
+        request.seed,
+        systems.join(" "),
+        total.bytes,
+        total.refused,
+        start.elapsed().as_secs_f64()
+    );
+    drop(mounts);
+    assert_eq!(failed, 0, "{VARIABLE}=\"seed=N only=N\" runs a case again");
+}
+
+/// What `body` says is wrong, or what it panicked with.
+pub(crate) fn attempt<T>(body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned()));
+        Err(format!("it panicked: {}", text.unwrap_or_default()))
+    })
+}
+
+/// How many objects a case may have, with as many open files as this process can have.
+fn objects_max() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where that is refused, the limit stays.
+    let _ = setrlimit(Resource::Nofile, limit);
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    files.saturating_sub(DESCRIPTORS_SPARE) / DESCRIPTORS
+}
+
+/// Ends the process with the case that hangs.
+struct Watch(Arc<Mutex<Option<(Instant, String)>>>);
+
+impl Watch {
+    fn start() -> Self {
+        let shared: Arc<Mutex<Option<(Instant, String)>>> = Arc::default();
+        let watched = Arc::downgrade(&shared);
+        std::thread::spawn(move || {
+            while let Some(shared) = watched.upgrade() {
+                let now = shared
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone();
+                drop(shared);
+                if let Some((since, case)) = now
+                    && since.elapsed() > CASE_MAX
+                {
+                    eprintln!("FAILED {case}: it hangs");
+                    std::process::exit(1);
+                }
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        Self(shared)
+    }
+
+    fn begin(&self, case: &Case) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *now = Some((Instant::now(), case.to_string()));
+    }
+}
