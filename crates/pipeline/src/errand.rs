@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, Kind, Result, text::shell_word};
 use straightway_io::draft;
 
 /// Folders nested deeper than this are taken for a loop.
@@ -77,8 +77,10 @@ impl Errand {
         };
         let needs_folder = |why| {
             Err(
-                Error::new(Kind::Invalid, "copy into", target.display(), why)
-                    .with_hint(format!("mkdir -p {}", target.display())),
+                Error::new(Kind::Invalid, "copy into", target.display(), why).with_hint(format!(
+                    "mkdir -p {}",
+                    shell_word(&target.to_string_lossy())
+                )),
             )
         };
         if sources.len() > 1 && !into {
