@@ -76,6 +76,15 @@ pub fn shown_json(text: &str) -> Cow<'_, str> {
     })
 }
 
+/// `text` as one word of a shell, for commands that people copy: quoted where a shell would make more of it.
+pub fn shell_word(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
+}
+
 /// `text` with every character that [`is_unsafe`] written by `escape`.
 fn replaced(text: &str, escape: impl Fn(char, &mut String) -> std::fmt::Result) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
@@ -139,6 +148,14 @@ mod tests {
             shown_coloured(theirs),
             "\\u{1b}[2J\\u{1b}]0;t\\u{7}\\u{1b}[1;31\x1b[m\\u{1b}[5n\\u{1b}"
         );
+    }
+
+    #[test]
+    fn a_word_of_a_command_stays_one_word() {
+        assert_eq!(shell_word("/dev/nvme0n1p1"), "/dev/nvme0n1p1");
+        assert_eq!(shell_word("/a b; rm -r ~"), "'/a b; rm -r ~'");
+        assert_eq!(shell_word("it's $(x)"), r"'it'\''s $(x)'");
+        assert_eq!(shell_word(""), "''");
     }
 
     proptest! {

@@ -1,7 +1,8 @@
 //! A file in the making: written under a temporary name, and given its own when it is whole.
 //!
 //! The temporary file lies beside the final one (a rename must not cross file systems) and is
-//! locked while it is written. What a killed process leaves behind has no lock any more, and
+//! locked while it is written. Both names are relative to the folder's descriptor, so that nobody can put another folder
+//! in its place meanwhile. What a killed process leaves behind has no lock any more, and
 //! [`sweep`] removes it. A random number tells the drafts of one target apart: containers that share a
 //! folder repeat the numbers of processes.
 //!
@@ -9,19 +10,22 @@
 //! what they may not read in that file. The permissions of a new file follow from the umask.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs,
     os::{
-        fd::AsFd,
-        unix::{ffi::OsStrExt, fs::MetadataExt},
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustix::{
-    fs::{FlockOperation, Mode, OFlags, flock, fstat, fsync, open},
+    fs::{
+        AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstat, fsync, open, renameat,
+        statat, unlinkat,
+    },
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
@@ -31,6 +35,7 @@ use straightway_sys::{By, File, nonce::nonce};
 #[derive(Debug)]
 pub struct Draft {
     file: Arc<File>,
+    folder: Arc<OwnedFd>,
     temporary: PathBuf,
     target: PathBuf,
     committed: bool,
@@ -78,40 +83,54 @@ impl Draft {
 
     /// Begins `target`, which will be `bytes` long and have holes.
     pub fn sparse(target: &Path, bytes: u64) -> Result<Self> {
-        Self::start(target, bytes, None)
+        let folder = open_folder(folder_of(target));
+        let failed = |e: Errno| Error::os("create", target.display(), e.into());
+        Self::start(target, &Arc::new(folder.map_err(failed)?), bytes, None)
     }
 
-    /// Begins a copy of `source`, as long as that, with its permissions, and with holes or room for all of it.
-    pub fn copy_of(source: &File, target: &Path, has_holes: bool) -> Result<Self> {
+    /// Begins a copy of `source` at `target`, which is in the open `folder`: as long as the source, with its permissions,
+    /// and with holes or room for all of it.
+    pub fn copy_of(
+        source: &File,
+        target: &Path,
+        folder: &Arc<OwnedFd>,
+        has_holes: bool,
+    ) -> Result<Self> {
         let rights = Rights {
             mode: source.mode()?,
             group: None,
         };
-        let draft = Self::start(target, source.bytes(), Some(rights))?;
+        let draft = Self::start(target, folder, source.bytes(), Some(rights))?;
         if !has_holes {
             draft.file.reserve()?;
         }
         Ok(draft)
     }
 
-    fn start(target: &Path, bytes: u64, rights: Option<Rights>) -> Result<Self> {
+    fn start(
+        target: &Path,
+        folder: &Arc<OwnedFd>,
+        bytes: u64,
+        rights: Option<Rights>,
+    ) -> Result<Self> {
         let refuse = |why| Err(Error::new(Kind::Invalid, "create", target.display(), why));
         let Some(name) = target.file_name() else {
             return refuse("it has no file name");
         };
-        let replaced = match fs::metadata(target) {
-            Ok(meta) if meta.is_dir() => return refuse("it is a folder, and a file is meant"),
+        let there = statat(folder, name, AtFlags::empty()).ok();
+        match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            None | Some(FileType::RegularFile) => {}
+            Some(FileType::Directory) => return refuse("it is a folder, and a file is meant"),
             // A rename would put a file where a device or pipe was, /dev/null for one.
-            Ok(meta) if !meta.is_file() => return refuse("what is there is no file to replace"),
-            Ok(meta) => Some(Rights {
-                mode: meta.mode() & 0o777,
-                group: Some(meta.gid()),
-            }),
-            Err(_) => None,
-        };
+            Some(_) => return refuse("what is there is no file to replace"),
+        }
+        let replaced = there.map(|stat| Rights {
+            mode: stat.st_mode & 0o777,
+            group: Some(stat.st_gid),
+        });
         let rights = rights.or(replaced);
         for _ in 0..TRIES {
-            let draft = Self::begin(target, name, bytes, rights)?;
+            let draft = Self::begin(target, folder, bytes, rights)?;
             if draft.claim() {
                 return Ok(draft);
             }
@@ -119,22 +138,30 @@ impl Draft {
         refuse("other processes keep removing its temporary file")
     }
 
-    fn begin(target: &Path, name: &OsStr, bytes: u64, rights: Option<Rights>) -> Result<Self> {
+    fn begin(
+        target: &Path,
+        folder: &Arc<OwnedFd>,
+        bytes: u64,
+        rights: Option<Rights>,
+    ) -> Result<Self> {
+        let name = target.file_name().expect("`start` found one");
         let mut hidden = OsString::from(".");
         hidden.push(front(name));
         hidden.push(format!(".{:016x}{SUFFIX}", nonce()));
-        let temporary = folder_of(target).join(hidden);
         // What is to have certain rights is nobody else's until it has them.
         let mode = if rights.is_some() { 0o600 } else { 0o666 };
-        let file = File::create_for(target, &temporary, bytes, mode).inspect_err(|error| {
+        let at = folder.as_fd();
+        let file = File::create_for(target, at, hidden.as_ref(), bytes, mode);
+        let file = file.inspect_err(|error| {
             // It may have been created and yet not get its length. What was there before is not ours.
             if error.os_code() != Some(Errno::EXIST.raw_os_error()) {
-                let _ = fs::remove_file(&temporary);
+                let _ = unlinkat(at, &hidden, AtFlags::empty());
             }
         })?;
         let draft = Self {
             file: Arc::new(file),
-            temporary,
+            folder: Arc::clone(folder),
+            temporary: folder_of(target).join(hidden),
             target: target.to_owned(),
             committed: false,
         };
@@ -171,8 +198,10 @@ impl Draft {
     /// Gives the file its own name, replacing what had it. Its bytes must be synced already; the name is
     /// durable once the folder is.
     pub fn name(mut self) -> Result<()> {
-        fs::rename(&self.temporary, &self.target)
-            .map_err(|e| Error::os("replace", self.target.display(), e))?;
+        let (from, to) = (self.temporary.file_name(), self.target.file_name());
+        let (from, to) = from.zip(to).expect("both were made from a name");
+        renameat(&self.folder, from, &self.folder, to)
+            .map_err(|e| Error::os("replace", self.target.display(), e.into()))?;
         self.committed = true;
         Ok(())
     }
@@ -184,12 +213,15 @@ impl Draft {
 
     /// Commits several: each folder is synced once, however many of them are in it.
     pub fn commit_all(drafts: impl IntoIterator<Item = Self>) -> Result<()> {
-        let mut folders = BTreeSet::new();
+        let mut folders = BTreeMap::new();
         for draft in drafts {
-            folders.insert(folder_of(&draft.target).to_owned());
+            let path = folder_of(&draft.target).to_owned();
+            folders.insert(path, Arc::clone(&draft.folder));
             draft.name()?;
         }
-        folders.iter().try_for_each(|folder| sync_folder(folder))
+        folders
+            .iter()
+            .try_for_each(|(path, folder)| sync_opened(folder, path))
     }
 }
 
@@ -197,7 +229,8 @@ impl Drop for Draft {
     fn drop(&mut self) {
         if !self.committed {
             // Nothing partial stays; if it cannot be removed, it still has no final name.
-            let _ = fs::remove_file(&self.temporary);
+            let name = self.temporary.file_name().unwrap_or_default();
+            let _ = unlinkat(&self.folder, name, AtFlags::empty());
         }
     }
 }
@@ -244,10 +277,13 @@ pub fn folder_of(path: &Path) -> &Path {
 
 /// Makes the names in a folder durable.
 pub fn sync_folder(folder: &Path) -> Result<()> {
+    let failed = |e: Errno| Error::os("sync", folder.display(), e.into());
+    sync_opened(open_folder(folder).map_err(failed)?, folder)
+}
+
+fn open_folder(folder: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = open(folder, flags, Mode::empty());
-    let opened = opened.map_err(|errno| Error::os("sync", folder.display(), errno.into()))?;
-    sync_opened(&opened, folder)
+    open(folder, flags, Mode::empty())
 }
 
 /// The same, for a folder that is open.
@@ -290,10 +326,11 @@ mod tests {
     fn a_draft_that_a_sweep_took_before_its_lock_is_begun_again() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("file");
-        let draft = Draft::begin(&target, OsStr::new("file"), 10, None).unwrap();
+        let opened = Arc::new(open_folder(folder.path()).unwrap());
+        let draft = Draft::begin(&target, &opened, 10, None).unwrap();
         sweep(folder.path());
         assert!(!draft.claim());
-        let draft = Draft::begin(&target, OsStr::new("file"), 10, None).unwrap();
+        let draft = Draft::begin(&target, &opened, 10, None).unwrap();
         assert!(draft.claim());
     }
 
@@ -322,9 +359,31 @@ mod tests {
             // A copy has the rights of its source, whatever was there.
             set(&source, rights);
             set(&target, 0o666);
-            let copy = Draft::copy_of(&File::open(&source).unwrap(), &target, false).unwrap();
+            let opened = Arc::new(open_folder(folder.path()).unwrap());
+            let source = File::open(&source).unwrap();
+            let copy = Draft::copy_of(&source, &target, &opened, false).unwrap();
             assert_eq!(mode(copy.path()), rights);
         }
+    }
+
+    #[test]
+    fn a_folder_that_was_replaced_by_a_link_gets_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let (folder, victim) = (home.path().join("folder"), home.path().join("victim"));
+        fs::create_dir(&folder).unwrap();
+        fs::create_dir(&victim).unwrap();
+        fs::write(victim.join("file"), "precious").unwrap();
+        let (kept, dropped) = (folder.join("file"), folder.join("other"));
+        let (kept, dropped) = (
+            Draft::new(&kept, 1).unwrap(),
+            Draft::new(&dropped, 1).unwrap(),
+        );
+        fs::rename(&folder, home.path().join("moved")).unwrap();
+        std::os::unix::fs::symlink(&victim, &folder).unwrap();
+        kept.commit().unwrap();
+        drop(dropped);
+        assert_eq!(fs::read(victim.join("file")).unwrap(), b"precious");
+        assert_eq!(fs::read_dir(home.path().join("moved")).unwrap().count(), 1);
     }
 
     #[test]

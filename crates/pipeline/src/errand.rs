@@ -9,7 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use straightway_core::{Error, Kind, Result};
+use rustix::io::Errno;
+use straightway_core::{Error, Kind, Result, text::shell_word};
 use straightway_io::draft;
 
 /// Folders nested deeper than this are taken for a loop.
@@ -47,6 +48,9 @@ pub struct Link {
 /// Everything that a copy has to make, folders before what is in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errand {
+    /// The folder that the user named, or that holds the file or folder that the user named. Everything is made below
+    /// it, and links below it are not followed.
+    pub base: PathBuf,
     /// Folders to make.
     pub folders: Vec<Folder>,
     /// Files to copy.
@@ -62,11 +66,21 @@ impl Errand {
     /// into it. Links given by name are followed; links inside folders are kept as links.
     pub fn new(sources: &[PathBuf], target: &Path) -> Result<Self> {
         let into = target.is_dir();
-        let mut errand = Self::default();
+        let base = if into {
+            target
+        } else {
+            draft::folder_of(target)
+        };
+        let mut errand = Self {
+            base: base.to_owned(),
+            ..Self::default()
+        };
         let needs_folder = |why| {
             Err(
-                Error::new(Kind::Invalid, "copy into", target.display(), why)
-                    .with_hint(format!("mkdir -p {}", target.display())),
+                Error::new(Kind::Invalid, "copy into", target.display(), why).with_hint(format!(
+                    "mkdir -p {}",
+                    shell_word(&target.to_string_lossy())
+                )),
             )
         };
         if sources.len() > 1 && !into {
@@ -115,7 +129,10 @@ impl Errand {
         } else if let Some(folder) = target.parent().filter(|f| !f.as_os_str().is_empty())
             && self.folders.is_empty()
         {
-            fs::metadata(folder).map_err(|e| Error::os("create", target.display(), e))?;
+            let failed = |e| Error::os("create", target.display(), e);
+            if !fs::metadata(folder).map_err(failed)?.is_dir() {
+                return Err(failed(Errno::NOTDIR.into()));
+            }
         }
         let (source, target) = (source.to_owned(), target.to_owned());
         self.pairs.push(Pair {

@@ -274,6 +274,7 @@ fn what_a_newcomer_looks_for_is_there() {
         "Cargo.lock",
         "docs/architecture.md",
         "docs/receipt.md",
+        "docs/security.md",
         ".ci/run",
     ];
     let missing: Vec<_> = wanted

@@ -16,8 +16,8 @@ use std::{
 };
 
 use rustix::fs::{
-    Advice, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod, fchown,
-    fdatasync, fstat, ftruncate, open, seek, stat, syncfs,
+    Advice, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod,
+    fchown, fdatasync, fstat, ftruncate, open, openat, seek, stat, syncfs,
 };
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::Gid;
@@ -87,7 +87,7 @@ impl File {
         if bytes == 0 && pread(&buffered, &mut [0_u8; 1], 0).is_ok_and(|read| read > 0) {
             return refuse("it says that it has no bytes, and yet it has");
         }
-        let file = Self::with_direct(path, path, bytes, buffered, OFlags::RDONLY);
+        let file = Self::with_direct(path, CWD, path, bytes, buffered, OFlags::RDONLY);
         Ok(Self { opened, ..file })
     }
 
@@ -95,19 +95,25 @@ impl File {
     ///
     /// Room is set aside at once: a disk that is too full says so before any byte is written.
     pub fn create(path: &Path, bytes: u64) -> Result<Self> {
-        let file = Self::create_for(path, path, bytes, 0o666)?;
+        let file = Self::create_for(path, CWD, path, bytes, 0o666)?;
         file.reserve()?;
         Ok(file)
     }
 
-    /// Creates a file that must not exist yet under the name `path`, to write. It is meant to
+    /// Creates a file that must not exist yet under the name `path` in the folder `at`, to write. It is meant to
     /// become `target`, and that is the name that it and its errors go by. From the first moment it has the
     /// permissions `mode`, less those that the umask takes.
-    pub fn create_for(target: &Path, path: &Path, bytes: u64, mode: u32) -> Result<Self> {
+    pub fn create_for(
+        target: &Path,
+        at: BorrowedFd<'_>,
+        path: &Path,
+        bytes: u64,
+        mode: u32,
+    ) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let buffered = open(path, flags, Mode::from_raw_mode(mode))
+        let buffered = openat(at, path, flags, Mode::from_raw_mode(mode))
             .map_err(|e| Error::os("create", target.display(), e.into()))?;
-        let file = Self::with_direct(target, path, bytes, buffered, OFlags::RDWR);
+        let file = Self::with_direct(target, at, path, bytes, buffered, OFlags::RDWR);
         // At its full length from the start, to whole pages: a direct write that makes a file longer
         // is run alone by most file systems, and one inside it beside others. It is cut at the end.
         file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
@@ -129,6 +135,7 @@ impl File {
 
     fn with_direct(
         name: &Path,
+        at: BorrowedFd<'_>,
         path: &Path,
         bytes: u64,
         buffered: OwnedFd,
@@ -140,7 +147,8 @@ impl File {
         };
         let direct_io = DirectIo::of(&buffered, purpose);
         let direct = direct_io.alignment.and_then(|_| {
-            open(
+            openat(
+                at,
                 path,
                 access | OFlags::DIRECT | OFlags::CLOEXEC,
                 Mode::empty(),

@@ -31,6 +31,7 @@ mod shared;
 pub mod slot;
 mod streaming;
 pub mod topology;
+pub mod tree;
 pub mod uring;
 pub mod usage;
 
@@ -38,5 +39,6 @@ pub use file::{By, File};
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op};
 pub use slot::Slot;
+pub use tree::Tree;
 pub use uring::Uring;
 pub use usage::CpuTime;

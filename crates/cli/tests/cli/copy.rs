@@ -304,3 +304,43 @@ fn a_reader_that_went_away_is_no_error() {
         assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}");
     }
 }
+
+#[test]
+fn a_link_in_the_target_tree_leads_nothing_out_of_it() {
+    let yard = Yard::new();
+    yard.folder("source/sub/deep");
+    yard.file("source/sub/deep/f", 5000, 1);
+    yard.file("source/g", 5000, 2);
+    std::os::unix::fs::symlink("g", yard.path("source/link")).unwrap();
+    yard.folder("victim/deep");
+    yard.file("victim/deep/f", 100, 3);
+    for (target, link, to) in [
+        ("target", "target/source", "../victim"),
+        ("target", "target/source/sub", "../../victim"),
+        ("target", "target/source/sub/deep", "../../../victim/deep"),
+    ] {
+        yard.folder(Path::new(link).parent().unwrap().to_str().unwrap());
+        std::os::unix::fs::symlink(to, yard.path(link)).unwrap();
+        let ran = yard.run(["copy", "source", target]);
+        assert_eq!(ran.code, Some(2), "{link}: {}", ran.out);
+        let message = format!("error: cannot write into {link}: it is a symbolic link");
+        assert!(ran.err.starts_with(&message), "{}", ran.err);
+        fs::remove_dir_all(yard.path(target)).unwrap();
+    }
+    // A link to a file is replaced by the file, and what the user named may be a link itself.
+    yard.folder("target/source");
+    std::os::unix::fs::symlink("../../victim/deep/f", yard.path("target/source/g")).unwrap();
+    std::os::unix::fs::symlink("target", yard.path("named")).unwrap();
+    let ran = yard.run(["copy", "source", "named", "--verify"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(
+        fs::read(yard.path("target/source/g")).unwrap(),
+        noise(5000, 2)
+    );
+    assert_eq!(
+        fs::read_link(yard.path("target/source/link")).unwrap(),
+        Path::new("g")
+    );
+    assert_eq!(fs::read(yard.path("victim/deep/f")).unwrap(), noise(100, 3));
+    assert_eq!(fs::read_dir(yard.path("victim/deep")).unwrap().count(), 1);
+}

@@ -1,5 +1,6 @@
 //! Checks of the drives behind the path, and of where they sit.
 
+use straightway_core::text::shell_word;
 use straightway_sys::{
     drive::{Drive, DriveKind},
     topology::Distance,
@@ -113,7 +114,8 @@ fn look_metadata(facts: &Facts<'_>) -> Outcome {
                 "{name} is formatted with {bytes} bytes of metadata per block"
             ))
             .mend(format!(
-                "save the data, then (this erases the drive) sudo nvme format --lbaf=0 /dev/{name}"
+                "save the data, then (this erases the drive) sudo nvme format --lbaf=0 {}",
+                shell_word(&format!("/dev/{name}"))
             ))
         }
     }
@@ -139,7 +141,7 @@ fn look_queue(facts: &Facts<'_>) -> Outcome {
         .iter()
         .map(|(drive, _)| {
             let queue = format!("/sys/block/{}/queue/nr_requests", drive.name);
-            format!("echo {NR_REQUESTS_MIN} | sudo tee {queue}")
+            format!("echo {NR_REQUESTS_MIN} | sudo tee {}", shell_word(&queue))
         })
         .collect::<Vec<_>>()
         .join("; ");

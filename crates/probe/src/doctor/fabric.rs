@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use straightway_core::text::shell_word;
 use straightway_sys::root::Root;
 
 use super::{
@@ -272,7 +273,7 @@ fn look_mtu(facts: &Facts<'_>) -> Outcome {
         (_, false) => {
             let mend = small
                 .iter()
-                .map(|(name, _)| format!("sudo ip link set dev {name} mtu 9000"))
+                .map(|(name, _)| format!("sudo ip link set dev {} mtu 9000", shell_word(name)))
                 .collect::<Vec<_>>()
                 .join("; ");
             let seen = small.iter().map(|(name, mtu)| format!("{name} has {mtu}"));

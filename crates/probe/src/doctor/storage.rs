@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use straightway_core::text::shell_word;
 use straightway_sys::{
     backing::{Backing, LayerKind},
     mount::Mount,
@@ -203,7 +204,8 @@ fn look_journal(facts: &Facts<'_>) -> Outcome {
         None => Outcome::pass("data=ordered, by default"),
         Some(mode) => {
             let Mount { source, point, .. } = &backing.mount;
-            let point = point.display();
+            let (point, source) = (point.to_string_lossy(), shell_word(source));
+            let point = shell_word(&point);
             Outcome::fail(format!("ext4 is mounted with data={mode}")).mend(format!(
                 "sudo umount {point} && sudo mount -o data=ordered {source} {point}"
             ))
@@ -218,8 +220,10 @@ fn look_options(facts: &Facts<'_>) -> Outcome {
     };
     if mount.option("sync").is_some() {
         let point = mount.point.display();
-        Outcome::warn(format!("{point} is mounted with sync"))
-            .mend(format!("sudo mount -o remount,async {point}"))
+        Outcome::warn(format!("{point} is mounted with sync")).mend(format!(
+            "sudo mount -o remount,async {}",
+            shell_word(&point.to_string())
+        ))
     } else {
         Outcome::pass(mount.options.join(","))
     }
@@ -235,8 +239,8 @@ fn look_nfs(facts: &Facts<'_>) -> Outcome {
     }
     let mend = format!(
         "sudo umount {point} && sudo mount -o proto=rdma,port=20049,vers=4.2 {} {point}",
-        mount.source,
-        point = mount.point.display()
+        shell_word(&mount.source),
+        point = shell_word(&mount.point.to_string_lossy())
     );
     match mount.option("proto") {
         Some("rdma") => Outcome::pass("proto=rdma"),
@@ -361,9 +365,11 @@ fn look_udev(facts: &Facts<'_>) -> Outcome {
         return Outcome::pass(format!("{entry} has ID_FS_USAGE"));
     }
     let by_hand = format!(
-        "sudo mkdir -p /run/udev/data && printf \
-         'E:ID_FS_USAGE=filesystem\\nE:ID_FS_TYPE={}\\n' | sudo tee {entry}",
-        backing.mount.file_system
+        "sudo mkdir -p /run/udev/data && printf {} | sudo tee {entry}",
+        shell_word(&format!(
+            "E:ID_FS_USAGE=filesystem\\nE:ID_FS_TYPE={}\\n",
+            backing.mount.file_system
+        ))
     );
     let seen = match (has_database, facts.root.exists(&entry)) {
         (false, _) => "there is no udev database (/run/udev/data)".to_owned(),
