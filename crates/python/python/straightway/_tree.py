@@ -7,15 +7,17 @@ A node is a list whose first member says what it is:
     ["v", value]              None, a bool, a number or a string
     ["p", text]               anything else, pickled
     ["x", name, library]      a tensor: ``pt`` or ``np``, and ``pt-complex`` where its last dimension holds a complex number's two halves
+    ["m", data, mask, more]   a masked array of NumPy: two nodes (the mask may be null), and a pickle of its fill value and whether its mask is hard
 """
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from . import _parts
+from . import _memory, _parts
 from ._pickling import pickled, unpickled
 
 Node = list[Any]
@@ -48,20 +50,33 @@ class Sketch:
             nodes = [self._node(v, _join(path, i)) for i, v in enumerate(value)]
             return ["l" if type(value) is list else "t", nodes]
         if _parts.is_tensor(value):
-            kind = _parts.library(value) + ("-complex" if _parts.is_complex(value) else "")
+            kind = _memory.library(value) + ("-complex" if _parts.is_complex(value) else "")
             return ["x", self._name(value, path), kind]
+        if _memory.is_masked(value):
+            return self._masked(value, path)
+        return self._leaf(value, path)
+
+    def _leaf(self, value: Any, path: str) -> Node:
         try:
             return ["p", pickled(value)]
         except Exception as error:
             kind = type(value).__name__
             raise TypeError(f"{path or 'the state'} is a {kind}, which cannot be pickled: {error}") from error
 
+    def _masked(self, array: Any, path: str) -> Node:
+        numpy = sys.modules["numpy"]
+        if type(array) is not numpy.ma.MaskedArray:
+            raise TypeError(f"{path or 'the state'} is a {type(array).__name__}\nhint: save its view(numpy.ma.MaskedArray)")
+        mask = None if array.mask is numpy.ma.nomask else self._node(array.mask, _join(path, "mask"))
+        fill = None if array._fill_value is None else array.fill_value
+        return ["m", self._node(array.data, _join(path, "data")), mask, self._leaf((fill, array.hardmask), path)]
+
     def _key(self, key: Any) -> Node:
         return ["v", key] if type(key) in _PLAIN else ["p", pickled(key)]
 
     def _name(self, tensor: Any, path: str) -> str:
         """The name of a tensor. Those that are the very same memory, as tied weights are, have one name."""
-        memory = _memory(tensor)
+        memory = _identity(tensor)
         if memory is not None and memory in self._memories:
             return self._memories[memory]
         base = name = path or "state"
@@ -79,13 +94,19 @@ def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _memory(tensor: Any) -> tuple[Any, ...] | None:
+def _identity(tensor: Any) -> tuple[Any, ...] | None:
     """What two tensors have in common that are the same elements; ``None`` where that is hard to say."""
-    if type(tensor).__name__ == "DTensor" or _parts.library(tensor) != "pt" or hasattr(tensor, "local_shards"):
+    if type(tensor).__name__ == "DTensor" or _memory.library(tensor) != "pt" or hasattr(tensor, "local_shards"):
         return None
-    if str(tensor.layout) != "torch.strided" or not tensor.numel():
+    if tensor.is_nested or str(tensor.layout) != "torch.strided" or not tensor.numel():
         return None
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+    # A conjugate view has the memory of its base, and other values.
+    kind = tensor.dtype, tensor.is_conj(), tensor.is_neg()
+    try:
+        return tensor.device, tensor.data_ptr(), kind, tuple(tensor.shape), tensor.stride()
+    except RuntimeError:
+        # It has no memory, and is refused when that is read.
+        return None
 
 
 def merge(tree: Node, other: Node) -> None:
@@ -136,9 +157,13 @@ class Plan:
         if kind == "x" and _parts.is_tensor(target):
             self.filled.append((node[1], target))
             return lambda: target
+        if kind == "m" and node[1][0] == "x" and _memory.is_masked(target) and _is_filled(target):
+            self.filled.append((node[1][1], target.data))
+            mask = self._mask(node)
+            return lambda: mask(target)
         where = path or "the state"
         if _parts.is_tensor(target):
-            raise ValueError(f"{where} is a tensor, and no tensor was saved there")
+            raise ValueError(f"{where} is a tensor, and no tensor was saved there but {_saved_kind(node)}")
         if _is_filled(target):
             raise ValueError(f"{where} is {_kind(target)}, and {_saved_kind(node)} was saved there")
         if is_fixed:
@@ -159,9 +184,8 @@ class Plan:
 
     def _fill(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
         """Restores all of what was saved: into what is there, where it fits, and else into new memory."""
-        if node[0] == "x" and _parts.is_tensor(target):
-            self.filled.append((node[1], target))
-            return lambda: target
+        if node[0] == "x" and _parts.is_tensor(target) or node[0] == "m" and _memory.is_masked(target):
+            return self._follow(node, target, path)
         if node[0] in ("d", "o") and isinstance(target, dict):
             makers = [(self._key(k), self._fill(n, target.get(self._key(k)), _join(path, k[1]))) for k, n in node[1]]
 
@@ -223,9 +247,35 @@ class Plan:
             members = [self._make(n) for n in value]
             sequence: type = list if kind == "l" else tuple
             return lambda: sequence(make() for make in members)
+        if kind == "m":
+            return self._make_masked(node)
         library, _, is_complex = node[2].partition("-")
         self.made[value] = library
         return lambda: _complex(self.fresh[value]) if is_complex else self.fresh[value]
+
+    def _make_masked(self, node: Node) -> Callable[[], Any]:
+        import numpy
+
+        data, mask = self._make(node[1]), self._mask(node)
+        return lambda: mask(numpy.ma.MaskedArray(data()))
+
+    def _mask(self, node: Node) -> Callable[[Any], Any]:
+        """Gives a masked array the mask and the fill value that were saved."""
+        import numpy
+
+        make = (lambda: numpy.ma.nomask) if node[2] is None else self._make(node[2])
+        fill, is_hard = self._make(node[3])()
+
+        def mask(array: Any) -> Any:
+            # A hard mask cannot be taken away.
+            array.soften_mask()
+            array.mask = make()
+            array.fill_value = fill
+            if is_hard:
+                array.harden_mask()
+            return array
+
+        return mask
 
     def _key(self, key: Node) -> Any:
         return key[1] if key[0] == "v" else unpickled(key[1], self._trust)
@@ -237,13 +287,15 @@ def _is_filled(target: Any) -> bool:
         return any(map(_is_filled, target.values()))
     if type(target) in (list, tuple):
         return any(map(_is_filled, target))
-    return is_stateful(target) or _parts.is_tensor(target)
+    return is_stateful(target) or _parts.is_tensor(target.data if _memory.is_masked(target) else target)
 
 
 def _kind(target: Any) -> str:
     """What is there, in words."""
     if type(target) in (list, tuple):
         return f"a {type(target).__name__} of {len(target)}"
+    if _memory.is_masked(target):
+        return "a masked array"
     return "a dictionary" if isinstance(target, dict) else f"a value of type {type(target).__name__}"
 
 
@@ -251,12 +303,12 @@ def _saved_kind(node: Node) -> str:
     """What was saved, in words."""
     if node[0] in ("l", "t"):
         return f"a {'list' if node[0] == 'l' else 'tuple'} of {len(node[1])}"
-    return {"d": "a dictionary", "o": "a dictionary", "x": "a tensor"}.get(node[0], "a value")
+    return {"d": "a dictionary", "o": "a dictionary", "x": "a tensor", "m": "a masked array"}.get(node[0], "a value")
 
 
 def _complex(tensor: Any) -> Any:
     """A tensor of complex numbers, of one whose last dimension holds their two halves."""
-    if _parts.library(tensor) == "pt":
+    if _memory.library(tensor) == "pt":
         import torch
 
         return torch.view_as_complex(tensor)

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
+from .._parts import Part
 from .._pickling import unpickled
 from .._restoring import Filling
 from .._saving import torch_name
@@ -34,11 +35,13 @@ class StorageReader(_StorageReader):
         dcp.load(state, storage_reader=StorageReader("runs/llama"))
 
     A path that ends with ``step-N`` is that step, and any other a folder whose latest complete step is meant. Bytes go
-    straight into the tensors, each checked before it arrives.
+    straight into the tensors, each checked before it arrives. A tensor of another dtype than what was saved is refused unless
+    it holds every value of that dtype; ``cast=True`` converts all the same, as PyTorch's own reader does.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, cast: bool = False) -> None:
         super().__init__()
+        self._cast = cast
         self._location = Location.of(path)
         self._opened: Checkpoint | None = None
 
@@ -80,7 +83,7 @@ class StorageReader(_StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads all that a plan wants, in one go."""
         opened = self._open()
-        filling = Filling(opened)
+        filling = Filling(opened, self._cast)
         resolved: list[tuple[ReadItem, torch.Tensor]] = []
         byte_items: list[ReadItem] = []
         for item in plan.items:
@@ -89,8 +92,8 @@ class StorageReader(_StorageReader):
                 continue
             target = planner.resolve_tensor(item).detach()
             begin = item.storage_index.offset or (0,) * len(item.lengths)
-            start = [a + b for a, b in zip(begin, item.storage_offsets)]
-            filling.add(item.storage_index.fqn, target, start)
+            start = tuple(a + b for a, b in zip(begin, item.storage_offsets))
+            filling.add(item.storage_index.fqn, Part(target, start, tuple(target.shape)))
             resolved.append((item, target))
         filling.run()
         for item, target in resolved:

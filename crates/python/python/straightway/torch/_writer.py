@@ -15,6 +15,7 @@ from torch.futures import Future
 
 from .. import _parts
 from .._checkpointer import check_bounds
+from .._memory import readable
 from .._pickling import pickled
 from .._saving import synchronize
 from .._straightway import Saver, Store, fresh_run
@@ -174,4 +175,4 @@ def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:
     chunk, size = item.tensor_data.chunk, item.tensor_data.size
     if _parts.is_complex(data):
         raise TypeError(f"{item.index.fqn!r} has elements of {data.dtype}, which a checkpoint has no name for")
-    return _parts.given(item.index.fqn, _parts.Part(_parts.stored(data), tuple(chunk.offsets), tuple(size)))
+    return _parts.given(item.index.fqn, _parts.Part(readable(item.index.fqn, data), tuple(chunk.offsets), tuple(size)))
