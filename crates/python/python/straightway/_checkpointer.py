@@ -16,7 +16,7 @@ from . import _framework, _parts, _restoring
 from ._ranks import Ranks
 from ._saving import synchronize
 from ._straightway import Checkpoint, Receipt, Saver, Store
-from ._tree import Node, Plan, Sketch, merge
+from ._tree import Node, Plan, Sketch, merge, parsed
 
 StrPath = str | os.PathLike[str]
 
@@ -103,8 +103,8 @@ class Checkpointer:
         process group). ``incremental`` writes only chunks that changed; ``compression`` is ``"zstd"`` or ``"lz4"``; with ``parity``
         that many shards may be lost. ``keep_last`` and ``keep_every`` remove older steps after each save. A save that
         finds another under way waits for it, or with ``busy="refuse"`` raises. ``timeout_s`` is how long ranks wait for
-        each other; ``rate_bytes_per_s`` limits the flush, ``memory_bytes_max`` the snapshot. ``trust`` lets pickles
-        make objects of any class: only for checkpoints of your own.
+        each other; ``rate_bytes_per_s`` limits the flush, ``memory_bytes_max`` the snapshot. ``trust`` unpickles what is not plain
+        data, which runs whatever the checkpoint says: only for checkpoints of your own.
         """
         check_bounds(parity, memory_bytes_max, keep_last, keep_every)
         self._folder = os.fspath(folder)
@@ -304,7 +304,7 @@ class Checkpointer:
                 f"step {opened.step} was not saved by a Checkpointer\nhint: straightway.torch.StorageReader reads what "
                 "torch.distributed.checkpoint saved"
             ) from error
-        trees: list[Node] = [json.loads(contents[name]) for name in names]
+        trees: list[Node] = [parsed(contents[name]) for name in names]
         for other in trees[1:]:
             merge(trees[0], other)
         return trees[0]

@@ -31,7 +31,9 @@ def is_tensor(value: Any) -> bool:
         return True
     if numpy is not None and isinstance(value, numpy.ndarray):
         return (is_storable(value.dtype.name) or value.dtype.name == "complex128") and not is_masked(value)
-    return hasattr(value, "__dlpack__") and (hasattr(value, "__cuda_array_interface__") or hasattr(value, "__array__"))
+    if isinstance(value, type) or not hasattr(value, "__dlpack__"):
+        return False
+    return hasattr(value, "__cuda_array_interface__") or hasattr(value, "__array__")
 
 
 def parts(name: str, tensor: Any, view: Callable[[str, Any], Any] = readable) -> list[Part]:

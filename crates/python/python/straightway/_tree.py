@@ -1,28 +1,38 @@
-"""A state as a checkpoint has it: a tree, in JSON, whose leaves are plain values, pickles, and the names of tensors.
+"""A state as a checkpoint has it: a tree, in JSON, whose leaves are plain data, pickles, and the names of tensors.
 
 A node is a list whose first member says what it is:
 
     ["d", [[key, node], …]]   a dictionary; ["o", …] an OrderedDict
     ["l", [node, …]]          a list; ["t", …] a tuple
     ["v", value]              None, a bool, a number or a string
-    ["p", text]               anything else, pickled
+    ["e", text]               a value of other types that are plain data; see ``_plain``
+    ["p", text]               anything else, pickled; 0.1.0 pickled plain data as well
     ["x", name, library]      a tensor: ``pt`` or ``np``, and ``pt-complex`` where its last dimension holds a complex number's two halves
-    ["m", data, mask, more]   a masked array of NumPy: two nodes (the mask may be null), and a pickle of its fill value and whether its mask is hard
+    ["m", data, mask, more]   a masked array of NumPy: two nodes (the mask may be null), and a leaf with its fill value and whether its mask is hard
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from . import _memory, _parts
 from ._pickling import pickled, unpickled
+from ._plain import NotPlain, encoded
+from ._straightway import plain_decoded
 
 Node = list[Any]
 
-_PLAIN = (type(None), bool, int, float, str)
+_JSON = (type(None), bool, int, float, str)
+
+#: How deep a state may be: Python's stack ends at some multiple of this.
+_DEPTH_MAX = 200
+
+#: Beyond these Python refuses to write an integer in decimal digits.
+_INT_BITS_MAX = 8192
 
 
 def is_stateful(value: Any) -> bool:
@@ -36,12 +46,21 @@ class Sketch:
     def __init__(self, state: Any) -> None:
         self.tensors: dict[str, Any] = {}
         self._memories: dict[Any, str] = {}
+        self._depth = 0
         self.tree = self._node(state, "")
 
     def _node(self, value: Any, path: str) -> Node:
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise ValueError(f"{path[:200]}… is deeper than {_DEPTH_MAX}, or contains itself")
+        node = self._inner(value, path)
+        self._depth -= 1
+        return node
+
+    def _inner(self, value: Any, path: str) -> Node:
         if is_stateful(value):
             value = value.state_dict()
-        if type(value) in _PLAIN:
+        if _is_json(value):
             return ["v", value]
         if isinstance(value, dict):
             pairs = [[self._key(k), self._node(v, _join(path, k))] for k, v in value.items()]
@@ -58,10 +77,10 @@ class Sketch:
 
     def _leaf(self, value: Any, path: str) -> Node:
         try:
-            return ["p", pickled(value)]
+            return leaf(value)
         except Exception as error:
             kind = type(value).__name__
-            raise TypeError(f"{path or 'the state'} is a {kind}, which cannot be pickled: {error}") from error
+            raise TypeError(f"{path or 'the state'} is a {kind}, which cannot be saved: {error}") from error
 
     def _masked(self, array: Any, path: str) -> Node:
         numpy = sys.modules["numpy"]
@@ -72,7 +91,7 @@ class Sketch:
         return ["m", self._node(array.data, _join(path, "data")), mask, self._leaf((fill, array.hardmask), path)]
 
     def _key(self, key: Any) -> Node:
-        return ["v", key] if type(key) in _PLAIN else ["p", pickled(key)]
+        return ["v", key] if _is_json(key) else leaf(key)
 
     def _name(self, tensor: Any, path: str) -> str:
         """The name of a tensor. Those that are the very same memory, as tied weights are, have one name."""
@@ -88,6 +107,23 @@ class Sketch:
         if memory is not None:
             self._memories[memory] = name
         return name
+
+
+def _is_json(value: Any) -> bool:
+    return type(value) in _JSON and (type(value) is not int or value.bit_length() <= _INT_BITS_MAX)
+
+
+def leaf(value: Any) -> Node:
+    """A value as plain data where it has only types of those, and else pickled."""
+    try:
+        return ["e", encoded(value)]
+    except NotPlain:
+        return ["p", pickled(value)]
+
+
+def leaf_value(node: Node, trust: bool) -> Any:
+    """The value of a leaf."""
+    return plain_decoded(node[1]) if node[0] == "e" else unpickled(node[1], trust)
 
 
 def _join(path: str, key: Any) -> str:
@@ -107,6 +143,42 @@ def _identity(tensor: Any) -> tuple[Any, ...] | None:
     except RuntimeError:
         # It has no memory, and is refused when that is read.
         return None
+
+
+def parsed(data: bytes) -> Node:
+    """The tree that bytes of a checkpoint are, if every node of it is one."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the checkpoint's tree is no JSON: {error}") from error
+    open_nodes: list[tuple[Any, int]] = [(tree, 0)]
+    while open_nodes:
+        node, depth = open_nodes.pop()
+        within = _members(node)
+        if within is None or depth > _DEPTH_MAX:
+            raise ValueError(f"the checkpoint's tree has a node that is none, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}")
+        open_nodes += [(member, depth + 1) for member in within]
+    return cast(Node, tree)
+
+
+def _members(node: Any) -> list[Any] | None:
+    """The nodes inside a node, or ``None`` where it is no node."""
+    match node:
+        case ["v", None | bool() | int() | float() | str()] | ["e" | "p", str()] | ["x", str(), str()]:
+            return []
+        case ["d" | "o", list(pairs)] if all(_is_pair(pair) for pair in pairs):
+            return [pair[1] for pair in pairs]
+        case ["l" | "t", list(members)]:
+            return members
+        case ["m", ["x" | "e" | "p", *_] as data, None, ["e" | "p", str()]]:
+            return [data]
+        case ["m", ["x" | "e" | "p", *_] as data, ["x" | "e" | "p", *_] as mask, ["e" | "p", str()]]:
+            return [data, mask]
+    return None
+
+
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and _members(pair[0]) == [] and pair[0][0] in ("v", "e", "p")
 
 
 def merge(tree: Node, other: Node) -> None:
@@ -235,9 +307,9 @@ class Plan:
         kind, value = node[0], node[1]
         if kind == "v":
             return lambda: value
-        if kind == "p":
+        if kind in ("e", "p"):
             # At once: what is refused is refused before any tensor was written to.
-            made = unpickled(value, self._trust)
+            made = leaf_value(node, self._trust)
             return lambda: made
         if kind in ("d", "o"):
             pairs = [(self._key(k), self._make(n)) for k, n in value]
@@ -264,7 +336,10 @@ class Plan:
         import numpy
 
         make = (lambda: numpy.ma.nomask) if node[2] is None else self._make(node[2])
-        fill, is_hard = self._make(node[3])()
+        more = self._make(node[3])()
+        if not isinstance(more, tuple) or len(more) != 2:
+            raise ValueError("the checkpoint's tree has a masked array that is none")
+        fill, is_hard = more
 
         def mask(array: Any) -> Any:
             # A hard mask cannot be taken away.
@@ -278,7 +353,7 @@ class Plan:
         return mask
 
     def _key(self, key: Node) -> Any:
-        return key[1] if key[0] == "v" else unpickled(key[1], self._trust)
+        return key[1] if key[0] == "v" else leaf_value(key, self._trust)
 
 
 def _is_filled(target: Any) -> bool:
