@@ -24,6 +24,7 @@ mod name;
 mod opened;
 mod parity;
 mod part;
+mod plain;
 mod restorer;
 mod retention;
 mod ring;
@@ -52,6 +53,7 @@ pub use manifest::{
 pub use name::{Attempt, STEP_MAX};
 pub use opened::Checkpoint;
 pub use part::Part;
+pub use plain::{Array, DEPTH_MAX, Maker, Name, NumpyType, PLAIN_BYTES_MAX, Plain, Sequence};
 pub use restorer::Restorer;
 pub use retention::{Pruned, Retention};
 pub use saver::{Busy, Options, Saver, fresh_run};

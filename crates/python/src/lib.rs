@@ -12,6 +12,7 @@ mod error;
 mod executor;
 mod loading;
 mod model;
+mod plain;
 mod receipt;
 mod saving;
 mod service;
@@ -30,6 +31,7 @@ mod _straightway {
         checkpoint::{Checkpoint, Saver, Store, fresh_run},
         loading::{Loading, Stream},
         model::Model,
+        plain::{plain_decoded, plain_unpickled},
         receipt::Receipt,
         saving::save,
         service::{copy, doctor},

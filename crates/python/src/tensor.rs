@@ -111,6 +111,22 @@ impl Tensor {
         Ok(interface)
     }
 
+    /// NumPy asks for this where there is no `__array_interface__`, and would make an array of one object
+    /// of a tensor that answered neither.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__(
+        &self,
+        py: Python<'_>,
+        dtype: Option<Bound<'_, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        let _ = (dtype, copy);
+        match self.__array_interface__(py) {
+            Err(missing) => Err(PyTypeError::new_err(missing.value(py).to_string())),
+            Ok(_) => Err(PyTypeError::new_err("take it by `__array_interface__`")),
+        }
+    }
+
     /// Where it is, as DLPack names it.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(self.region.place())

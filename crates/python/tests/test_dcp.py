@@ -183,6 +183,67 @@ def saved(tmp_path_factory):
     return folder
 
 
+class Own:
+    """A class of the user's."""
+
+    def __eq__(self, other):
+        return type(other) is Own
+
+
+class Hostile:
+    """What a stranger saves: a pickle that makes a folder when it is loaded."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_a_strangers_pickle_is_refused_unless_its_writer_is_trusted(tmp_path):
+    bad = tmp_path / "PWNED"
+    dcp.save({"x": torch.ones(3), "cfg": Hostile(bad), "own": Own()}, storage_writer=StorageWriter(tmp_path / "c"), no_dist=True)
+    for name in ("cfg", "own"):
+        with pytest.raises(dcp.api.CheckpointException, match=f"'{name}' is not loaded unless its writer is trusted"):
+            dcp.load({"x": torch.zeros(3), name: None}, storage_reader=StorageReader(tmp_path / "c"), no_dist=True)
+    assert not bad.exists()
+    state = {"x": torch.zeros(3), "own": None}
+    dcp.load(state, storage_reader=StorageReader(tmp_path / "c", trust=True), no_dist=True)
+    assert state["own"] == Own() and state["x"].all()
+
+
+def test_values_that_are_harmless_are_loaded_without_trust(tmp_path):
+    import collections
+    import datetime
+
+    state = {
+        "numbers": (1, 2.5, None, True, 1 << 70), "set": {1, 2}, "date": datetime.date(2026, 1, 2), "shape": torch.Size([2]), "dtype": torch.bfloat16,
+        "deque": collections.deque([1], 3), "bytes": b"\x00\xff",
+    }
+    dcp.save({"state": torch.ones(1), **state}, storage_writer=StorageWriter(tmp_path), no_dist=True)
+    found = {"state": torch.zeros(1), **dict.fromkeys(state)}
+    dcp.load(found, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert found.pop("state").all() and found == state
+
+
+def test_a_dtype_that_loses_something_is_refused_unless_asked_for(tmp_path):
+    dcp.save({"x": torch.full((3,), 0.1)}, storage_writer=StorageWriter(tmp_path), no_dist=True)
+    target = torch.zeros(3, dtype=torch.bfloat16)
+    with pytest.raises(dcp.api.CheckpointException, match="'x' was saved as F32, and goes to BF16"):
+        dcp.load({"x": target}, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert not target.any()
+    dcp.load({"x": target}, storage_reader=StorageReader(tmp_path, cast=True), no_dist=True)
+    assert bool((target == torch.tensor(0.1, dtype=torch.bfloat16)).all())
+
+
+def test_conjugate_views_are_saved_by_their_values(tmp_path):
+    x = torch.randn(5, dtype=torch.complex64)
+    dcp.save({"x": x, "conj": x.conj(), "neg": x.conj().imag}, storage_writer=StorageWriter(tmp_path), no_dist=True)
+    found = {"x": torch.zeros_like(x), "conj": torch.zeros_like(x), "neg": torch.zeros(5)}
+    dcp.load(found, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert torch.equal(found["x"], x) and torch.equal(found["conj"], x.conj().resolve_conj()) and torch.equal(found["neg"], -x.imag)
+
+
 def test_two_ranks_restore_what_four_saved(saved):
     assert ranks(2, "load", saved) == [0, 0]
 

@@ -16,7 +16,7 @@ from . import _framework, _parts, _restoring
 from ._ranks import Ranks
 from ._saving import synchronize
 from ._straightway import Checkpoint, Receipt, Saver, Store
-from ._tree import Node, Plan, Sketch, merge
+from ._tree import Node, Plan, Sketch, merge, parsed
 
 StrPath = str | os.PathLike[str]
 
@@ -103,8 +103,8 @@ class Checkpointer:
         process group). ``incremental`` writes only chunks that changed; ``compression`` is ``"zstd"`` or ``"lz4"``; with ``parity``
         that many shards may be lost. ``keep_last`` and ``keep_every`` remove older steps after each save. A save that
         finds another under way waits for it, or with ``busy="refuse"`` raises. ``timeout_s`` is how long ranks wait for
-        each other; ``rate_bytes_per_s`` limits the flush, ``memory_bytes_max`` the snapshot. ``trust`` lets pickles
-        make objects of any class: only for checkpoints of your own.
+        each other; ``rate_bytes_per_s`` limits the flush, ``memory_bytes_max`` the snapshot. ``trust`` unpickles what is not plain
+        data, which runs whatever the checkpoint says: only for checkpoints of your own.
         """
         check_bounds(parity, memory_bytes_max, keep_last, keep_every)
         self._folder = os.fspath(folder)
@@ -210,18 +210,21 @@ class Checkpointer:
 
     # Restoring.
 
-    def restore(self, step: int | str = "latest", into: Any = None, device: Any = "cpu") -> Restored:
+    def restore(
+        self, step: int | str = "latest", into: Any = None, device: Any = "cpu", *, cast: bool = False
+    ) -> Restored:
         """Restores a step into a state: straight into its tensors, and new objects for all else.
 
         What ``into`` has is restored, and what only the checkpoint has is left unread; an empty dictionary gets everything. An
         object with ``load_state_dict`` is given all of its state, and what it has no tensor for yet is made on ``device``. ``"latest"`` is
-        the latest step that is complete.
+        the latest step that is complete. A tensor of another dtype than what was saved is refused unless it holds every
+        value of that dtype; ``cast=True`` converts all the same.
         """
         if into is None:
             raise TypeError("restore needs into=, the state to restore\nhint: load() makes a new one")
         opened = self._open(step)
         plan = Plan(self._tree(opened), into, self._trust)
-        return self._run(opened, plan, device)[0]
+        return self._run(opened, plan, device, cast)[0]
 
     def load(self, step: int | str = "latest", device: Any = "cpu") -> Any:
         """A step as a new state, its tensors whole and on ``device``."""
@@ -271,7 +274,7 @@ class Checkpointer:
         """The state as the saver takes it. What other ranks hold as well is written by one of them."""
         try:
             sketch = Sketch(state)
-            held = [(name, part) for name, tensor in sketch.tensors.items() for part in _parts.parts(tensor)]
+            held = [(name, part) for name, tensor in sketch.tensors.items() for part in _parts.parts(name, tensor)]
         except Exception as error:
             with contextlib.suppress(RuntimeError):
                 self._ranks.own([], failure=str(error))
@@ -301,13 +304,13 @@ class Checkpointer:
                 f"step {opened.step} was not saved by a Checkpointer\nhint: straightway.torch.StorageReader reads what "
                 "torch.distributed.checkpoint saved"
             ) from error
-        trees: list[Node] = [json.loads(contents[name]) for name in names]
+        trees: list[Node] = [parsed(contents[name]) for name in names]
         for other in trees[1:]:
             merge(trees[0], other)
         return trees[0]
 
-    def _run(self, opened: Checkpoint, plan: Plan, device: Any) -> tuple[Restored, Any]:
-        told = _restoring.fill(opened, plan.filled)
+    def _run(self, opened: Checkpoint, plan: Plan, device: Any, cast: bool = False) -> tuple[Restored, Any]:
+        told = _restoring.fill(opened, plan.filled, cast)
         made, more = _restoring.make(opened, plan.made, _framework.device_name(device))
         plan.fresh = made
         result = plan.result()

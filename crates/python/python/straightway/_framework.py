@@ -90,7 +90,10 @@ def _numpy() -> Framework:
         if tensor.device != "cpu":
             raise ValueError(f"NumPy has no tensors on {tensor.device}\nhint: device='cpu', or framework='cupy'")
         if name is None:
-            return numpy.asarray(tensor)
+            try:
+                return numpy.asarray(tensor)
+            except TypeError as error:
+                raise ValueError(f"NumPy has no {tensor.dtype}\nhint: framework='dlpack' gives its bytes") from error
         dtype = getattr(_need("ml_dtypes", "np"), name)
         return numpy.asarray(tensor.as_bytes()).view(dtype).reshape(tensor.shape)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ._saving import Described, describe, is_storable
+from ._memory import is_masked, library, readable
+from ._saving import Described, describe_plain, dtype_of, is_storable
 
 #: A tensor as the saver takes it: described, whether it is somebody's bytes, and of which whole it is part.
 Given = tuple[Described, bool, tuple[list[int], list[int]] | None]
@@ -17,9 +18,9 @@ class Part(NamedTuple):
 
     #: The memory, contiguous or not.
     local: Any
-    #: Where in the whole it begins.
+    #: Where in the whole it begins, as its library counts.
     start: tuple[int, ...]
-    #: How long the whole is.
+    #: How long the whole is, as its library counts.
     shape: tuple[int, ...]
 
 
@@ -29,18 +30,17 @@ def is_tensor(value: Any) -> bool:
     if torch is not None and isinstance(value, torch.Tensor):
         return True
     if numpy is not None and isinstance(value, numpy.ndarray):
-        return is_storable(value.dtype.name) or value.dtype.name == "complex128"
-    return hasattr(value, "__dlpack__") and (hasattr(value, "__cuda_array_interface__") or hasattr(value, "__array__"))
+        return (is_storable(value.dtype.name) or value.dtype.name == "complex128") and not is_masked(value)
+    if isinstance(value, type) or not hasattr(value, "__dlpack__"):
+        return False
+    return hasattr(value, "__cuda_array_interface__") or hasattr(value, "__array__")
 
 
-def library(tensor: Any) -> str:
-    """Whose tensor it is: ``pt`` or ``np``. What is neither comes back as PyTorch's or NumPy's."""
-    torch = sys.modules.get("torch")
-    return "pt" if torch is not None and isinstance(tensor, torch.Tensor) else "np"
+def parts(name: str, tensor: Any, view: Callable[[str, Any], Any] = readable) -> list[Part]:
+    """The parts of a tensor that this rank holds: of a plain one all of it, of a DTensor its shard.
 
-
-def parts(tensor: Any) -> list[Part]:
-    """The parts of a tensor that this rank holds: of a plain one all of it, of a DTensor its shard."""
+    ``view`` is ``readable`` where they are saved, and ``writable`` where they are restored.
+    """
     if hasattr(tensor, "__create_chunk_list__"):
         from torch.distributed.checkpoint.metadata import MetadataIndex
 
@@ -48,35 +48,29 @@ def parts(tensor: Any) -> list[Part]:
     elif hasattr(tensor, "local_shards"):
         shards = [(s.metadata.shard_offsets, s.tensor) for s in tensor.local_shards()]
     else:
-        plain = stored(tensor)
+        plain = view(name, tensor)
         return [Part(plain, (0,) * len(plain.shape), tuple(plain.shape))]
     # A rank may hold nothing of a tensor that has fewer rows than there are ranks.
-    return [_part(start, shard, tuple(tensor.shape)) for start, shard in shards if shard.numel() or not tensor.numel()]
+    held = [(start, view(name, shard)) for start, shard in shards if shard.numel() or not tensor.numel()]
+    return [Part(shard, tuple(start), tuple(tensor.shape)) for start, shard in held]
 
 
-def stored(tensor: Any) -> Any:
-    """A view of a tensor whose elements a checkpoint has a name for."""
-    if library(tensor) == "pt":
-        tensor = tensor.detach()
-        if str(tensor.layout) != "torch.strided":
-            raise TypeError(f"a tensor of layout {tensor.layout} cannot be stored\nhint: store its values and indices")
-        if tensor.is_conj() or tensor.is_neg():
-            tensor = tensor.resolve_conj().resolve_neg()
-        if str(tensor.dtype) in ("torch.complex128", "torch.complex32"):
-            import torch
+def stored(local: Any) -> Any:
+    """A contiguous tensor as a checkpoint has it: complex numbers that it has no name for become pairs of numbers."""
+    if not is_complex(local):
+        return local
+    if library(local) == "pt":
+        import torch
 
-            tensor = torch.view_as_real(tensor)
-        return tensor
-    if getattr(getattr(tensor, "dtype", None), "name", "") == "complex128" and hasattr(tensor, "flags"):
-        return contiguous(tensor).view("float64").reshape(*tensor.shape, 2)
-    return tensor
+        return torch.view_as_real(local)
+    return local.reshape(*local.shape, 1).view("float64")
 
 
-def _part(start: Sequence[int], shard: Any, shape: tuple[int, ...]) -> Part:
-    local = stored(shard)
-    # ``stored`` gives complex numbers another dimension.
-    more = local.dim() - shard.dim()
-    return Part(local, (*start, *(0,) * more), (*shape, *(2,) * more))
+def stored_dtype(name: str, local: Any) -> str:
+    """What a checkpoint calls the elements of a tensor as ``stored`` gives it."""
+    if is_complex(local):
+        return "F64" if str(local.dtype).endswith("complex128") else "F16"
+    return dtype_of(name, local)
 
 
 def is_complex(tensor: Any) -> bool:
@@ -88,7 +82,7 @@ def is_contiguous(local: Any) -> bool:
     """Whether the rows of a tensor follow each other in memory."""
     if library(local) == "pt":
         return bool(local.is_contiguous())
-    return not hasattr(local, "flags") or bool(local.flags.c_contiguous)
+    return bool(local.flags.c_contiguous)
 
 
 def contiguous(local: Any) -> Any:
@@ -98,30 +92,22 @@ def contiguous(local: Any) -> Any:
     return local.contiguous() if library(local) == "pt" else local.copy(order="C")
 
 
-def check_writable(name: str, tensor: Any) -> None:
-    """Refuses what can be read and not written: ``stored`` would give a copy of it."""
-    if library(tensor) == "pt":
-        is_writable = not (tensor.is_conj() or tensor.is_neg())
-    else:
-        flags = getattr(tensor, "flags", None)
-        is_writable = getattr(flags, "writeable", True) and (is_contiguous(tensor) or not is_complex(tensor))
-    if not is_writable:
-        raise ValueError(f"{name!r} cannot be restored in place: its memory is not to be written to\nhint: give a copy of it")
-
-
 def given(name: str, part: Part) -> Given:
     """A part as the saver takes it."""
-    described = describe(name, contiguous(part.local))
-    shape, start = counted(described[1], part.shape, part.start)
-    whole = described[2] == shape
-    return described, False, None if whole else (shape, start)
+    described = describe_plain(name, stored(contiguous(part.local)))
+    shape, start = counted(part, described[1])
+    return described, False, None if described[2] == shape else (shape, start)
 
 
-def counted(dtype: str, shape: Sequence[int], start: Sequence[int]) -> tuple[list[int], list[int]]:
-    """A shape and a place in it, in elements: PyTorch counts pairs of those of half a byte."""
+def counted(part: Part, dtype: str) -> tuple[list[int], list[int]]:
+    """The shape of the whole and where in it the part begins, as a checkpoint of this dtype counts them."""
+    shape, start = list(part.shape), list(part.start)
+    if is_complex(part.local):
+        return [*shape, 2], [*start, 0]
     if dtype == "F4":
+        # PyTorch counts pairs of elements of half a byte.
         return [*shape[:-1], shape[-1] * 2], [*start[:-1], start[-1] * 2]
-    return list(shape), list(start)
+    return shape, start
 
 
 def opaque(name: str, data: bytes) -> Given:

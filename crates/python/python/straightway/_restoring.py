@@ -3,81 +3,189 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import _framework, _parts
-from ._saving import Described, describe, empty_like, synchronize
+from . import _framework
+from ._conversion import is_lossless
+from ._memory import Span, assign, holds, library, may_overlap_itself, writable
+from ._parts import Part, counted, is_contiguous, parts, stored, stored_dtype
+from ._saving import Described, describe_plain, empty_like, synchronize
 from ._straightway import Checkpoint
 
 #: What was read: ``bytes``, ``read_bytes``, ``seconds``, ``rebuilt`` and ``receipts``.
 Told = dict[str, Any]
 
 
+class _Target(NamedTuple):
+    """Memory that is to be filled."""
+
+    name: str
+    part: Part
+    #: Where in the saved tensor what goes there begins.
+    start: list[int]
+    #: The type of its elements, if it differs from what was saved.
+    saved_dtype: str | None
+    span: Span | None
+
+    @property
+    def own(self) -> Any:
+        """The tensor whose own memory it is."""
+        return self.part.local
+
+    @property
+    def origin(self) -> tuple[Any, ...] | None:
+        """Where the first element of the whole tensor would be. What has the same origin agrees on every element."""
+        if self.span is None:
+            return None
+        strides = self.span.strides
+        return self.name, self.span.start - sum(s * stride for s, stride in zip(self.part.start, strides)), strides
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether bytes can be read straight into it."""
+        own = self.own
+        if self.saved_dtype is not None or not is_contiguous(own):
+            return False
+        return not (own.is_conj() or own.is_neg()) if library(own) == "pt" else bool(own.dtype.isnative)
+
+
 class Filling:
     """Parts of tensors that are to be filled, all in one go.
 
-    Memory that is not row after row, or of another type than what was saved, or that something else goes to as
-    well, cannot be written to directly: those are read to the side and then copied.
+    Memory that does not hold the saved bytes as they are (it is strided, of another type or byte order, a conjugate view) is
+    read to the side and then assigned to. So is memory that overlaps: it is filled first, and refused where different
+    values would go to the same element.
     """
 
-    def __init__(self, opened: Checkpoint) -> None:
+    def __init__(self, opened: Checkpoint, cast: bool = False) -> None:
         self._opened = opened
+        self._cast = cast
         #: What is saved: the type and the shape of each tensor.
         self.known = {name: (dtype, shape) for name, dtype, shape, *_ in opened.tensors()}
-        self._targets: list[tuple[Described, list[int]]] = []
-        self._aside: list[tuple[Any, Any]] = []
-        self._taken: set[tuple[str, int]] = set()
+        self._targets: list[_Target] = []
+        self._seen: set[tuple[Any, ...]] = set()
 
-    def add(self, name: str, local: Any, start: Iterable[int]) -> None:
-        """Fills ``local`` with what begins at ``start`` of the tensor of that name."""
+    def add(self, name: str, part: Part) -> None:
+        """Fills the memory of a part with what was saved of the tensor of that name."""
         if name not in self.known:
             raise KeyError(f"step {self._opened.step} has no tensor {name!r}")
-        described = self._describe(name, local)
-        if described is None:
-            aside = empty_like(local, self.known[name][0])
-            self._aside.append((local, aside))
-            described = describe(name, aside)
-        start = list(start)
-        self._targets.append((described, _parts.counted(described[1], start, start)[0]))
+        saved, _ = self.known[name]
+        own = writable(name, part.local)
+        ours = stored_dtype(name, own)
+        if saved != ours:
+            self._check_conversion(name, saved, ours, own)
+        _, start = counted(part, saved)
+        span = None if 0 in own.shape else Span.of(own)
+        target = _Target(name, part._replace(local=own), start, None if saved == ours else saved, span)
+        # Tied weights have one name and one memory: they are read once.
+        same = (name, span, tuple(own.shape), part.start, ours, target.is_direct)
+        if span is None or same not in self._seen:
+            self._seen.add(same)
+            self._targets.append(target)
 
     def run(self) -> Told:
         """Reads all of it. Says what was read."""
-        for device in {target[0][5] for target in self._targets} - {"host:"}:
-            synchronize(device)
-        told = self._opened.restore(self._targets)
-        for local, aside in self._aside:
-            if _parts.library(local) == "pt":
-                local.copy_(aside)
-            else:
-                local[...] = aside
+        told = nothing()
+        apart, contested = _sorted_out(self._targets)
+        if contested:
+            aside = self._read(contested, [None] * len(contested), told)
+            _settle(contested, aside)
+        direct = [target.own if target.is_direct else None for target in apart]
+        aside = self._read(apart, direct, told)
+        for target, values in zip(apart, aside):
+            if not target.is_direct:
+                assign(target.own, values)
+        for target in self._targets:
+            _note_change(target.own)
         return told
 
-    def _describe(self, name: str, local: Any) -> Described | None:
-        """It as a target, if it can be written to directly."""
-        if not _parts.is_contiguous(local):
-            return None
-        described = describe(name, local)
-        place = (described[5], described[3])
-        if described[1] != self.known[name][0] or (described[4] and place in self._taken):
-            return None
-        self._taken.add(place)
-        return described
+    def _read(self, targets: list[_Target], places: list[Any], told: Told) -> list[Any]:
+        """Reads into the places that are given, and into new memory for the others."""
+        made = [empty_like(t.own, t.saved_dtype) if place is None else place for t, place in zip(targets, places)]
+        described: list[tuple[Described, list[int]]] = []
+        for target, memory in zip(targets, made):
+            described.append((describe_plain(target.name, stored(memory)), target.start))
+        for device in {target[0][5] for target in described} - {"host:"}:
+            synchronize(device)
+        if described:
+            more = self._opened.restore(described)
+            for key in told:
+                told[key] += more[key]
+        return made
+
+    def _check_conversion(self, name: str, saved: str, ours: str, own: Any) -> None:
+        """Refuses conversions that lose something, unless they are asked for, and those that nobody can do."""
+        if not (self._cast or is_lossless(saved, ours)):
+            raise ValueError(
+                f"{name!r} was saved as {saved}, and goes to {ours}, which does not hold all its values\n"
+                "hint: restore into a tensor of the dtype that was saved, or say cast=True"
+            )
+        try:
+            assign(empty_like(own, None, (1,)), empty_like(own, saved, (1,)))
+        except Exception as error:
+            raise ValueError(f"{name!r} was saved as {saved}, which cannot be converted to {ours}: {error}") from error
 
 
-def fill(opened: Checkpoint, filled: list[tuple[str, Any]]) -> Told:
+def _sorted_out(targets: list[_Target]) -> tuple[list[_Target], list[_Target]]:
+    """Targets whose memory is theirs alone, and those that share some with themselves or with each other."""
+    apart: list[_Target] = [target for target in targets if target.span is None]
+    contested: list[_Target] = []
+    groups: list[list[_Target]] = []
+    end = ("", 0)
+    for target in sorted((t for t in targets if t.span is not None), key=lambda t: t.span[:3] if t.span else ()):
+        assert target.span is not None, "those without elements were left out"
+        device, start, stop, _ = target.span
+        if groups and end[0] == device and start < end[1]:
+            groups[-1].append(target)
+            end = (device, max(stop, end[1]))
+        else:
+            groups.append([target])
+            end = (device, stop)
+    for group in groups:
+        is_apart = len({target.origin for target in group}) == 1 and not any(may_overlap_itself(t.own) for t in group)
+        (apart if is_apart else contested).extend(group)
+    return apart, contested
+
+
+def _settle(targets: list[_Target], values: list[Any]) -> None:
+    """Assigns values to memory that overlaps. Where not all of them can arrive, none does."""
+    for target in targets:
+        if library(target.own) == "pt" and may_overlap_itself(target.own) and (target.own.is_conj() or target.own.is_neg()):
+            raise ValueError(f"{target.name!r} cannot be restored in place: it is a conjugate view that overlaps itself")
+    before = [target.own.clone() if library(target.own) == "pt" else target.own.copy() for target in targets]
+    for target, new in zip(targets, values):
+        assign(target.own, new)
+    lost = [target.name for target, new in zip(targets, values) if not holds(target.name, target.own, new)]
+    if lost:
+        for target, old in zip(reversed(targets), reversed(before)):
+            assign(target.own, old)
+        names = ", ".join(repr(name) for name in sorted({target.name for target in targets})[:8])
+        raise ValueError(
+            f"{lost[0]!r} cannot be restored in place: different values would go to the same memory (of {names})\n"
+            "hint: restore into tensors that do not overlap, such as tensor.clone()"
+        )
+
+
+def _note_change(tensor: Any) -> None:
+    """Tells autograd, which would otherwise compute gradients with values that are gone."""
+    if library(tensor) == "pt" and not tensor.is_inference():
+        import torch
+
+        torch.autograd.graph.increment_version(tensor)
+
+
+def fill(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool = False) -> Told:
     """Fills tensors, or the parts of them that this rank holds, each with what is saved under a name."""
     if not filled:
         return nothing()
-    filling = Filling(opened)
+    filling = Filling(opened, cast)
     for name, tensor in filled:
-        _parts.check_writable(name, tensor)
         dtype, saved = filling.known[name]
-        for part in _parts.parts(tensor):
-            wanted, _ = _parts.counted(dtype, part.shape, part.start)
+        for part in parts(name, tensor, writable):
+            wanted, _ = counted(part, dtype)
             if saved != wanted:
                 raise ValueError(f"{name!r} was saved with shape {tuple(saved)}, and goes to one of {tuple(wanted)}")
-            filling.add(name, part.local, part.start)
+            filling.add(name, part)
     return filling.run()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ._memory import library, readable
 from ._straightway import Receipt, save
 
 #: A tensor as `save` takes it: name, type, shape, address, bytes, device, and what keeps it alive.
@@ -46,46 +48,41 @@ def save_file(
 
 
 def describe(name: str, tensor: Any) -> Described:
-    """What has to be known of a tensor to save it."""
+    """What has to be known of a tensor to save its values. The memory is its own, or that of a copy."""
     if not isinstance(name, str):
         raise TypeError(f"tensors are named by strings, not by {name!r}")
-    if hasattr(tensor, "data_ptr") and hasattr(tensor, "is_contiguous"):
-        return _describe_torch(name, tensor)
-    if hasattr(tensor, "__array_interface__"):
-        return _describe_array(name, tensor, tensor.__array_interface__["data"][0], "host:")
-    if hasattr(tensor, "__cuda_array_interface__"):
-        device = f"cuda:{tensor.__dlpack_device__()[1]}"
-        return _describe_array(name, tensor, tensor.__cuda_array_interface__["data"][0], device)
-    if hasattr(tensor, "__array__"):
-        import numpy
-
-        return describe(name, numpy.asarray(tensor))
-    raise TypeError(f"{name!r} is no tensor but {type(tensor).__name__}")
+    return describe_plain(name, readable(name, tensor))
 
 
-def _describe_torch(name: str, tensor: Any) -> Described:
-    if not tensor.is_contiguous():
-        raise ValueError(f"tensor {name!r} is not contiguous\nhint: save tensor.contiguous()")
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"tensor {name!r} is on {tensor.device}, and cpu or cuda is meant")
-    dtype = _dtype(name, str(tensor.dtype).removeprefix("torch."))
-    shape = list(tensor.shape)
-    if dtype == "F4":
-        # Two to a byte in PyTorch, which counts bytes; the file counts elements.
-        shape[-1] *= 2
-    device = "host:" if tensor.device.type == "cpu" else f"cuda:{tensor.device.index or 0}"
-    nbytes = tensor.numel() * tensor.element_size()
-    return name, dtype, shape, tensor.data_ptr() if nbytes else 0, nbytes, device, tensor
-
-
-def _describe_array(name: str, array: Any, address: int, device: str) -> Described:
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-        return describe(name, array)
-    if not array.flags.c_contiguous:
+def describe_plain(name: str, plain: Any) -> Described:
+    """What has to be known of the memory of a tensor that ``readable`` or ``writable`` gave. Nothing is copied."""
+    if library(plain) == "pt":
+        if not plain.is_contiguous():
+            raise ValueError(f"tensor {name!r} is not contiguous\nhint: save tensor.contiguous()")
+        dtype = dtype_of(name, plain)
+        shape = list(plain.shape)
+        if dtype == "F4":
+            # Two to a byte in PyTorch, which counts bytes; the file counts elements.
+            shape[-1] *= 2
+        device = "host:" if plain.device.type == "cpu" else f"cuda:{plain.device.index or 0}"
+        nbytes = plain.numel() * plain.element_size()
+        return name, dtype, shape, plain.data_ptr() if nbytes else 0, nbytes, device, plain
+    if not plain.flags.c_contiguous:
         raise ValueError(f"tensor {name!r} is not contiguous\nhint: save numpy.ascontiguousarray(array)")
-    dtype = _dtype(name, array.dtype.name)
-    return name, dtype, list(array.shape), address if array.nbytes else 0, array.nbytes, device, array
+    if hasattr(plain, "__array_interface__"):
+        address, device = plain.__array_interface__["data"][0], "host:"
+    else:
+        address, device = plain.__cuda_array_interface__["data"][0], f"cuda:{plain.__dlpack_device__()[1]}"
+    return name, dtype_of(name, plain), list(plain.shape), address if plain.nbytes else 0, plain.nbytes, device, plain
+
+
+def dtype_of(name: str, tensor: Any) -> str:
+    """What a safetensors file calls the elements of a tensor."""
+    theirs = str(tensor.dtype).removeprefix("torch.") if library(tensor) == "pt" else tensor.dtype.name
+    ours = _FROM_TORCH.get(theirs)
+    if ours is None:
+        raise ValueError(f"tensor {name!r} has elements of {theirs}, which a safetensors file has no name for")
+    return ours
 
 
 def torch_name(dtype: str) -> str:
@@ -96,16 +93,24 @@ def torch_name(dtype: str) -> str:
     raise ValueError(f"PyTorch has no {dtype}")
 
 
-def empty_like(tensor: Any, dtype: str) -> Any:
-    """A new tensor of the same library, device and shape, of a type that a safetensors file has a name for."""
-    theirs = torch_name(dtype)
-    if hasattr(tensor, "data_ptr"):
+def empty_like(tensor: Any, dtype: str | None, shape: tuple[int, ...] | None = None) -> Any:
+    """A new contiguous tensor of the same library and device, of a safetensors file's type or of the tensor's own."""
+    shape = tuple(tensor.shape) if shape is None else shape
+    if library(tensor) == "pt":
         import torch
 
-        return torch.empty(tensor.shape, dtype=getattr(torch, theirs), device=tensor.device)
+        theirs = tensor.dtype if dtype is None else getattr(torch, torch_name(dtype))
+        return torch.empty(shape, dtype=theirs, device=tensor.device)
     import numpy
 
-    return numpy.empty(tensor.shape, dtype=theirs)
+    if dtype is None:
+        theirs = tensor.dtype.newbyteorder("=")
+    else:
+        theirs = torch_name(dtype)
+        if theirs.startswith(("bfloat", "float8")):
+            # Makes the name known to NumPy.
+            import ml_dtypes  # noqa: F401
+    return numpy.empty(shape, dtype=theirs)
 
 
 def is_storable(dtype: str) -> bool:
@@ -113,17 +118,8 @@ def is_storable(dtype: str) -> bool:
     return dtype in _FROM_TORCH
 
 
-def _dtype(name: str, theirs: str) -> str:
-    ours = _FROM_TORCH.get(theirs)
-    if ours is None:
-        raise ValueError(f"tensor {name!r} has elements of {theirs}, which a safetensors file has no name for")
-    return ours
-
-
 def synchronize(device: str) -> None:
     """Waits for what is still computing the tensors."""
-    import sys
-
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize(int(device.removeprefix("cuda:")))

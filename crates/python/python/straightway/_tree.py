@@ -1,26 +1,38 @@
-"""A state as a checkpoint has it: a tree, in JSON, whose leaves are plain values, pickles, and the names of tensors.
+"""A state as a checkpoint has it: a tree, in JSON, whose leaves are plain data, pickles, and the names of tensors.
 
 A node is a list whose first member says what it is:
 
     ["d", [[key, node], …]]   a dictionary; ["o", …] an OrderedDict
     ["l", [node, …]]          a list; ["t", …] a tuple
     ["v", value]              None, a bool, a number or a string
-    ["p", text]               anything else, pickled
+    ["e", text]               a value of other types that are plain data; see ``_plain``
+    ["p", text]               anything else, pickled; 0.1.0 pickled plain data as well
     ["x", name, library]      a tensor: ``pt`` or ``np``, and ``pt-complex`` where its last dimension holds a complex number's two halves
+    ["m", data, mask, more]   a masked array of NumPy: two nodes (the mask may be null), and a leaf with its fill value and whether its mask is hard
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from . import _parts
+from . import _memory, _parts
 from ._pickling import pickled, unpickled
+from ._plain import NotPlain, encoded
+from ._straightway import plain_decoded
 
 Node = list[Any]
 
-_PLAIN = (type(None), bool, int, float, str)
+_JSON = (type(None), bool, int, float, str)
+
+#: How deep a state may be: Python's stack ends at some multiple of this.
+_DEPTH_MAX = 200
+
+#: Beyond these Python refuses to write an integer in decimal digits.
+_INT_BITS_MAX = 8192
 
 
 def is_stateful(value: Any) -> bool:
@@ -34,12 +46,21 @@ class Sketch:
     def __init__(self, state: Any) -> None:
         self.tensors: dict[str, Any] = {}
         self._memories: dict[Any, str] = {}
+        self._depth = 0
         self.tree = self._node(state, "")
 
     def _node(self, value: Any, path: str) -> Node:
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise ValueError(f"{path[:200]}… is deeper than {_DEPTH_MAX}, or contains itself")
+        node = self._inner(value, path)
+        self._depth -= 1
+        return node
+
+    def _inner(self, value: Any, path: str) -> Node:
         if is_stateful(value):
             value = value.state_dict()
-        if type(value) in _PLAIN:
+        if _is_json(value):
             return ["v", value]
         if isinstance(value, dict):
             pairs = [[self._key(k), self._node(v, _join(path, k))] for k, v in value.items()]
@@ -48,20 +69,33 @@ class Sketch:
             nodes = [self._node(v, _join(path, i)) for i, v in enumerate(value)]
             return ["l" if type(value) is list else "t", nodes]
         if _parts.is_tensor(value):
-            kind = _parts.library(value) + ("-complex" if _parts.is_complex(value) else "")
+            kind = _memory.library(value) + ("-complex" if _parts.is_complex(value) else "")
             return ["x", self._name(value, path), kind]
+        if _memory.is_masked(value):
+            return self._masked(value, path)
+        return self._leaf(value, path)
+
+    def _leaf(self, value: Any, path: str) -> Node:
         try:
-            return ["p", pickled(value)]
+            return leaf(value)
         except Exception as error:
             kind = type(value).__name__
-            raise TypeError(f"{path or 'the state'} is a {kind}, which cannot be pickled: {error}") from error
+            raise TypeError(f"{path or 'the state'} is a {kind}, which cannot be saved: {error}") from error
+
+    def _masked(self, array: Any, path: str) -> Node:
+        numpy = sys.modules["numpy"]
+        if type(array) is not numpy.ma.MaskedArray:
+            raise TypeError(f"{path or 'the state'} is a {type(array).__name__}\nhint: save its view(numpy.ma.MaskedArray)")
+        mask = None if array.mask is numpy.ma.nomask else self._node(array.mask, _join(path, "mask"))
+        fill = None if array._fill_value is None else array.fill_value
+        return ["m", self._node(array.data, _join(path, "data")), mask, self._leaf((fill, array.hardmask), path)]
 
     def _key(self, key: Any) -> Node:
-        return ["v", key] if type(key) in _PLAIN else ["p", pickled(key)]
+        return ["v", key] if _is_json(key) else leaf(key)
 
     def _name(self, tensor: Any, path: str) -> str:
         """The name of a tensor. Those that are the very same memory, as tied weights are, have one name."""
-        memory = _memory(tensor)
+        memory = _identity(tensor)
         if memory is not None and memory in self._memories:
             return self._memories[memory]
         base = name = path or "state"
@@ -75,17 +109,76 @@ class Sketch:
         return name
 
 
+def _is_json(value: Any) -> bool:
+    return type(value) in _JSON and (type(value) is not int or value.bit_length() <= _INT_BITS_MAX)
+
+
+def leaf(value: Any) -> Node:
+    """A value as plain data where it has only types of those, and else pickled."""
+    try:
+        return ["e", encoded(value)]
+    except NotPlain:
+        return ["p", pickled(value)]
+
+
+def leaf_value(node: Node, trust: bool) -> Any:
+    """The value of a leaf."""
+    return plain_decoded(node[1]) if node[0] == "e" else unpickled(node[1], trust)
+
+
 def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _memory(tensor: Any) -> tuple[Any, ...] | None:
+def _identity(tensor: Any) -> tuple[Any, ...] | None:
     """What two tensors have in common that are the same elements; ``None`` where that is hard to say."""
-    if type(tensor).__name__ == "DTensor" or _parts.library(tensor) != "pt" or hasattr(tensor, "local_shards"):
+    if type(tensor).__name__ == "DTensor" or _memory.library(tensor) != "pt" or hasattr(tensor, "local_shards"):
         return None
-    if str(tensor.layout) != "torch.strided" or not tensor.numel():
+    if tensor.is_nested or str(tensor.layout) != "torch.strided" or not tensor.numel():
         return None
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+    # A conjugate view has the memory of its base, and other values.
+    kind = tensor.dtype, tensor.is_conj(), tensor.is_neg()
+    try:
+        return tensor.device, tensor.data_ptr(), kind, tuple(tensor.shape), tensor.stride()
+    except RuntimeError:
+        # It has no memory, and is refused when that is read.
+        return None
+
+
+def parsed(data: bytes) -> Node:
+    """The tree that bytes of a checkpoint are, if every node of it is one."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the checkpoint's tree is no JSON: {error}") from error
+    open_nodes: list[tuple[Any, int]] = [(tree, 0)]
+    while open_nodes:
+        node, depth = open_nodes.pop()
+        within = _members(node)
+        if within is None or depth > _DEPTH_MAX:
+            raise ValueError(f"the checkpoint's tree has a node that is none, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}")
+        open_nodes += [(member, depth + 1) for member in within]
+    return cast(Node, tree)
+
+
+def _members(node: Any) -> list[Any] | None:
+    """The nodes inside a node, or ``None`` where it is no node."""
+    match node:
+        case ["v", None | bool() | int() | float() | str()] | ["e" | "p", str()] | ["x", str(), str()]:
+            return []
+        case ["d" | "o", list(pairs)] if all(_is_pair(pair) for pair in pairs):
+            return [pair[1] for pair in pairs]
+        case ["l" | "t", list(members)]:
+            return members
+        case ["m", ["x" | "e" | "p", *_] as data, None, ["e" | "p", str()]]:
+            return [data]
+        case ["m", ["x" | "e" | "p", *_] as data, ["x" | "e" | "p", *_] as mask, ["e" | "p", str()]]:
+            return [data, mask]
+    return None
+
+
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and _members(pair[0]) == [] and pair[0][0] in ("v", "e", "p")
 
 
 def merge(tree: Node, other: Node) -> None:
@@ -136,9 +229,13 @@ class Plan:
         if kind == "x" and _parts.is_tensor(target):
             self.filled.append((node[1], target))
             return lambda: target
+        if kind == "m" and node[1][0] == "x" and _memory.is_masked(target) and _is_filled(target):
+            self.filled.append((node[1][1], target.data))
+            mask = self._mask(node)
+            return lambda: mask(target)
         where = path or "the state"
         if _parts.is_tensor(target):
-            raise ValueError(f"{where} is a tensor, and no tensor was saved there")
+            raise ValueError(f"{where} is a tensor, and no tensor was saved there but {_saved_kind(node)}")
         if _is_filled(target):
             raise ValueError(f"{where} is {_kind(target)}, and {_saved_kind(node)} was saved there")
         if is_fixed:
@@ -159,9 +256,8 @@ class Plan:
 
     def _fill(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
         """Restores all of what was saved: into what is there, where it fits, and else into new memory."""
-        if node[0] == "x" and _parts.is_tensor(target):
-            self.filled.append((node[1], target))
-            return lambda: target
+        if node[0] == "x" and _parts.is_tensor(target) or node[0] == "m" and _memory.is_masked(target):
+            return self._follow(node, target, path)
         if node[0] in ("d", "o") and isinstance(target, dict):
             makers = [(self._key(k), self._fill(n, target.get(self._key(k)), _join(path, k[1]))) for k, n in node[1]]
 
@@ -211,9 +307,9 @@ class Plan:
         kind, value = node[0], node[1]
         if kind == "v":
             return lambda: value
-        if kind == "p":
+        if kind in ("e", "p"):
             # At once: what is refused is refused before any tensor was written to.
-            made = unpickled(value, self._trust)
+            made = leaf_value(node, self._trust)
             return lambda: made
         if kind in ("d", "o"):
             pairs = [(self._key(k), self._make(n)) for k, n in value]
@@ -223,12 +319,41 @@ class Plan:
             members = [self._make(n) for n in value]
             sequence: type = list if kind == "l" else tuple
             return lambda: sequence(make() for make in members)
+        if kind == "m":
+            return self._make_masked(node)
         library, _, is_complex = node[2].partition("-")
         self.made[value] = library
         return lambda: _complex(self.fresh[value]) if is_complex else self.fresh[value]
 
+    def _make_masked(self, node: Node) -> Callable[[], Any]:
+        import numpy
+
+        data, mask = self._make(node[1]), self._mask(node)
+        return lambda: mask(numpy.ma.MaskedArray(data()))
+
+    def _mask(self, node: Node) -> Callable[[Any], Any]:
+        """Gives a masked array the mask and the fill value that were saved."""
+        import numpy
+
+        make = (lambda: numpy.ma.nomask) if node[2] is None else self._make(node[2])
+        more = self._make(node[3])()
+        if not isinstance(more, tuple) or len(more) != 2:
+            raise ValueError("the checkpoint's tree has a masked array that is none")
+        fill, is_hard = more
+
+        def mask(array: Any) -> Any:
+            # A hard mask cannot be taken away.
+            array.soften_mask()
+            array.mask = make()
+            array.fill_value = fill
+            if is_hard:
+                array.harden_mask()
+            return array
+
+        return mask
+
     def _key(self, key: Node) -> Any:
-        return key[1] if key[0] == "v" else unpickled(key[1], self._trust)
+        return key[1] if key[0] == "v" else leaf_value(key, self._trust)
 
 
 def _is_filled(target: Any) -> bool:
@@ -237,13 +362,15 @@ def _is_filled(target: Any) -> bool:
         return any(map(_is_filled, target.values()))
     if type(target) in (list, tuple):
         return any(map(_is_filled, target))
-    return is_stateful(target) or _parts.is_tensor(target)
+    return is_stateful(target) or _parts.is_tensor(target.data if _memory.is_masked(target) else target)
 
 
 def _kind(target: Any) -> str:
     """What is there, in words."""
     if type(target) in (list, tuple):
         return f"a {type(target).__name__} of {len(target)}"
+    if _memory.is_masked(target):
+        return "a masked array"
     return "a dictionary" if isinstance(target, dict) else f"a value of type {type(target).__name__}"
 
 
@@ -251,12 +378,12 @@ def _saved_kind(node: Node) -> str:
     """What was saved, in words."""
     if node[0] in ("l", "t"):
         return f"a {'list' if node[0] == 'l' else 'tuple'} of {len(node[1])}"
-    return {"d": "a dictionary", "o": "a dictionary", "x": "a tensor"}.get(node[0], "a value")
+    return {"d": "a dictionary", "o": "a dictionary", "x": "a tensor", "m": "a masked array"}.get(node[0], "a value")
 
 
 def _complex(tensor: Any) -> Any:
     """A tensor of complex numbers, of one whose last dimension holds their two halves."""
-    if _parts.library(tensor) == "pt":
+    if _memory.library(tensor) == "pt":
         import torch
 
         return torch.view_as_complex(tensor)

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import load_file as _load_file
 from .. import save_file as _save_file
+from .._memory import readable
 from .._straightway import Receipt
 from .._weights import Weights
 
@@ -28,8 +29,9 @@ def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[s
     Tensors that share memory, or are not contiguous, are refused as safetensors refuses them: which of
     them is meant is for the caller to say (see ``save_model``).
     """
-    _refuse_shared(tensors)
-    return _save_file(tensors, filename, metadata)
+    plain = {name: readable(name, tensor) for name, tensor in tensors.items()}
+    _refuse_shared(plain)
+    return _save_file(plain, filename, metadata)
 
 
 def load(data: bytes) -> Weights:
@@ -71,6 +73,7 @@ def save_model(
     tensors: dict[str, Any] = {}
     notes = dict(metadata or {})
     for name, tensor in sorted(model.state_dict().items()):
+        tensor = readable(name, tensor)
         first = kept.setdefault(_memory(tensor), name)
         if first != name and tensor.numel():
             notes[name] = first
@@ -80,8 +83,8 @@ def save_model(
 
 
 def _memory(tensor: Any) -> tuple[Any, ...]:
-    """What two tensors have in common that are the same bytes."""
-    return tensor.device, tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor.stride()
+    """What two tensors have in common that are the same values in the same memory."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _refuse_shared(tensors: Mapping[str, Any]) -> None:

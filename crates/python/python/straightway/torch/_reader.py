@@ -20,10 +20,13 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
+from .._parts import Part
 from .._pickling import unpickled
 from .._restoring import Filling
 from .._saving import torch_name
 from .._straightway import Checkpoint, Store
+from .._tree import leaf_value
+from ._harmless import harmless
 from ._location import Location, is_path
 from ._writer import PLANNER_DATA
 
@@ -34,11 +37,17 @@ class StorageReader(_StorageReader):
         dcp.load(state, storage_reader=StorageReader("runs/llama"))
 
     A path that ends with ``step-N`` is that step, and any other a folder whose latest complete step is meant. Bytes go
-    straight into the tensors, each checked before it arrives.
+    straight into the tensors, each checked before it arrives. A tensor of another dtype than what was saved is refused unless
+    it holds every value of that dtype; ``cast=True`` converts all the same, as PyTorch's own reader does.
+
+    PyTorch unpickles what is no tensor, which runs whatever the checkpoint says. So values of other types than plain data and tensors
+    are refused by name unless ``trust=True`` says that the checkpoint is your own.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, cast: bool = False, trust: bool = False) -> None:
         super().__init__()
+        self._cast = cast
+        self._trust = trust
         self._location = Location.of(path)
         self._opened: Checkpoint | None = None
 
@@ -61,8 +70,8 @@ class StorageReader(_StorageReader):
             properties = TensorProperties(dtype=getattr(torch, torch_name(dtype)))
             entries[name] = TensorStorageMetadata(properties, _size(dtype, shape), chunks)
         notes = json.loads(opened.metadata)
-        text = notes.get(PLANNER_DATA) if isinstance(notes, dict) else None
-        planner_data = None if text is None else unpickled(text, trust=False)
+        told = notes.get(PLANNER_DATA) if isinstance(notes, dict) else None
+        planner_data = None if told is None else _planner_data(told)
         meta = StorageMeta(checkpoint_id=self.checkpoint_id)
         return Metadata(entries, planner_data=planner_data, storage_data={}, storage_meta=meta)
 
@@ -80,7 +89,7 @@ class StorageReader(_StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads all that a plan wants, in one go."""
         opened = self._open()
-        filling = Filling(opened)
+        filling = Filling(opened, self._cast)
         resolved: list[tuple[ReadItem, torch.Tensor]] = []
         byte_items: list[ReadItem] = []
         for item in plan.items:
@@ -89,15 +98,17 @@ class StorageReader(_StorageReader):
                 continue
             target = planner.resolve_tensor(item).detach()
             begin = item.storage_index.offset or (0,) * len(item.lengths)
-            start = [a + b for a, b in zip(begin, item.storage_offsets)]
-            filling.add(item.storage_index.fqn, target, start)
+            start = tuple(a + b for a, b in zip(begin, item.storage_offsets))
+            filling.add(item.storage_index.fqn, Part(target, start, tuple(target.shape)))
             resolved.append((item, target))
         filling.run()
         for item, target in resolved:
             planner.commit_tensor(item, target)
         contents = opened.contents([item.storage_index.fqn for item in byte_items])
         for item in byte_items:
-            planner.load_bytes(item, io.BytesIO(contents[item.storage_index.fqn]))
+            name = item.storage_index.fqn
+            data = contents[name] if self._trust else harmless(name, contents[name])
+            planner.load_bytes(item, io.BytesIO(data))
         future: Future[None] = Future()
         future.set_result(None)
         return future
@@ -117,6 +128,16 @@ class StorageReader(_StorageReader):
             folder, step = self._location
             self._opened = Store(folder).open(step)
         return self._opened
+
+
+def _planner_data(told: Any) -> Any:
+    """What the planner wants to find again. It is plain data, whoever wrote it; 0.1.0 pickled it."""
+    match told:
+        case str():
+            return unpickled(told, trust=False)
+        case ["e" | "p", str()]:
+            return leaf_value(told, trust=False)
+    raise ValueError(f"the manifest's {PLANNER_DATA!r} is neither plain data nor a pickle")
 
 
 def _size(dtype: str, lengths: list[int]) -> torch.Size:

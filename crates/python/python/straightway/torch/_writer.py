@@ -15,9 +15,10 @@ from torch.futures import Future
 
 from .. import _parts
 from .._checkpointer import check_bounds
-from .._pickling import pickled
+from .._memory import readable
 from .._saving import synchronize
 from .._straightway import Saver, Store, fresh_run
+from .._tree import leaf
 from ._location import Location, is_path
 
 #: The member of a manifest's metadata that is what a planner wants to find again.
@@ -123,7 +124,7 @@ class StorageWriter(_StorageWriter):
         """On the coordinator: the commit."""
         told = [result.storage_data for rank in results for result in rank if result.index.fqn == _PART]
         try:
-            notes = self._metadata | {PLANNER_DATA: pickled(metadata.planner_data)}
+            notes = self._metadata | {PLANNER_DATA: leaf(metadata.planner_data)}
             Store(self._location.folder).commit([part for part, _ in told], json.dumps(notes), self._parity)
         except BaseException:
             self._close_saver()
@@ -174,4 +175,4 @@ def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:
     chunk, size = item.tensor_data.chunk, item.tensor_data.size
     if _parts.is_complex(data):
         raise TypeError(f"{item.index.fqn!r} has elements of {data.dtype}, which a checkpoint has no name for")
-    return _parts.given(item.index.fqn, _parts.Part(_parts.stored(data), tuple(chunk.offsets), tuple(size)))
+    return _parts.given(item.index.fqn, _parts.Part(readable(item.index.fqn, data), tuple(chunk.offsets), tuple(size)))

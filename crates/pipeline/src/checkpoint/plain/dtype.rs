@@ -1,0 +1,276 @@
+//! Dtypes of NumPy, without those that hold pointers.
+//!
+//! As JSON a dtype is a string such as `"<f8"` or `"<M8[ns]"`, `["ml", name]` for one of the package `ml_dtypes`,
+//! `["fields", item_bytes, [name, type, offset], …]` for a record, or `["rows", type, rows, …]` for one whose element is
+//! an array.
+
+use straightway_core::Result;
+
+use super::corrupt;
+
+/// How long one element may be.
+const ITEM_BYTES_MAX: u64 = 1 << 30;
+
+/// How many fields a record may have.
+const FIELDS_MAX: usize = 1 << 12;
+
+/// How deep records may lie in each other.
+pub(super) const RECORDS_DEPTH_MAX: usize = 8;
+
+/// The dtypes of `ml_dtypes`, and how long their elements are.
+const EXTENSIONS: [(&str, u64); 20] = [
+    ("bfloat16", 2),
+    ("float8_e3m4", 1),
+    ("float8_e4m3", 1),
+    ("float8_e4m3b11fnuz", 1),
+    ("float8_e4m3fn", 1),
+    ("float8_e4m3fnuz", 1),
+    ("float8_e5m2", 1),
+    ("float8_e5m2fnuz", 1),
+    ("float8_e8m0fnu", 1),
+    ("float6_e2m3fn", 1),
+    ("float6_e3m2fn", 1),
+    ("float4_e2m1fn", 1),
+    ("int4", 1),
+    ("uint4", 1),
+    ("int2", 1),
+    ("uint2", 1),
+    ("int1", 1),
+    ("uint1", 1),
+    ("complex32", 4),
+    ("bcomplex32", 4),
+];
+
+/// The units of dates and of times between them.
+const UNITS: [&str; 15] = [
+    "generic", "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as",
+];
+
+/// What the elements of an array are. None of them holds a pointer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NumpyType {
+    /// A number, a date or text: what `numpy.dtype` takes as a string.
+    Basic(Basic),
+    /// One of the package `ml_dtypes`, by name.
+    Extension(&'static str),
+    /// A record: how long it is, and the name, type and offset of each field.
+    Fields(u64, Vec<(String, NumpyType, u64)>),
+    /// An element that is an array.
+    Rows(Box<NumpyType>, Vec<u64>),
+}
+
+/// A type that has a code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Basic {
+    /// As `numpy.dtype` takes it.
+    pub code: String,
+    item_bytes: u64,
+    kind: u8,
+    is_big_endian: bool,
+}
+
+impl NumpyType {
+    /// The type that a code such as `<f8`, `|S5` or `<M8[25us]` means.
+    pub(super) fn basic(code: &str) -> Result<Self> {
+        let refuse = || corrupt(format!("{code:?} is no dtype"));
+        let (order, rest) = match code.as_bytes().first() {
+            Some(b'<' | b'>' | b'|' | b'=') => code.split_at(1),
+            _ => ("=", code),
+        };
+        let kind = *rest.as_bytes().first().ok_or_else(refuse)?;
+        if !kind.is_ascii() {
+            return Err(refuse());
+        }
+        let (digits, unit) = match rest[1..].split_once('[') {
+            Some((digits, unit)) => (digits, Some(unit.strip_suffix(']').ok_or_else(refuse)?)),
+            None => (&rest[1..], None),
+        };
+        let is_number =
+            (1..=9).contains(&digits.len()) && digits.bytes().all(|d| d.is_ascii_digit());
+        let size: u64 = if is_number {
+            digits.parse().map_err(|_| refuse())?
+        } else {
+            return Err(refuse());
+        };
+        let fits = match kind {
+            b'b' => size == 1,
+            b'i' | b'u' => matches!(size, 1 | 2 | 4 | 8),
+            b'f' => matches!(size, 2 | 4 | 8 | 12 | 16),
+            b'c' => matches!(size, 8 | 16 | 24 | 32),
+            b'S' | b'U' | b'V' => true,
+            b'm' | b'M' => size == 8,
+            _ => false,
+        };
+        let fits_unit = unit.is_none_or(|unit| matches!(kind, b'm' | b'M') && is_unit(unit));
+        let item_bytes = if kind == b'U' { size * 4 } else { size };
+        if !fits || !fits_unit || item_bytes > ITEM_BYTES_MAX {
+            return Err(refuse());
+        }
+        Ok(Self::Basic(Basic {
+            code: format!("{order}{rest}"),
+            item_bytes,
+            kind,
+            is_big_endian: order == ">",
+        }))
+    }
+
+    /// The type of `ml_dtypes` of a name.
+    pub(super) fn extension(name: &str) -> Result<Self> {
+        let found = EXTENSIONS.iter().find(|(known, _)| *known == name);
+        let refuse = || corrupt(format!("{name:?} is no dtype"));
+        found
+            .map(|(known, _)| Self::Extension(known))
+            .ok_or_else(refuse)
+    }
+
+    /// A record.
+    pub(super) fn fields(item_bytes: u64, fields: Vec<(String, Self, u64)>) -> Result<Self> {
+        let fits = |(_, dtype, offset): &(String, Self, u64)| {
+            offset
+                .checked_add(dtype.item_bytes())
+                .is_some_and(|end| end <= item_bytes)
+        };
+        if item_bytes > ITEM_BYTES_MAX || fields.len() > FIELDS_MAX || !fields.iter().all(fits) {
+            return Err(corrupt("the fields of a record do not lie inside it"));
+        }
+        Ok(Self::Fields(item_bytes, fields))
+    }
+
+    /// An element that is an array.
+    pub(super) fn rows(dtype: Self, shape: Vec<u64>) -> Result<Self> {
+        let elements = shape
+            .iter()
+            .try_fold(1_u64, |all, side| all.checked_mul(*side));
+        let bytes = elements.and_then(|elements| elements.checked_mul(dtype.item_bytes()));
+        if shape.len() > 32 || bytes.is_none_or(|bytes| bytes > ITEM_BYTES_MAX) {
+            return Err(corrupt("an element of an array is longer than any array"));
+        }
+        Ok(Self::Rows(Box::new(dtype), shape))
+    }
+
+    /// How long an element is.
+    pub(super) fn item_bytes(&self) -> u64 {
+        match self {
+            Self::Basic(basic) => basic.item_bytes,
+            Self::Extension(name) => EXTENSIONS
+                .iter()
+                .find(|(known, _)| known == name)
+                .map_or(0, |(_, bytes)| *bytes),
+            Self::Fields(item_bytes, _) => *item_bytes,
+            // It was checked that this does not overflow.
+            Self::Rows(dtype, shape) => shape.iter().product::<u64>() * dtype.item_bytes(),
+        }
+    }
+
+    /// Refuses bytes that no element of this type has: bools beside 0 and 1, and characters beyond Unicode.
+    pub(super) fn check(&self, data: &[u8]) -> Result<()> {
+        let item_bytes = usize::try_from(self.item_bytes()).unwrap_or(usize::MAX);
+        if item_bytes == 0 {
+            return Ok(());
+        }
+        match self {
+            Self::Basic(basic) => basic.check(data),
+            Self::Extension(_) => Ok(()),
+            Self::Rows(dtype, _) => dtype.check(data),
+            Self::Fields(_, fields) => {
+                for item in data.chunks_exact(item_bytes) {
+                    for (_, dtype, offset) in fields {
+                        let start = usize::try_from(*offset).unwrap_or(item_bytes);
+                        let end = start + usize::try_from(dtype.item_bytes()).unwrap_or(0);
+                        dtype.check(item.get(start..end).unwrap_or_default())?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Basic {
+    fn check(&self, data: &[u8]) -> Result<()> {
+        let word = |bytes: &[u8]| {
+            let four = [bytes[0], bytes[1], bytes[2], bytes[3]];
+            if self.is_big_endian {
+                u32::from_be_bytes(four)
+            } else {
+                u32::from_le_bytes(four)
+            }
+        };
+        let fits = match self.kind {
+            b'b' => data.iter().all(|byte| *byte <= 1),
+            b'U' => data.chunks_exact(4).all(|bytes| word(bytes) <= 0x10_ffff),
+            _ => true,
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(corrupt(
+                "an array has an element that its dtype does not have",
+            ))
+        }
+    }
+}
+
+/// Whether it is what stands in the brackets of a date's dtype: a unit, or a number of them.
+fn is_unit(text: &str) -> bool {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    digits <= 9 && UNITS.contains(&&text[digits..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_one_that_numpy_has_or_it_is_refused() {
+        for (code, bytes) in [
+            ("<f8", 8),
+            ("|b1", 1),
+            (">U5", 20),
+            ("S0", 0),
+            ("<M8[25us]", 8),
+            ("m8", 8),
+            ("V8", 8),
+        ] {
+            assert_eq!(
+                NumpyType::basic(code).unwrap().item_bytes(),
+                bytes,
+                "{code}"
+            );
+        }
+        for code in [
+            "",
+            "<",
+            "O8",
+            "|O",
+            "f3",
+            "<f",
+            "f8,O8",
+            "i4[ns]",
+            "M8[O]",
+            "M8[ns",
+            "U999999999",
+            "T16",
+            "é8",
+            "V-1",
+            "f+8",
+        ] {
+            assert!(NumpyType::basic(code).is_err(), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_record_lies_inside_its_bytes_and_holds_what_its_types_have() {
+        let text = NumpyType::basic("<U1").unwrap();
+        let flag = NumpyType::basic("|b1").unwrap();
+        let fields = vec![("a".to_owned(), flag, 0), ("b".to_owned(), text, 1)];
+        assert!(NumpyType::fields(4, fields.clone()).is_err());
+        let record = NumpyType::fields(5, fields).unwrap();
+        assert!(record.check(&[1, 65, 0, 0, 0]).is_ok());
+        assert!(record.check(&[2, 65, 0, 0, 0]).is_err());
+        assert!(record.check(&[1, 65, 0, 0x20, 0]).is_err());
+        let huge = NumpyType::rows(record, vec![u64::MAX, 2]);
+        assert!(huge.is_err());
+    }
+}

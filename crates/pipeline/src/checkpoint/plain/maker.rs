@@ -1,0 +1,275 @@
+//! What makes objects: a closed table of Python's classes, each with the arguments that it takes.
+
+use straightway_core::Result;
+
+use super::{Plain, Sequence, corrupt};
+
+/// A type or a constant: a module of Python and an attribute of it. Both stand in a table here, never in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The module.
+    pub module: &'static str,
+    /// What it is called there.
+    pub attribute: &'static str,
+}
+
+/// What may be named.
+const NAMES: [(&str, &[&str]); 3] = [
+    (
+        "builtins",
+        &[
+            "bool",
+            "bytearray",
+            "bytes",
+            "complex",
+            "dict",
+            "float",
+            "frozenset",
+            "int",
+            "list",
+            "range",
+            "set",
+            "slice",
+            "str",
+            "tuple",
+        ],
+    ),
+    ("numpy", &["ndarray"]),
+    (
+        "torch",
+        &[
+            "bcomplex32",
+            "bfloat16",
+            "bit",
+            "bits16",
+            "bits1x8",
+            "bits2x4",
+            "bits4x2",
+            "bits8",
+            "bool",
+            "complex128",
+            "complex32",
+            "complex64",
+            "float16",
+            "float32",
+            "float4_e2m1fn_x2",
+            "float64",
+            "float8_e4m3fn",
+            "float8_e4m3fnuz",
+            "float8_e5m2",
+            "float8_e5m2fnuz",
+            "float8_e8m0fnu",
+            "int1",
+            "int16",
+            "int2",
+            "int3",
+            "int32",
+            "int4",
+            "int5",
+            "int6",
+            "int64",
+            "int7",
+            "int8",
+            "qint32",
+            "qint8",
+            "quint2x4",
+            "quint4x2",
+            "quint8",
+            "uint1",
+            "uint16",
+            "uint2",
+            "uint3",
+            "uint32",
+            "uint4",
+            "uint5",
+            "uint6",
+            "uint64",
+            "uint7",
+            "uint8",
+            "channels_last",
+            "channels_last_3d",
+            "contiguous_format",
+            "preserve_format",
+            "_mkldnn",
+            "jagged",
+            "sparse_bsc",
+            "sparse_bsr",
+            "sparse_coo",
+            "sparse_csc",
+            "sparse_csr",
+            "strided",
+        ],
+    ),
+];
+
+impl Name {
+    /// The name, if it is in the table.
+    pub(super) fn find(module: &str, attribute: &str) -> Option<Self> {
+        let (module, attributes) = NAMES.iter().find(|(known, _)| *known == module)?;
+        let attribute = attributes.iter().find(|known| **known == attribute)?;
+        Some(Self { module, attribute })
+    }
+}
+
+/// A class whose objects are made by a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are named as in Python")]
+#[non_exhaustive]
+pub enum Maker {
+    ByteArray,
+    Complex,
+    Slice,
+    Range,
+    OrderedDict,
+    Counter,
+    DefaultDict,
+    Deque,
+    Date,
+    Time,
+    DateTime,
+    TimeDelta,
+    TimeZone,
+    Decimal,
+    Fraction,
+    Uuid,
+    PosixPath,
+    PurePosixPath,
+    TorchSize,
+    TorchDevice,
+}
+
+/// Each maker with its tag, its module and its name there.
+const MAKERS: [(Maker, &str, &str, &str); 20] = [
+    (Maker::ByteArray, "bytearray", "builtins", "bytearray"),
+    (Maker::Complex, "complex", "builtins", "complex"),
+    (Maker::Slice, "slice", "builtins", "slice"),
+    (Maker::Range, "range", "builtins", "range"),
+    (
+        Maker::OrderedDict,
+        "OrderedDict",
+        "collections",
+        "OrderedDict",
+    ),
+    (Maker::Counter, "Counter", "collections", "Counter"),
+    (
+        Maker::DefaultDict,
+        "defaultdict",
+        "collections",
+        "defaultdict",
+    ),
+    (Maker::Deque, "deque", "collections", "deque"),
+    (Maker::Date, "date", "datetime", "date"),
+    (Maker::Time, "time", "datetime", "time"),
+    (Maker::DateTime, "datetime", "datetime", "datetime"),
+    (Maker::TimeDelta, "timedelta", "datetime", "timedelta"),
+    (Maker::TimeZone, "timezone", "datetime", "timezone"),
+    (Maker::Decimal, "Decimal", "decimal", "Decimal"),
+    (Maker::Fraction, "Fraction", "fractions", "Fraction"),
+    (Maker::Uuid, "UUID", "uuid", "UUID"),
+    (Maker::PosixPath, "PosixPath", "pathlib", "PosixPath"),
+    (
+        Maker::PurePosixPath,
+        "PurePosixPath",
+        "pathlib",
+        "PurePosixPath",
+    ),
+    (Maker::TorchSize, "torch.Size", "torch", "Size"),
+    (Maker::TorchDevice, "torch.device", "torch", "device"),
+];
+
+/// The longest numeral of a `Decimal`.
+const NUMERAL_BYTES_MAX: usize = 1 << 16;
+
+impl Maker {
+    /// The maker of a tag.
+    pub(super) fn of_tag(tag: &str) -> Option<Self> {
+        let found = MAKERS.iter().find(|(_, known, ..)| *known == tag);
+        found.map(|(maker, ..)| *maker)
+    }
+
+    /// The maker that a pickle names.
+    pub(super) fn of_global(module: &str, name: &str) -> Option<Self> {
+        // Where Python 3.13 keeps its paths, and what a path is here.
+        let module = if module == "pathlib._local" {
+            "pathlib"
+        } else {
+            module
+        };
+        let name = match (module, name) {
+            ("pathlib", "Path") => "PosixPath",
+            ("pathlib", "PurePath") => "PurePosixPath",
+            _ => name,
+        };
+        let found = MAKERS
+            .iter()
+            .find(|(_, _, m, n)| (*m, *n) == (module, name));
+        found.map(|(maker, ..)| *maker)
+    }
+
+    /// Where Python has it.
+    pub fn name(self) -> Name {
+        let found = MAKERS.iter().find(|(maker, ..)| *maker == self);
+        let (_, _, module, attribute) = found.expect("every maker is in the table");
+        Name { module, attribute }
+    }
+
+    /// How many of the last arguments are by keyword, and by which: that of a time that is there twice.
+    pub fn keyword(self) -> Option<&'static str> {
+        matches!(self, Self::Time | Self::DateTime).then_some("fold")
+    }
+
+    /// The object, if these are arguments that it takes.
+    pub(super) fn make(self, arguments: Vec<Plain>) -> Result<Plain> {
+        use Plain::{Bytes, Float, Items, Name, None, Object, Pairs, Text};
+        let is_whole = |value: &Plain| matches!(value, Plain::Int(_) | Plain::Long(_));
+        let is_small = |value: &Plain| matches!(value, Plain::Int(_));
+        let is_zone = |value: &Plain| matches!(value, None | Object(Self::TimeZone, _));
+        let fits = match (self, &arguments[..]) {
+            (Self::ByteArray, [Bytes(_)])
+            | (Self::Complex, [Float(_), Float(_)])
+            | (Self::Slice, [_, _, _])
+            | (Self::OrderedDict | Self::Counter, [Pairs(_)])
+            | (Self::DefaultDict, [None | Name(_), Pairs(_)]) => true,
+            (Self::Deque, [Items(Sequence::List, _), bound]) => {
+                matches!(bound, None | Plain::Int(0..))
+            }
+            (Self::Range, [_, _, step]) => arguments.iter().all(is_whole) && *step != Plain::Int(0),
+            (Self::Date | Self::TimeDelta, [_, _, _]) => arguments.iter().all(is_small),
+            (Self::Time, [rest @ .., zone, fold]) if rest.len() == 4 => {
+                rest.iter().all(is_small) && is_zone(zone) && matches!(fold, Plain::Int(0 | 1))
+            }
+            (Self::DateTime, [rest @ .., zone, fold]) if rest.len() == 7 => {
+                rest.iter().all(is_small) && is_zone(zone) && matches!(fold, Plain::Int(0 | 1))
+            }
+            (Self::TimeZone, [Object(Self::TimeDelta, _), rest @ ..]) => {
+                matches!(rest, [] | [Text(_)])
+            }
+            (Self::Decimal, [Text(numeral)]) => {
+                numeral.len() <= NUMERAL_BYTES_MAX && numeral.is_ascii()
+            }
+            (Self::Fraction, [_, below]) => {
+                arguments.iter().all(is_whole) && *below != Plain::Int(0)
+            }
+            (Self::Uuid, [Text(digits)]) => {
+                digits.len() == 32 && digits.bytes().all(|d| d.is_ascii_hexdigit())
+            }
+            (Self::PosixPath | Self::PurePosixPath, parts) => parts
+                .iter()
+                .all(|part| matches!(part, Text(_) | Plain::Surrogates(_))),
+            (Self::TorchSize, [Items(Sequence::Tuple, sides)]) => sides.iter().all(is_small),
+            (Self::TorchDevice, [Text(kind), rest @ ..]) => {
+                let is_name = (1..=32).contains(&kind.len())
+                    && kind
+                        .bytes()
+                        .all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b':' | b'_'));
+                is_name && matches!(rest, [] | [Plain::Int(0..=65_535)])
+            }
+            _ => false,
+        };
+        if fits {
+            return Ok(Object(self, arguments));
+        }
+        let name = self.name().attribute;
+        Err(corrupt(format!("a {name} is made of other arguments")))
+    }
+}

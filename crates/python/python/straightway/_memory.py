@@ -1,0 +1,207 @@
+"""The memory of tensors: which values it holds, and whether a restore may write to it.
+
+A tensor's memory need not hold its values: a conjugate view negates them when they are read, a big-endian array
+swaps their bytes, a masked array hides some. ``readable`` gives the values in memory that holds them as they are, as a
+copy where it must. ``writable`` never copies: it gives the tensor's own memory, or refuses it by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple, cast
+
+#: Integers of each element size. Every library can copy and compare them, whatever the elements mean.
+_TORCH_BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def is_masked(value: Any) -> bool:
+    """Whether a value is a masked array of NumPy: a container of two arrays, not a tensor."""
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and isinstance(value, ma.MaskedArray)
+
+
+def library(tensor: Any) -> str:
+    """``pt`` for tensors of PyTorch, ``np`` for all others. Tensors of other libraries are loaded as NumPy's."""
+    torch = sys.modules.get("torch")
+    return "pt" if torch is not None and isinstance(tensor, torch.Tensor) else "np"
+
+
+def readable(name: str, tensor: Any) -> Any:
+    """A tensor whose memory holds the values of this one, in native byte order: its own memory, or a copy."""
+    if library(tensor) == "pt":
+        plain = tensor.detach()
+        _check_torch(name, plain)
+        return plain.resolve_conj().resolve_neg() if plain.is_conj() or plain.is_neg() else plain
+    if _is_on_gpu(tensor):
+        return tensor
+    if not hasattr(tensor, "__array__") and not hasattr(tensor, "__array_interface__"):
+        raise TypeError(f"{name!r} is no tensor but {type(tensor).__name__}")
+    if is_masked(tensor):
+        raise TypeError(f"{name!r} is a masked array, and its mask would be lost\nhint: save array.data and array.mask")
+    import numpy
+
+    plain = numpy.asarray(tensor)
+    return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
+
+
+def writable(name: str, tensor: Any) -> Any:
+    """The tensor, detached, if its own memory can be written to. Everything else is refused by name."""
+    if library(tensor) == "pt":
+        plain = tensor.detach()
+        _check_torch(name, plain)
+        # A subclass may answer with a copy of what it stands for.
+        if plain.numel() and _storage_address(tensor) != _storage_address(plain):
+            raise _unwritable(name, f"{type(tensor).__name__} gives a copy of its values")
+        return plain
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(tensor, numpy.ndarray):
+        if is_masked(tensor):
+            raise _unwritable(name, "it is a masked array, and no mask was saved")
+        if not tensor.flags.writeable:
+            raise _unwritable(name, "it is read-only")
+        return tensor.view(numpy.ndarray)
+    if not _is_on_gpu(tensor):
+        raise _unwritable(name, f"{type(tensor).__name__} gives copies of its values, not its memory")
+    if tensor.__cuda_array_interface__["data"][1]:
+        raise _unwritable(name, "it is read-only")
+    return tensor
+
+
+def _unwritable(name: str, why: str) -> ValueError:
+    return ValueError(
+        f"{name!r} cannot be restored in place: {why}\nhint: restore into a tensor with memory of its own, or take what load() makes"
+    )
+
+
+def _is_on_gpu(tensor: Any) -> bool:
+    """Whether it is an array of CuPy or of a library like it, which describes its memory and layout."""
+    return hasattr(tensor, "__cuda_array_interface__") and hasattr(tensor, "flags")
+
+
+def _check_torch(name: str, tensor: Any) -> None:
+    """Refuses tensors whose elements do not lie in memory of their own. Their address must not be used."""
+    import torch
+
+    if tensor.is_nested:
+        raise TypeError(f"{name!r} is a nested tensor\nhint: store the tensors of its unbind()")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name!r} has layout {tensor.layout}\nhint: store its values and indices")
+    if tensor.is_quantized:
+        raise TypeError(f"{name!r} is a quantized tensor\nhint: store its int_repr(), scale and zero point")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{name!r} is on device {tensor.device}, and only tensors on cpu or cuda have bytes to read or write")
+    if not tensor.numel():
+        return
+    why = "it is a wrapper around other tensors, or its storage was freed"
+    hint = "store the tensors that it is made of" if hasattr(tensor, "__tensor_flatten__") else "store a tensor with memory of its own"
+    storage_bytes = _storage_bytes(tensor)
+    if storage_bytes is not None:
+        needed = (tensor.storage_offset() + _last_element(tensor) + 1) * tensor.element_size()
+        if needed <= storage_bytes:
+            return
+        why = f"its elements take {needed} bytes of storage, and {storage_bytes} are there"
+    raise ValueError(f"{name!r} ({type(tensor).__name__}) has no memory of its own: {why}\nhint: {hint}")
+
+
+def _storage_bytes(tensor: Any) -> int | None:
+    """How many bytes of memory a tensor's storage has; ``None`` where it has none that may be looked at."""
+    return cast(int, tensor.untyped_storage().nbytes()) if _storage_address(tensor) else None
+
+
+def _storage_address(tensor: Any) -> int:
+    """Where a tensor's storage begins; 0 where it has none."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError):
+        # What PyTorch raises for wrappers, functional tensors and those inside vmap and grad.
+        return 0
+
+
+def _last_element(tensor: Any) -> int:
+    """How far the last element of a tensor is from its first, in elements."""
+    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+
+
+class Span(NamedTuple):
+    """The bytes from a tensor's first element to its last, of which it need not have all."""
+
+    device: str
+    start: int
+    end: int
+    #: Steps between neighbours along each dimension, in bytes.
+    strides: tuple[int, ...]
+
+    @staticmethod
+    def of(tensor: Any) -> Span:
+        """The span of a tensor that has elements."""
+        if library(tensor) == "pt":
+            element_bytes = tensor.element_size()
+            device = "cpu" if tensor.device.type == "cpu" else f"cuda:{tensor.device.index or 0}"
+            start, strides = tensor.data_ptr(), tuple(s * element_bytes for s in tensor.stride())
+        else:
+            element_bytes, strides = tensor.dtype.itemsize, tuple(tensor.strides)
+            on_gpu = _is_on_gpu(tensor)
+            device = f"cuda:{tensor.__dlpack_device__()[1]}" if on_gpu else "cpu"
+            interface = tensor.__cuda_array_interface__ if on_gpu else tensor.__array_interface__
+            start = interface["data"][0]
+        reach = [(size - 1) * stride for size, stride in zip(tensor.shape, strides)]
+        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+        return Span(device, start + low, start + high + element_bytes, strides)
+
+
+def may_overlap_itself(tensor: Any) -> bool:
+    """Whether two elements of a tensor may be the same memory, as in ``expand`` and ``as_strided``."""
+    steps = tensor.stride() if library(tensor) == "pt" else [s // tensor.dtype.itemsize for s in tensor.strides]
+    reach = 0
+    for step, size in sorted((abs(step), size) for step, size in zip(steps, tensor.shape) if size > 1):
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
+
+
+def assign(target: Any, values: Any) -> None:
+    """Writes values to a tensor's own memory, converted to its dtype. Of elements that share memory one wins."""
+    if library(target) != "pt":
+        target[...] = values
+        return
+    import torch
+
+    with torch.inference_mode(target.is_inference()):
+        if may_overlap_itself(target):
+            _assign_overlapping(target, values.to(target.dtype))
+        elif target.dtype == values.dtype and not (target.is_conj() or target.is_neg()):
+            bits(target).copy_(bits(values))
+        else:
+            target.copy_(values)
+
+
+def _assign_overlapping(target: Any, values: Any) -> None:
+    """PyTorch refuses to write to tensors that overlap themselves: the elements are written one by one."""
+    import torch
+
+    own, new = bits(target), bits(values)
+    count = _last_element(own) + 1
+    flat = own.as_strided((count,), (1,), own.storage_offset())
+    places = torch.arange(count, device=own.device).as_strided(own.shape, own.stride())
+    flat[places.reshape(-1)] = new.reshape(-1)
+
+
+def bits(tensor: Any) -> Any:
+    """The same memory as integers, so that unusual types can be copied and NaNs compared."""
+    if library(tensor) == "pt":
+        import torch
+
+        plain = torch.view_as_real(tensor) if tensor.dtype == torch.complex128 else tensor
+        return plain.view(getattr(torch, _TORCH_BITS[plain.element_size()]))
+    # Two halves: NumPy has no integer as long as complex128.
+    size = tensor.dtype.itemsize
+    return tensor.view(f"u{size}" if size <= 8 else [("low", "u8"), ("high", "u8")])
+
+
+def holds(name: str, target: Any, values: Any) -> bool:
+    """Whether a tensor has just these values, to the bit."""
+    found = readable(name, target)
+    if library(found) == "pt":
+        return bool((bits(found) == bits(values.to(found.dtype))).all())
+    return bool((bits(found) == bits(values.astype(found.dtype))).all())

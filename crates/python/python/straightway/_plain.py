@@ -1,0 +1,165 @@
+"""Values that are no tensors, as plain data: encoded here, decoded in Rust, which also says what the encoding is.
+
+The types are a closed list, so that a checkpoint of a stranger can be loaded. What is not of these types is pickled, and
+loaded only where its writer is trusted.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import fractions
+import json
+import pathlib
+import sys
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+#: As deep as the decoder goes.
+_DEPTH_MAX = 40
+#: As long as the decoder takes, and as many values.
+_BYTES_MAX = 256 << 20
+_VALUES_MAX = 1 << 23
+
+#: What JSON has.
+_LONG_MAX = 1 << 63
+
+
+class NotPlain(TypeError):
+    """A value is not of the types that are plain data."""
+
+
+def encoded(value: Any) -> str:
+    """A value as text; ``NotPlain`` if it has an object of another type."""
+    text = json.dumps(_value(value, 0), separators=(",", ":"))
+    if len(text) > _BYTES_MAX or text.count(",") > _VALUES_MAX:
+        raise ValueError(f"it is longer than {_BYTES_MAX} bytes or {_VALUES_MAX} values\nhint: save it as a tensor, or in parts")
+    return text
+
+
+def _value(value: Any, depth: int) -> Any:
+    if depth > _DEPTH_MAX:
+        raise NotPlain(f"it is deeper than {_DEPTH_MAX}, or contains itself")
+    if value is None or value is True or value is False:
+        return value
+    kind = type(value)
+    encode = _ENCODERS.get(kind)
+    if encode is not None:
+        return encode(value, depth + 1)
+    if isinstance(value, type):
+        return _type(value)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        if isinstance(value, numpy.dtype):
+            return ["dtype", _numpy_type(value)]
+        if isinstance(value, numpy.generic):
+            return ["scalar", _numpy_type(value.dtype), numpy.asarray(value).tobytes().hex()]
+        if kind is numpy.ndarray:
+            return ["array", _numpy_type(value.dtype), list(value.shape), value.tobytes().hex()]
+    if torch is not None:
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return ["name", "torch", str(value).removeprefix("torch.")]
+        if kind is torch.Size:
+            return ["torch.Size", ["tuple", *value]]
+        if kind is torch.device:
+            return ["torch.device", value.type] if value.index is None else ["torch.device", value.type, value.index]
+    raise NotPlain(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _int(value: int, depth: int) -> Any:
+    if -_LONG_MAX <= value < _LONG_MAX:
+        return value
+    return ["int", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True).hex()]
+
+
+def _text(value: str, depth: int) -> Any:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return ["surrogates", value.encode("utf-8", "surrogatepass").hex()]
+    return value
+
+
+def _items(tag: str) -> Callable[[Any, int], Any]:
+    return lambda value, depth: [tag, *(_value(item, depth) for item in value)]
+
+
+def _pairs(value: Any, depth: int) -> Any:
+    return ["dict", *(_value(part, depth) for pair in value.items() for part in pair)]
+
+
+def _arguments(tag: str, arguments: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, int], Any]:
+    return lambda value, depth: [tag, *(_value(argument, depth) for argument in arguments(value))]
+
+
+def _zone(value: Any) -> Any:
+    if value is None or type(value) is datetime.timezone:
+        return value
+    raise NotPlain(f"{type(value).__module__}.{type(value).__qualname__}")
+
+
+def _type(value: type) -> Any:
+    numpy = sys.modules.get("numpy")
+    names = ("bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "range", "set", "slice", "str", "tuple")
+    if value.__module__ == "builtins" and value.__name__ in names:
+        return ["name", "builtins", value.__name__]
+    if numpy is not None and value is numpy.ndarray:
+        return ["name", "numpy", "ndarray"]
+    raise NotPlain(f"type {value.__module__}.{value.__qualname__}")
+
+
+def _numpy_type(dtype: Any) -> Any:
+    """A dtype of NumPy, if its elements hold no pointers."""
+    numpy = sys.modules["numpy"]
+    if dtype.hasobject:
+        raise NotPlain(f"NumPy's {dtype}")
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return ["rows", _numpy_type(base), *shape]
+    if dtype.names is not None:
+        fields = [[name, _numpy_type(dtype.fields[name][0]), dtype.fields[name][1]] for name in dtype.names]
+        return ["fields", dtype.itemsize, *fields]
+    if dtype.type.__module__ == "ml_dtypes":
+        return ["ml", dtype.name]
+    if dtype.kind in "biufcSUmM" or dtype.type is numpy.void:
+        return dtype.str
+    raise NotPlain(f"NumPy's {dtype}")
+
+
+#: How each type of Python's own is written.
+_ENCODERS: dict[type, Callable[[Any, int], Any]] = {
+    int: _int,
+    str: _text,
+    float: lambda value, depth: ["float", repr(value)],
+    bytes: lambda value, depth: ["bytes", value.hex()],
+    bytearray: _arguments("bytearray", lambda value: (bytes(value),)),
+    complex: _arguments("complex", lambda value: (value.real, value.imag)),
+    slice: _arguments("slice", lambda value: (value.start, value.stop, value.step)),
+    range: _arguments("range", lambda value: (value.start, value.stop, value.step)),
+    list: _items("list"),
+    tuple: _items("tuple"),
+    set: _items("set"),
+    frozenset: _items("frozenset"),
+    dict: _pairs,
+    collections.OrderedDict: _arguments("OrderedDict", lambda value: (dict(value),)),
+    collections.Counter: _arguments("Counter", lambda value: (dict(value),)),
+    collections.defaultdict: _arguments("defaultdict", lambda value: (value.default_factory, dict(value))),
+    collections.deque: _arguments("deque", lambda value: (list(value), value.maxlen)),
+    datetime.date: _arguments("date", lambda value: (value.year, value.month, value.day)),
+    datetime.time: _arguments(
+        "time", lambda t: (t.hour, t.minute, t.second, t.microsecond, _zone(t.tzinfo), t.fold)
+    ),
+    datetime.datetime: _arguments(
+        "datetime",
+        lambda t: (t.year, t.month, t.day, t.hour, t.minute, t.second, t.microsecond, _zone(t.tzinfo), t.fold),
+    ),
+    datetime.timedelta: _arguments("timedelta", lambda value: (value.days, value.seconds, value.microseconds)),
+    datetime.timezone: _arguments("timezone", lambda value: value.__getinitargs__()),
+    decimal.Decimal: _arguments("Decimal", lambda value: (str(value),)),
+    fractions.Fraction: _arguments("Fraction", lambda value: (value.numerator, value.denominator)),
+    uuid.UUID: _arguments("UUID", lambda value: (value.hex,)),
+    pathlib.PosixPath: _arguments("PosixPath", lambda value: (str(value),)),
+    pathlib.PurePosixPath: _arguments("PurePosixPath", lambda value: (str(value),)),
+}

@@ -1,0 +1,44 @@
+"""What ``torch.save`` wrote, made harmless: ``dcp.load`` unpickles it with all that a pickle can do."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+import torch
+
+from .._straightway import plain_unpickled
+
+
+def harmless(name: str, data: bytes) -> bytes:
+    """The same value as ``torch.save`` writes it, without a byte of the original. Refused by name if it is not plain data.
+
+    The value is saved anew, because two programs that read a ZIP file need not find the same members in it.
+    """
+    try:
+        value = _plain(data)
+    except ValueError as error:
+        try:
+            # Tensors inside of values: PyTorch's own list of what is safe.
+            value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except Exception:
+            raise ValueError(
+                f"{name!r} is not loaded unless its writer is trusted: {str(error).splitlines()[0]}\n"
+                "hint: StorageReader(path, trust=True), if the checkpoint is your own"
+            ) from error
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _plain(data: bytes) -> Any:
+    """The value of a file of ``torch.save`` that has only plain data in it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            pickles = [member for member in file.infolist() if member.filename.endswith("/data.pkl")]
+            if len(pickles) != 1 or pickles[0].compress_type != zipfile.ZIP_STORED:
+                raise ValueError("it is no file of torch.save")
+            return plain_unpickled(file.read(pickles[0]))
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"it is no file of torch.save: {error}") from error
