@@ -229,7 +229,9 @@ impl Work<'_> {
         let path = self.target_path(number);
         let file = match self.case.density {
             Density::Dense => File::create(&path, len as u64),
-            Density::Sparse(_) => File::create_for(&path, &path, len as u64),
+            Density::Sparse(_) => {
+                File::create_for(&path, rustix::fs::CWD, &path, len as u64, 0o666)
+            }
         };
         file.map(Arc::new)
     }
