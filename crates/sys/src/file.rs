@@ -15,13 +15,17 @@ use std::{
 };
 
 use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
-    fallocate, fchmod, fdatasync, fstat, fstatfs, ftruncate, open, seek, stat, statx, syncfs,
+    Advice, AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fadvise,
+    fallocate, fchmod, fdatasync, fstat, fstatfs, ftruncate, open, openat, seek, stat, statx,
+    syncfs,
 };
 use rustix::io::{Errno, pread, pwrite};
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, extent::up};
 
-use crate::mapping::Mapping;
+use crate::{
+    folder::{Folder, open_regular},
+    mapping::Mapping,
+};
 
 /// From this many files on, syncing their whole file system is cheaper than syncing each.
 const SYNC_TOGETHER_MIN: usize = 8;
@@ -91,11 +95,41 @@ impl File {
         }
         Ok(Self::with_direct(
             path,
+            CWD,
             path,
             bytes,
             buffered,
             OFlags::RDONLY,
         ))
+    }
+
+    /// Opens a regular file of a folder to read. A link under its name is refused.
+    pub fn open_in(folder: &Folder, name: &str) -> Result<Self> {
+        let path = folder.path_of(name)?;
+        let buffered = open_regular(folder, name, OFlags::RDONLY, &path, "open")?;
+        let stat = fstat(&buffered).map_err(|e| Error::os("examine", path.display(), e.into()))?;
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+        let (at, access) = (folder.as_fd(), OFlags::RDONLY | OFlags::NOFOLLOW);
+        Ok(Self::with_direct(
+            &path,
+            at,
+            Path::new(name),
+            bytes,
+            buffered,
+            access,
+        ))
+    }
+
+    /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write.
+    pub fn create_in(folder: &Folder, name: &str, bytes: u64) -> Result<Self> {
+        let path = folder.path_of(name)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let buffered = open_regular(folder, name, flags, &path, "create")?;
+        let (at, access) = (folder.as_fd(), OFlags::RDWR | OFlags::NOFOLLOW);
+        let file = Self::with_direct(&path, at, Path::new(name), bytes, buffered, access);
+        file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
+        file.reserve()?;
+        Ok(file)
     }
 
     /// Creates a file that must not exist yet, with room for `bytes`, to write.
@@ -113,7 +147,7 @@ impl File {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let buffered = open(path, flags, Mode::from_raw_mode(0o666))
             .map_err(|e| Error::os("create", target.display(), e.into()))?;
-        let file = Self::with_direct(target, path, bytes, buffered, OFlags::RDWR);
+        let file = Self::with_direct(target, CWD, path, bytes, buffered, OFlags::RDWR);
         // At its full length from the start, to whole pages: a direct write that makes a file longer
         // is run alone by most file systems, and one inside it beside others. It is cut at the end.
         file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
@@ -135,6 +169,7 @@ impl File {
 
     fn with_direct(
         name: &Path,
+        at: BorrowedFd<'_>,
         path: &Path,
         bytes: u64,
         buffered: OwnedFd,
@@ -142,7 +177,8 @@ impl File {
     ) -> Self {
         let alignment = direct_alignment(&buffered);
         let direct = alignment.and_then(|_| {
-            open(
+            openat(
+                at,
                 path,
                 access | OFlags::DIRECT | OFlags::CLOEXEC,
                 Mode::empty(),

@@ -13,6 +13,7 @@ pub mod drive;
 pub mod ending;
 pub mod ethtool;
 pub mod file;
+pub mod folder;
 pub mod limit;
 pub mod manifest;
 mod mapping;
@@ -29,6 +30,7 @@ pub mod uring;
 pub mod usage;
 
 pub use file::{By, File};
+pub use folder::Folder;
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op};
 pub use slot::Slot;
