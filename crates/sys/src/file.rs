@@ -25,6 +25,7 @@ use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, Survey, e
 
 use crate::{
     direct::{self, Access, DirectIo},
+    folder::{Folder, open_regular},
     identity::Identity,
     mapping::Mapping,
 };
@@ -91,6 +92,34 @@ impl File {
         Ok(Self { opened, ..file })
     }
 
+    /// Opens a regular file of a folder to read. A link under its name is refused.
+    pub fn open_in(folder: &Folder, name: &str) -> Result<Self> {
+        let path = folder.path_of(name)?;
+        let buffered = open_regular(folder, name, OFlags::RDONLY, &path, "open")?;
+        let failed = |e: Errno| Error::os("examine", path.display(), e.into());
+        let Some(identity) = Identity::settled(&buffered).map_err(failed)? else {
+            return Err(changed(&path, "it is being written to"));
+        };
+        let (at, access) = (folder.as_fd(), OFlags::RDONLY | OFlags::NOFOLLOW);
+        let file = Self::with_direct(&path, at, Path::new(name), identity.bytes, buffered, access);
+        Ok(Self {
+            opened: Some(identity),
+            ..file
+        })
+    }
+
+    /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write.
+    pub fn create_in(folder: &Folder, name: &str, bytes: u64) -> Result<Self> {
+        let path = folder.path_of(name)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let buffered = open_regular(folder, name, flags, &path, "create")?;
+        let (at, access) = (folder.as_fd(), OFlags::RDWR | OFlags::NOFOLLOW);
+        let file = Self::with_direct(&path, at, Path::new(name), bytes, buffered, access);
+        file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
+        file.reserve()?;
+        Ok(file)
+    }
+
     /// Creates a file that must not exist yet, with room for `bytes`, to write.
     ///
     /// Room is set aside at once: a disk that is too full says so before any byte is written.
@@ -141,9 +170,10 @@ impl File {
         buffered: OwnedFd,
         access: OFlags,
     ) -> Self {
-        let purpose = match access {
-            OFlags::RDONLY => Access::Read,
-            _ => Access::Write,
+        let purpose = if access.contains(OFlags::RDWR) {
+            Access::Write
+        } else {
+            Access::Read
         };
         let direct_io = DirectIo::of(&buffered, purpose);
         let direct = direct_io.alignment.and_then(|_| {
