@@ -19,6 +19,10 @@ use straightway_model::check::Refusals;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    /// Say more on stderr; twice or three times for more still.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,7 +56,11 @@ fn main() -> ExitCode {
     }));
     straightway_sys::limit::raise_open_files();
     straightway_sys::limit::survive_file_limit();
-    let answer = match parsed().command {
+    let cli = parsed();
+    if let Err(error) = command::verbosity::listen(cli.verbose) {
+        return complain(&error.into());
+    }
+    let answer = match cli.command {
         Command::Plan(args) => command::plan::run(args),
         Command::Sim(args) => command::sim::run(args),
         Command::Copy(args) => command::copy::run(&args),
@@ -61,7 +69,7 @@ fn main() -> ExitCode {
         Command::Rewrite(args) => command::rewrite::run(&args),
         Command::Checkpoint(args) => command::checkpoint::run(&args),
         Command::Bench(args) => command::bench::run(&args),
-        Command::Doctor(args) => command::doctor::run(&args),
+        Command::Doctor(args) => command::doctor::run(&args, cli.verbose > 0),
         Command::Completions(args) => command::completions::run::<Cli>(&args),
         Command::Man(args) => command::completions::run_man::<Cli>(&args),
     };

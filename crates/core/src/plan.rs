@@ -212,26 +212,17 @@ impl Planner<'_> {
                 );
             }
         }
-        let twins = self.transfer.objects().iter().zip(self.onward);
-        match twins
-            .into_iter()
-            .find_map(|(object, survey)| Some((object, self.direct(survey).err()?)))
-        {
-            None => Ok(()),
-            Some((object, reason)) => Err(Error::new(
-                Kind::Unsupported,
-                "go direct with the copy of",
-                &object.name,
-                match reason {
-                    Reason::NoDirectIo => {
-                        "the target's file system has no O_DIRECT, or blocks larger than a chunk"
-                            .to_owned()
-                    }
-                    reason => no_direct("the target's", reason),
-                },
-            )
-            .with_hint("use --route auto or --route buffered")),
+        for (object, survey) in self.transfer.objects().iter().zip(self.onward) {
+            let why = match (survey.usable(), self.direct(survey)) {
+                (Err(reason), _) => no_direct("the target's", reason),
+                (_, Err(_)) => "the target's blocks are larger than a chunk".to_owned(),
+                _ => continue,
+            };
+            let operation = "go direct with the copy of";
+            return Err(Error::new(Kind::Unsupported, operation, &object.name, why)
+                .with_hint("use --route auto or --route buffered"));
         }
+        Ok(())
     }
 
     /// What O_DIRECT asks of an object, where it has it and its blocks fit into chunks.

@@ -55,6 +55,9 @@ pub struct Receipt {
     pub registration: Option<Registration>,
     /// What bound the speed.
     pub bound_by: Bound,
+    /// What went another way than it should have, a sentence each. Bounded.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// What registering regions with cuFile cost.
@@ -221,6 +224,10 @@ impl fmt::Display for Receipt {
             Seconds(self.cpu_system_s),
             self.cpu_s_per_gb,
             Bytes(self.staging_bytes_peak),
-        )
+        )?;
+        for warning in &self.warnings {
+            write!(f, "\n  warning: {warning}")?;
+        }
+        Ok(())
     }
 }

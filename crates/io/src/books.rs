@@ -68,6 +68,7 @@ impl Books {
         for (leg, has) in self.legs.iter_mut().zip(has_legs) {
             *leg += if has { job.plan().bytes() } else { 0 };
         }
+        job.warnings().iter().for_each(|w| self.tally.warn(w));
         self.planning += job.planning_before(self.start);
         self.sync += sync;
         if let Some(lanes) = lanes {
@@ -133,6 +134,7 @@ impl Books {
                 .registrations
                 .map(|(count, took)| Registration::new(count, took, seconds)),
             bound_by: self.bound(seconds, rate_max),
+            warnings: self.tally.warnings().to_vec(),
         }
     }
 

@@ -50,6 +50,15 @@ struct Rights {
 }
 
 impl Rights {
+    /// Those of a file in a folder, if it is there.
+    fn of(folder: &OwnedFd, name: &OsStr) -> Option<Self> {
+        let stat = statat(folder, name, AtFlags::empty()).ok()?;
+        Some(Self {
+            mode: stat.st_mode & 0o777,
+            group: Some(stat.st_gid),
+        })
+    }
+
     /// Gives a file these rights. Where it cannot have the group, the group may do no more than all others.
     fn give(self, file: &File) -> Result<()> {
         let has_group = self.group.is_none_or(|group| file.set_group(group));
@@ -88,6 +97,17 @@ impl Draft {
         Self::start(target, &Arc::new(folder.map_err(failed)?), bytes, None)
     }
 
+    /// Begins `target` with room for `bytes` and with the permissions of `replaced`, a file of the same folder whose place it
+    /// takes under another name.
+    pub fn instead_of(replaced: &Path, target: &Path, bytes: u64) -> Result<Self> {
+        let failed = |e: Errno| Error::os("create", target.display(), e.into());
+        let folder = Arc::new(open_folder(folder_of(target)).map_err(failed)?);
+        let rights = Rights::of(&folder, replaced.file_name().unwrap_or_default());
+        let draft = Self::start(target, &folder, bytes, rights)?;
+        draft.file.reserve()?;
+        Ok(draft)
+    }
+
     /// Begins a copy of `source` at `target`, which is in the open `folder`: as long as the source, with its permissions,
     /// and with holes or room for all of it.
     pub fn copy_of(
@@ -124,11 +144,7 @@ impl Draft {
             // A rename would put a file where a device or pipe was, /dev/null for one.
             Some(_) => return refuse("what is there is no file to replace"),
         }
-        let replaced = there.map(|stat| Rights {
-            mode: stat.st_mode & 0o777,
-            group: Some(stat.st_gid),
-        });
-        let rights = rights.or(replaced);
+        let rights = rights.or_else(|| Rights::of(folder, name));
         for _ in 0..TRIES {
             let draft = Self::begin(target, folder, bytes, rights)?;
             if draft.claim() {

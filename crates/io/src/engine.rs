@@ -27,6 +27,11 @@ pub trait Engine: fmt::Debug + Send {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// What it does another way than it should, and why.
+    fn warning(&self) -> Option<&str> {
+        None
+    }
+
     /// Called between transfers, with nothing in flight: lets go of what only the last one needed.
     fn rest(&mut self) {}
 }
@@ -53,6 +58,10 @@ impl Engine for Box<dyn Engine> {
 
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
+    }
+
+    fn warning(&self) -> Option<&str> {
+        (**self).warning()
     }
 
     fn rest(&mut self) {

@@ -103,14 +103,15 @@ impl Gds {
     }
 
     /// Looks whether a transfer between `files` and `region` can go direct, and marks the surveys of
-    /// those files that can. `None` where none can; an error only where the user insists.
+    /// those files that can. `None` where none can; an error only where the user insists. Why cuFile could not be used
+    /// goes to `warnings`.
     pub(crate) fn survey(
         &self,
         files: &[Arc<File>],
         surveys: &mut [Survey],
         region: &Arc<Region>,
-        leg: Leg,
-        choice: Choice,
+        (leg, choice): (Leg, Choice),
+        warnings: &mut Vec<String>,
     ) -> Result<Option<Pass>> {
         let Place::Gpu(ordinal) = region.place() else {
             return Ok(None);
@@ -123,6 +124,7 @@ impl Gds {
             Err(error) if self.is_insisted(choice) => Err(error),
             Err(error) => {
                 tracing::debug!(%error, "not by cuFile");
+                warnings.push(format!("GPUDirect Storage was not used: {error}"));
                 for survey in surveys {
                     survey.gpu_direct = false;
                 }

@@ -32,6 +32,8 @@ pub struct Job {
     choice: Choice,
     /// What it has of cuFile, where some of its bytes go that way.
     pass: Option<Pass>,
+    /// What its planning found to be another way than it should.
+    warnings: Vec<String>,
     /// The largest chunks that it was planned with: to the drive, and through the page cache.
     chunk_bytes_max: (u64, u64),
     /// When its planning began, and how long that took.
@@ -128,15 +130,17 @@ impl Job {
             Direction::Out => files.iter().map(|f| f.survey()).collect(),
             Direction::In | Direction::Across => survey(&files, &transfer, choice),
         };
-        let pass = settings
-            .gds
-            .survey(&files, &mut surveys, region, direction.leg(), choice)?;
+        let mut warnings = Vec::new();
+        let wanted = (direction.leg(), choice);
+        let gds = &settings.gds;
+        let pass = gds.survey(&files, &mut surveys, region, wanted, &mut warnings)?;
         let span = (region.place(), region.address());
         let policy = policy(direction, choice, span, settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
         Ok(Self {
             region: Some(Arc::clone(region)),
             pass,
+            warnings,
             ..Self::new((direction, choice), plan, &policy, files, start)
         })
     }
@@ -157,6 +161,7 @@ impl Job {
             twins: Vec::new(),
             region: None,
             pass: None,
+            warnings: Vec::new(),
             chunk_bytes_max: (policy.chunk_bytes, policy.cached_chunk_bytes),
             syncs: true,
             progress: Arc::default(),
@@ -221,6 +226,11 @@ impl Job {
     /// The region; a copy across has none.
     pub(crate) fn region(&self) -> Option<&Arc<Region>> {
         self.region.as_ref()
+    }
+
+    /// What its planning found to be another way than it should.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// What it has of cuFile.

@@ -137,6 +137,10 @@ impl Lane {
             self.make_ring()?;
         }
         self.tally.pinned_bytes = (self.slots_made * self.ring.slot_bytes) as u64;
+        if let Some(warning) = self.engine.warning() {
+            self.tally.warn(warning);
+        }
+        self.tally.note_ring(self.slots_made, self.ring.slots);
         Ok(())
     }
 

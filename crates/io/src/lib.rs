@@ -14,6 +14,7 @@ pub mod gds;
 pub mod job;
 mod lane;
 pub mod limit;
+pub mod log;
 mod placement;
 pub mod progress;
 pub mod report_file;

@@ -285,7 +285,7 @@ impl Settings {
                 Ok(ring) => Box::new(ring),
                 Err(error) if error.kind() == Kind::Unsupported => {
                     tracing::warn!(%error, "using the thread pool instead");
-                    Box::new(Pool::new(self.depth)?)
+                    Box::new(Pool::instead(self.depth, &error)?)
                 }
                 Err(error) => return Err(error),
             },

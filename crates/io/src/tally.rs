@@ -13,6 +13,9 @@ use crate::gds::Proof;
 /// Latencies up to this are told apart; a longer one counts as this long.
 const LATENCY_NS_MAX: u64 = 1_000_000_000_000;
 
+/// Different warnings of one transfer. Each is about the machine, of which there is one.
+pub const WARNINGS_MAX: usize = 16;
+
 /// A lane's counts.
 #[derive(Debug)]
 pub struct Tally {
@@ -41,6 +44,7 @@ pub struct Tally {
     pub copying: Duration,
     /// and into all else.
     pub rest: Duration,
+    warnings: Vec<String>,
 }
 
 impl Default for Tally {
@@ -62,6 +66,7 @@ impl Default for Tally {
             page_cache: Duration::ZERO,
             copying: Duration::ZERO,
             rest: Duration::ZERO,
+            warnings: Vec::new(),
         }
     }
 }
@@ -88,6 +93,28 @@ impl Tally {
         self.storage_bytes += bytes;
     }
 
+    /// Notes that something went another way than it should have, once and within a bound.
+    pub fn warn(&mut self, warning: &str) {
+        let is_known = self.warnings.iter().any(|known| known == warning);
+        if !is_known && self.warnings.len() < WARNINGS_MAX {
+            self.warnings.push(warning.to_owned());
+        }
+    }
+
+    /// Notes a ring of which only a part could be pinned. One that was not made yet has no slots.
+    pub fn note_ring(&mut self, slots: usize, wanted: usize) {
+        if (1..wanted).contains(&slots) {
+            self.warn(&format!(
+                "only {slots} of {wanted} slots of the ring could be pinned: let the process lock more memory (`ulimit -l`)"
+            ));
+        }
+    }
+
+    /// What was noted.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Books as `rest` what is left of the time that a lane has run.
     pub fn finish(&mut self, ran: Duration) {
         let spent = self.drive + self.page_cache + self.copying;
@@ -111,6 +138,7 @@ impl Tally {
         for (key, bytes) in &other.routes {
             *self.routes.entry(*key).or_default() += bytes;
         }
+        other.warnings.iter().for_each(|warning| self.warn(warning));
         self.ios += other.ios;
         self.storage_bytes += other.storage_bytes;
         self.staging_bytes_peak += other.staging_bytes_peak;

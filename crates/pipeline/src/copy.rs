@@ -14,13 +14,15 @@ use rustix::{
 };
 use straightway_core::{Choice, Error, Extent, Kind, Receipt, Result};
 use straightway_io::{Draft, Executor, File, Job, Progress, draft};
-
-use straightway_sys::Tree;
+use straightway_sys::{Tree, limit};
 
 use crate::errand::{Errand, Folder, Link, Pair};
 
-/// Files copied by one job. Each holds four descriptors open, and 1024 is a common limit.
+/// Files copied by one job, where that many may be open.
 const FILES_PER_JOB: usize = 64;
+
+/// Descriptors of a file, of its copy and of the folder of that.
+const DESCRIPTORS_EACH: u64 = 5;
 
 /// Copies what an errand says.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ impl Copier<'_> {
         }
         let batches = errand
             .pairs
-            .chunks(FILES_PER_JOB)
+            .chunks(limit::files_at_once(DESCRIPTORS_EACH, FILES_PER_JOB))
             .map(|pairs| self.batch(&tree, pairs));
         let receipt = self.executor.run_all(batches)?;
         for link in &errand.links {

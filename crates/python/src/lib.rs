@@ -11,6 +11,7 @@ mod dlpack;
 mod error;
 mod executor;
 mod loading;
+mod log;
 mod model;
 mod plain;
 mod receipt;
@@ -37,6 +38,12 @@ mod _straightway {
         service::{copy, doctor},
         tensor::Tensor,
     };
+
+    #[pymodule_init]
+    fn init(_: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::log::begin();
+        Ok(())
+    }
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use straightway_core::{Error, Kind, Result};
 use straightway_io::Progress;
 
-use crate::error::OrRaise;
+use crate::{error::OrRaise, log};
 
 /// How long Ctrl-C may go unheard: below what a person notices.
 pub(crate) const DEAF_MAX: Duration = Duration::from_millis(50);
@@ -55,7 +55,10 @@ impl<T: Send + 'static> Work<T> {
         };
         loop {
             match py.detach(|| listen(DEAF_MAX)) {
-                Ok(outcome) => return outcome.or_raise(),
+                Ok(outcome) => {
+                    log::hand_over(py);
+                    return outcome.or_raise();
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     let message = "its thread has ended without an answer";
                     let error = Error::new(Kind::Transient, "finish", "the transfer", message);

@@ -625,6 +625,7 @@ def test_a_rank_that_dies_makes_the_save_fail_in_time(tmp_path):
 def test_ctrl_c_ends_the_waiting_and_not_the_save(tmp_path):
     code = """
         import os, signal, sys, threading, numpy, straightway
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run by nohup
         checkpointer = straightway.Checkpointer(sys.argv[1], rate_bytes_per_s=16e6)
         checkpointer.save(1, {"t": numpy.ones(2 << 20)})
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()

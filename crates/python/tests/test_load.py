@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy
 import pytest
@@ -171,6 +172,7 @@ def test_ctrl_c_ends_a_load_at_once(tmp_path):
         file.truncate(8 + len(header) + (8 << 30))
     code = """
         import os, signal, sys, threading, time, straightway
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run by nohup
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         start = time.perf_counter()
         try:
@@ -260,3 +262,68 @@ def test_copy_and_doctor(tmp_path, model):
          safetensors.numpy.load_file(folder / "model-00001-of-00002.safetensors"))
     diagnosis = straightway.doctor(tmp_path)
     assert diagnosis["verdict"] in ("direct", "not_proven", "not_direct") and diagnosis["checks"]
+
+
+def test_a_file_that_is_written_to_while_it_is_loaded_is_refused(tmp_path):
+    path = tmp_path / "m.safetensors"
+    size = 64 << 20
+    safetensors.numpy.save_file({"t": numpy.zeros(size, numpy.uint8)}, path)
+    stop = threading.Event()
+
+    def write():
+        value = 0
+        with open(path, "r+b") as file:
+            while not stop.is_set():
+                value = (value + 1) % 250
+                for at in range(os.path.getsize(path) - size, os.path.getsize(path), 4 << 20):
+                    os.pwrite(file.fileno(), bytes([value]) * (4 << 20), at)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    refused = 0
+    try:
+        for _ in range(20):
+            try:
+                seen = straightway.load_file(path, framework="np")["t"]
+            except ValueError:
+                refused += 1
+            else:
+                assert seen.min() == seen.max()
+    finally:
+        stop.set()
+        writer.join()
+    assert refused > 0
+
+
+def test_warnings_are_in_the_receipt_and_go_to_logging(tmp_path):
+    switch = "/proc/sys/kernel/io_uring_disabled"
+    try:
+        with open(switch) as file:
+            before = file.read()
+        with open(switch, "w") as file:
+            file.write("2")
+    except OSError as error:
+        pytest.skip(f"{switch}: {error}")
+    path = tmp_path / "m.safetensors"
+    code = """
+        import logging, os, sys, straightway
+        heard = []
+        class Ear(logging.Handler):
+            def emit(self, record):
+                heard.append((record.name, record.levelname, record.getMessage()))
+        logging.getLogger("straightway").addHandler(Ear())
+        straightway.copy(sys.argv[1], sys.argv[1] + ".copy")
+        fd = os.open(sys.argv[1], os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        receipt = straightway.load_file(sys.argv[1], framework="np").receipt
+        print(any("io_uring" in warning for warning in receipt.warnings),
+              "  warning: " in str(receipt),
+              ("straightway", "WARNING") in {record[:2] for record in heard})
+    """
+    try:
+        safetensors.numpy.save_file({"t": numpy.zeros(4 << 20, numpy.uint8)}, path)
+        assert child(code, path) == "True True True"
+    finally:
+        with open(switch, "w") as file:
+            file.write(before)

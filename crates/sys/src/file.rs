@@ -27,6 +27,7 @@ use crate::{
     direct::{self, Access, DirectIo},
     folder::{Folder, open_regular},
     identity::Identity,
+    limit,
     mapping::Mapping,
 };
 
@@ -65,7 +66,7 @@ pub struct File {
 impl File {
     /// Opens an existing file (or block device) to read.
     pub fn open(path: &Path) -> Result<Self> {
-        let failed = |errno: Errno| Error::os("open", path.display(), errno.into());
+        let failed = |errno: Errno| open_failed("open", path, errno);
         let refuse = |why| Err(Error::new(Kind::Invalid, "read", path.display(), why));
         // What it is, is asked before it is opened: opening a pipe waits for its writer.
         match FileType::from_raw_mode(stat(path).map_err(failed)?.st_mode) {
@@ -141,7 +142,7 @@ impl File {
     ) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let buffered = openat(at, path, flags, Mode::from_raw_mode(mode))
-            .map_err(|e| Error::os("create", target.display(), e.into()))?;
+            .map_err(|e| open_failed("create", target, e))?;
         let file = Self::with_direct(target, at, path, bytes, buffered, OFlags::RDWR);
         // At its full length from the start, to whole pages: a direct write that makes a file longer
         // is run alone by most file systems, and one inside it beside others. It is cut at the end.
@@ -403,6 +404,15 @@ impl fmt::Debug for File {
             .field("path", &self.path)
             .field("bytes", &self.bytes)
             .finish_non_exhaustive()
+    }
+}
+
+/// An error of the operating system about a file that could not be opened.
+fn open_failed(operation: &'static str, path: &Path, errno: Errno) -> Error {
+    let error = Error::os(operation, path.display(), errno.into());
+    match errno {
+        Errno::MFILE => error.with_hint(limit::open_files_hint()),
+        _ => error,
     }
 }
 

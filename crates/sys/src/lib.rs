@@ -29,6 +29,7 @@ pub mod request;
 pub mod residency;
 pub mod root;
 mod shared;
+pub mod signal;
 pub mod slot;
 mod streaming;
 pub mod topology;

@@ -18,6 +18,38 @@ pub fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
+/// Descriptors that are left to others when files are opened together: lanes start, libraries open what they need.
+const SPARE_DESCRIPTORS: u64 = 32;
+
+/// How many files may be open together, each with so many descriptors: `most`, or fewer where the limit of the process is
+/// near. At least one.
+pub fn files_at_once(descriptors_each: u64, most: usize) -> usize {
+    let Some(limit) = getrlimit(Resource::Nofile).current else {
+        return most;
+    };
+    // A process that cannot see its descriptors is taken to have few.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64);
+    let free = limit.saturating_sub(open + SPARE_DESCRIPTORS);
+    usize::try_from(free / descriptors_each).map_or(most, |files| files.clamp(1, most))
+}
+
+/// What helps where no more files can be opened.
+pub fn open_files_hint() -> String {
+    let limit = getrlimit(Resource::Nofile);
+    let shown = |limit: Option<u64>| limit.map_or("any number of".to_owned(), |n| n.to_string());
+    let now = shown(limit.current);
+    if limit.current == limit.maximum {
+        return format!(
+            "{now} files may be open at once, and that is the hard limit: raise it where the program is started from \
+             (LimitNOFILE= in a unit, `docker run --ulimit nofile=65536`, /etc/security/limits.conf)"
+        );
+    }
+    let most = shown(limit.maximum);
+    format!(
+        "{now} files may be open at once: run `ulimit -n {most}` in the shell that starts the program"
+    )
+}
+
 /// Makes a file that grows beyond what it may be an error of that write (`EFBIG`), which can be told and cleaned up
 /// after, instead of the end of the process.
 pub fn survive_file_limit() {

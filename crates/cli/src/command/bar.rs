@@ -11,6 +11,8 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use straightway_core::text::shown;
 
+use super::interrupt::on_interrupt;
+
 /// A bar on stderr (nothing where that is no terminal) with an ear for Ctrl-C.
 #[derive(Debug)]
 pub(crate) struct Bar {
@@ -27,7 +29,7 @@ impl Bar {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         // A second bar in one process finds the first one's handler set, and is stopped with it.
-        let _ = ctrlc::set_handler(move || stopped.store(true, Ordering::Relaxed));
+        on_interrupt(move || stopped.store(true, Ordering::Relaxed));
         let template = "{bar:32} {percent:>3} %  {msg}  {eta} left";
         let style = ProgressStyle::with_template(template).expect("the template is a constant");
         let bar = ProgressBar::new(STEPS).with_style(style);

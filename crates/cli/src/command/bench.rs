@@ -11,7 +11,10 @@ use straightway_probe::{
     profile::Profile,
 };
 
-use super::output::{Output, say};
+use super::{
+    interrupt::on_interrupt,
+    output::{Output, say},
+};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -113,7 +116,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let progress = Arc::new(Progress::default());
     let stopped = Arc::clone(&progress);
-    let _ = ctrlc::set_handler(move || stopped.cancel());
+    on_interrupt(move || stopped.cancel());
     let outcome = bench::run(&spec, &progress, &mut |number, points, name| {
         bar.set_length(points as u64);
         bar.set_position(number as u64);

@@ -21,7 +21,7 @@ const WIDTH: usize = 100;
 ///
 /// Looks at the driver and platform, the fabric, and the file system and drives of PATH, then makes
 /// a real transfer. What is wrong comes first, with the command that mends it. Exits with 0 where
-/// direct is proven, 1 where it is not, 2 on an error.
+/// direct is proven, 1 where it is not, 2 on an error. With --verbose the checks that passed or do not apply are shown, too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file or folder whose bytes are to reach the GPU [default: the current folder].
@@ -30,10 +30,6 @@ pub(crate) struct Args {
     /// Examine a captured machine: a folder with its /sys, /proc, /run, /etc and /dev.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-
-    /// Show the checks that passed or do not apply, too.
-    #[arg(long, short)]
-    verbose: bool,
 
     /// Write the diagnosis as JSON.
     #[arg(long)]
@@ -44,7 +40,7 @@ pub(crate) struct Args {
     checks: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
     if args.checks {
         print(&doctor::guide())?;
         return Ok(ExitCode::SUCCESS);
@@ -54,7 +50,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print_json(&diagnosis)?;
     } else {
         let style = Style {
-            verbose: args.verbose,
+            verbose,
             colour: terminal().colour,
             width: WIDTH,
         };

@@ -6,7 +6,10 @@ use straightway_core::{Bytes, Place};
 use straightway_pipeline::weights::{Inspection, Model};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
-use super::{output::Output, wanted::Wanted};
+use super::{
+    output::{Output, print_json},
+    wanted::Wanted,
+};
 
 /// Show a model's tensors and files, and how they would be loaded.
 ///
@@ -28,6 +31,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let model = Model::open(&wanted.path)?;
     let selection = wanted.chosen.of(&model)?;
     let inspection = loader.inspect(&model, &selection, wanted.device)?;
+    // The value and the page of a model with a million tensors take a gigabyte each.
+    if args.output.is_json_alone() {
+        drop((selection, model));
+        print_json(&inspection)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let json = serde_json::to_value(&inspection)?;
     args.output
         .write(&page(&inspection, wanted.device), &json)?;

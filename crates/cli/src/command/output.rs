@@ -45,6 +45,11 @@ impl Output {
         self.html.is_some()
     }
 
+    /// Whether all that is wanted is JSON.
+    pub(crate) fn is_json_alone(&self) -> bool {
+        self.json && !self.is_html()
+    }
+
     /// An error where the report has no folder to go to, or would replace something else than an older report or
     /// what is read: better known before the work than after it.
     pub(crate) fn check(&self, input: &Path) -> anyhow::Result<()> {

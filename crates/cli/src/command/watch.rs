@@ -12,6 +12,8 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use straightway_io::Progress;
 
+use super::interrupt::on_interrupt;
+
 /// How often the bar moves.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -26,8 +28,7 @@ impl Watch {
     /// Shows `progress` on its way to `bytes`, and stops the transfer on SIGINT or SIGTERM.
     pub(crate) fn begin(progress: &Arc<Progress>, bytes: u64) -> Self {
         let watched = Arc::clone(progress);
-        // A second command in one process would find the handler set; there is none.
-        let _ = ctrlc::set_handler(move || watched.cancel());
+        on_interrupt(move || watched.cancel());
         let over = Arc::new(AtomicBool::new(false));
         let (is_over, progress) = (Arc::clone(&over), Arc::clone(progress));
         // indicatif draws to stderr, and nothing at all where that is no terminal.

@@ -43,6 +43,24 @@ fn an_interrupted_copy_exits_with_130_and_leaves_the_old_file() {
 }
 
 #[test]
+fn a_copy_that_was_started_ignoring_a_signal_goes_on() {
+    for signal in [Signal::INT, Signal::HUP] {
+        let yard = Yard::new();
+        yard.file("source", 4 << 20, 1);
+        let slowly = SLOWLY.join(" ");
+        let deaf = format!("trap '' INT HUP; exec \"$0\" copy source target {slowly} auto");
+        let mut running =
+            yard.start_program("bash", &["-c", &deaf, env!("CARGO_BIN_EXE_straightway")]);
+        assert!(running.wait_until(|| yard.has_part()), "it never began");
+        sleep(Duration::from_millis(150));
+        running.signal(signal);
+        let ran = running.wait();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(fs::read(yard.path("target")).unwrap() == noise(4 << 20, 1));
+    }
+}
+
+#[test]
 fn a_source_that_changes_its_length_is_named_with_both() {
     for route in ["direct", "buffered"] {
         for (len, words) in [

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use crate::yard::{Yard, in_memory, noise, routed};
+use crate::yard::{Ran, Yard, in_memory, noise, routed};
 
 /// A mounted file system, unmounted when dropped.
 struct Mount {
@@ -338,9 +338,37 @@ fn where_io_uring_is_forbidden_threads_do_the_work_and_the_receipt_says_so() {
     let Some(forbidden) = Forbidden::new() else {
         return;
     };
-    let receipt = yard.receipt(&["source", "target", "--verify", "--route", "direct"]);
+    let direct = ["source", "target", "--verify", "--route", "direct"];
+    let receipt = yard.receipt(&direct);
     let ran = yard.run(["copy", "source", "target", "--engine", "io-uring"]);
+    let copy = || ["copy"].iter().chain(&direct);
+    let quiet = yard.run(copy());
+    let told = [
+        yard.run(copy().chain(&["-v"])),
+        yard.run_with(&[("STRAIGHTWAY_LOG", "straightway_io=warn")], copy()),
+    ];
+    let other = yard.run_with(&[("STRAIGHTWAY_LOG", "straightway_sys=debug")], copy());
     drop(forbidden);
+    let warnings = receipt["warnings"].as_array().unwrap();
+    assert_eq!(warnings.len(), 1, "{receipt}");
+    let warning = warnings[0].as_str().unwrap();
+    assert!(warning.contains("io_uring"), "{warning}");
+    assert!(
+        quiet.out.contains(&format!("  warning: {warning}")),
+        "{}",
+        quiet.out
+    );
+    for ran in [quiet, other] {
+        assert_eq!(ran.err, "");
+    }
+    for ran in told {
+        assert!(
+            ran.err
+                .starts_with("warning: using the thread pool instead: "),
+            "{}",
+            ran.err
+        );
+    }
     assert_eq!(receipt["engine"], "thread pool");
     assert!(fs::read(yard.path("target")).unwrap() == noise(3_000_001, 1));
     assert_eq!(ran.code, Some(2), "a demanded engine is not replaced");
@@ -377,4 +405,66 @@ fn a_folder_is_not_copied_into_itself_by_another_path() {
     let ran = yard.run(["copy", "folder", "again"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.err.contains("is inside it"), "{}", ran.err);
+}
+
+/// Runs the binary with these arguments where only `most` files may be open.
+fn with_files_max(yard: &Yard, most: u32, args: &str) -> Ran {
+    let limited = format!("ulimit -n {most}; exec \"$0\" {args}");
+    yard.run_program("bash", &["-c", &limited, env!("CARGO_BIN_EXE_straightway")])
+}
+
+#[test]
+fn where_few_files_may_be_open_many_are_copied_and_loaded_a_few_at_a_time() {
+    let yard = Yard::new();
+    yard.folder("many");
+    for number in 0..150 {
+        let header = format!(
+            "{{\"t{number}\":{{\"dtype\":\"U8\",\"shape\":[5000],\"data_offsets\":[0,5000]}}}}"
+        );
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.into_bytes());
+        bytes.extend(noise(5000, number));
+        fs::write(yard.path(format!("many/{number:03}.safetensors")), bytes).unwrap();
+    }
+    for args in ["load many --verify", "copy many copies --verify"] {
+        let ran = with_files_max(&yard, 100, args);
+        assert_eq!(ran.code, Some(0), "{args}: {}", ran.err);
+    }
+    for number in 0..150 {
+        let name = format!("{number:03}.safetensors");
+        let copy = fs::read(yard.path(format!("copies/{name}"))).unwrap();
+        assert!(copy == fs::read(yard.path(format!("many/{name}"))).unwrap());
+    }
+    // All files of a rewritten model are open until the end. What helps is said.
+    let ran = with_files_max(&yard, 100, "rewrite many new");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(ran.err.contains("Too many open files"), "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("hint: 100 files may be open at once, and that is the hard limit"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn what_is_known_of_a_model_with_a_long_header_is_written_piece_by_piece() {
+    let yard = Yard::new();
+    let tensors: Vec<_> = (0..150_000)
+        .map(|i| {
+            let end = i + 1;
+            format!("\"model.layers.{i:07}.weight\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[{i},{end}]}}")
+        })
+        .collect();
+    let header = format!("{{{}}}", tensors.join(","));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.into_bytes());
+    bytes.resize(bytes.len() + 150_000, 0);
+    fs::write(yard.path("long.safetensors"), bytes).unwrap();
+    // 250 MB of addresses. As one value and one text it took 380 MB of memory.
+    let limited = "ulimit -v 250000; exec \"$0\" inspect --json long.safetensors";
+    let ran = yard.run_program("bash", &["-c", limited, env!("CARGO_BIN_EXE_straightway")]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(found["tensors"].as_array().unwrap().len(), 150_000);
 }

@@ -37,6 +37,8 @@ pub(crate) struct Ran {
 
 impl Yard {
     pub(crate) fn new() -> Self {
+        // `nohup make test` ignores them, and the binary would stay deaf to what tests send it.
+        straightway_sys::signal::let_stop();
         let new = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         Self {
             folder: new(),
@@ -82,6 +84,7 @@ impl Yard {
             .current_dir(self.root())
             .env("XDG_STATE_HOME", self.state.path())
             .env_remove("COLUMNS")
+            .env_remove("STRAIGHTWAY_LOG")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -110,9 +113,14 @@ impl Yard {
 
     /// Runs another program in the yard.
     pub(crate) fn run_program(&self, program: &str, args: &[&str]) -> Ran {
+        self.start_program(program, args).wait()
+    }
+
+    /// Starts another program in the yard.
+    pub(crate) fn start_program(&self, program: &str, args: &[&str]) -> Running {
         let mut command = Command::new(program);
         self.settle(command.args(args));
-        Running(Some(command.spawn().unwrap())).wait()
+        Running(Some(command.spawn().unwrap()))
     }
 
     /// Runs the binary as somebody without any rights; `None`, with the reason printed, where this

@@ -113,6 +113,10 @@ impl<E: Engine> Engine for Direct<E> {
         }
     }
 
+    fn warning(&self) -> Option<&str> {
+        self.engine.warning()
+    }
+
     fn rest(&mut self) {
         self.engine.rest();
         self.gds.forget_files();

@@ -32,6 +32,8 @@ pub struct Pool {
     threads: Vec<JoinHandle<()>>,
     in_flight: usize,
     name: &'static str,
+    /// Why it runs instead of another engine.
+    warning: Option<String>,
 }
 
 impl Pool {
@@ -39,6 +41,13 @@ impl Pool {
     pub fn new(depth: u32) -> Result<Self> {
         let run: Arc<Run> = Arc::new(blocking::run);
         Self::running("thread pool", depth, &run)
+    }
+
+    /// The same, in the place of an engine that could not be had.
+    pub(crate) fn instead(depth: u32, why: &Error) -> Result<Self> {
+        let mut pool = Self::new(depth)?;
+        pool.warning = Some(format!("a pool of threads runs the I/Os: {why}"));
+        Ok(pool)
     }
 
     /// A pool whose threads do what `run` does.
@@ -62,6 +71,7 @@ impl Pool {
             threads,
             in_flight: 0,
             name,
+            warning: None,
         })
     }
 }
@@ -118,6 +128,10 @@ impl Engine for Pool {
             name: self.name,
             depth: self.threads.len(),
         }
+    }
+
+    fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 }
 

@@ -129,6 +129,10 @@ impl<E: Engine> Engine for Faulty<E> {
         self.engine.capabilities()
     }
 
+    fn warning(&self) -> Option<&str> {
+        self.engine.warning()
+    }
+
     fn rest(&mut self) {
         self.engine.rest();
     }

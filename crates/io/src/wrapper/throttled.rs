@@ -102,6 +102,10 @@ impl<E: Engine> Engine for Throttled<E> {
         self.engine.capabilities()
     }
 
+    fn warning(&self) -> Option<&str> {
+        self.engine.warning()
+    }
+
     fn rest(&mut self) {
         self.engine.rest();
     }

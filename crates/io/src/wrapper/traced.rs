@@ -120,6 +120,10 @@ impl<E: Engine> Engine for Traced<E> {
         self.engine.capabilities()
     }
 
+    fn warning(&self) -> Option<&str> {
+        self.engine.warning()
+    }
+
     fn rest(&mut self) {
         self.engine.rest();
     }

@@ -69,6 +69,7 @@ impl<'a> Fetcher<'a> {
         let ring = fetch.ring()?;
         let mut tally = Tally::default();
         (tally.lanes, tally.pinned_bytes) = (1, ring.pinned_bytes());
+        tally.note_ring(ring.slots(), ring.wanted());
         Ok(Self {
             fetch,
             shared,
@@ -233,6 +234,9 @@ impl<'a> Fetcher<'a> {
                 .fetch
                 .settings
                 .drive_engine(straightway_core::Place::Host)?;
+            if let Some(warning) = engine.warning() {
+                self.tally.warn(warning);
+            }
             self.drive = Some(engine);
         }
         let drive = self.drive.as_mut().expect("just made");

@@ -31,6 +31,8 @@ const COPIES_MAX: usize = 1;
 pub(crate) struct Ring {
     free: Vec<Slot>,
     slots: usize,
+    /// How many it was to have.
+    wanted: usize,
     slot_bytes: usize,
     is_pinned: bool,
     streams: Streams,
@@ -75,6 +77,7 @@ impl Rings {
         }
         Ok(Ring {
             slots: free.len(),
+            wanted: slots,
             free,
             slot_bytes,
             is_pinned: context.is_some(),
@@ -94,6 +97,16 @@ impl Rings {
 }
 
 impl Ring {
+    /// How many slots it has.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// How many it was to have. Fewer could be pinned, perhaps.
+    pub(crate) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
     /// How many slots are free.
     pub(crate) fn free(&self) -> usize {
         self.free.len()

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use straightway_core::{Choice, Move, Place, Receipt, Result};
 use straightway_io::{Executor, Job, Progress, Region};
+use straightway_sys::limit;
 
 use super::{
     Layout, Model, Selection, Shard,
     layout::{Phase, Placed},
 };
 
-/// Files read by one job. Each holds two descriptors open, and 1024 is a common limit.
+/// Files read by one job, where that many may be open.
 const FILES_PER_JOB: usize = 256;
+
+/// Descriptors of an open file.
+const DESCRIPTORS_EACH: u64 = 2;
 
 /// Loads weights.
 #[derive(Clone, Debug)]
@@ -89,11 +93,12 @@ impl Loader {
 
     /// Makes a load ready that goes into a region of the caller's, at least as long as the layout.
     pub fn prepare_in(&self, model: &Model, layout: Layout, region: Arc<Region>) -> Prepared {
+        let files_max = limit::files_at_once(DESCRIPTORS_EACH, FILES_PER_JOB);
         let mut batches: Vec<Batch> = Vec::new();
         let mut open = None;
         for m in layout.moves {
             let is_new = open != Some(m.object);
-            let is_full = |batch: &Batch| is_new && batch.shards.len() == FILES_PER_JOB;
+            let is_full = |batch: &Batch| is_new && batch.shards.len() == files_max;
             if batches.last().is_none_or(is_full) {
                 batches.push(Batch::default());
             }

@@ -36,8 +36,8 @@ pub(crate) struct Publication {
     folder: PathBuf,
     /// Whether the index comes after the files.
     index_last: bool,
-    /// Files whose names the new model's files would have had. They go at the end.
-    displaced: Vec<PathBuf>,
+    /// Files whose names the new model's files would have had, behind the names that these got. They go at the end.
+    displaced: Vec<(PathBuf, PathBuf)>,
 }
 
 /// One change of the folder.
@@ -84,7 +84,8 @@ impl Publication {
                 continue;
             }
             let swap = |(&i, fresh): (&usize, PathBuf)| std::mem::replace(&mut *paths[i], fresh);
-            let displaced = taken.iter().zip(fresh).map(swap).collect();
+            let displaced = taken.iter().zip(fresh.clone()).map(swap);
+            let displaced = fresh.iter().cloned().zip(displaced).collect();
             return Ok(publication(displaced));
         }
         let message = "no free names were found for the files";
@@ -96,13 +97,20 @@ impl Publication {
         ))
     }
 
+    /// The file whose name the one at `path` would have had.
+    pub(crate) fn displaced_by(&self, path: &Path) -> Option<&Path> {
+        let found = self.displaced.iter().find(|(fresh, _)| fresh == path);
+        found.map(|(_, old)| old.as_path())
+    }
+
     /// What has to be done, in this order, once all bytes of all drafts are durable.
     pub(crate) fn steps(self, files: Vec<Draft>, index: Draft) -> Vec<Step> {
         let mut steps: Vec<_> = files.into_iter().map(Step::Name).collect();
         steps.push(Step::Sync);
         let switch = if self.index_last { steps.len() } else { 0 };
         steps.splice(switch..switch, [Step::Name(index), Step::Sync]);
-        steps.extend(self.displaced.into_iter().map(Step::Remove));
+        let old = self.displaced.into_iter().map(|(_, old)| old);
+        steps.extend(old.map(Step::Remove));
         steps
     }
 

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{Draft, File, Job, Region};
+use straightway_io::{Draft, File, Job, Region, tally::WARNINGS_MAX};
 
 use super::{
     INDEX_NAME, Model, Saver, Tensor,
@@ -56,12 +56,18 @@ impl Saver {
         shard_bytes: Option<u64>,
     ) -> Result<Receipt> {
         let drafted = self.draft_model(model, target, shard_bytes)?;
+        let mut receipt = drafted.receipt;
         match drafted.publication {
             // A single file appears by a single rename.
             None => Draft::commit_all(drafted.files)?,
-            Some((publication, index)) => drop(publication.run(drafted.files, index)?),
+            Some((publication, index)) => {
+                let left = publication.run(drafted.files, index)?;
+                let warning = |error: &Error| format!("a file of the old model is left: {error}");
+                let room = WARNINGS_MAX.saturating_sub(receipt.warnings.len());
+                receipt.warnings.extend(left.iter().take(room).map(warning));
+            }
         }
-        Ok(drafted.receipt)
+        Ok(receipt)
     }
 
     /// Writes all files of the new model under temporary names.
@@ -102,7 +108,10 @@ impl Saver {
         let outlines: Vec<_> = outlines.collect::<Result<_>>()?;
         let files = targets.iter().zip(&outlines);
         let files: Vec<_> = files
-            .map(|(t, outline)| begin(&t.path, outline))
+            .map(|(t, outline)| {
+                let replaced = publication.as_ref().and_then(|p| p.displaced_by(&t.path));
+                begin(&t.path, outline, replaced)
+            })
             .collect::<Result<_>>()?;
         let receipt = self.fill_drafts(model, &targets, &outlines, &files)?;
         let publication = match publication {

@@ -97,7 +97,7 @@ impl Saver {
         }
         let entries: Vec<_> = tensors.iter().map(Entry::from).collect();
         let outline = Outline::new(path, &entries, metadata)?;
-        let draft = begin(path, &outline)?;
+        let draft = begin(path, &outline, None)?;
         let at = |number: usize| tensors[number].at;
         let job = self.write(region, draft.file(), moves(&outline, at))?;
         let receipt = self.executor.run(job)?;
@@ -114,7 +114,7 @@ impl Saver {
     ) -> Result<Receipt> {
         let entries: Vec<_> = tensors.iter().map(Entry::from).collect();
         let outline = Outline::new(path, &entries, metadata)?;
-        let draft = begin(path, &outline)?;
+        let draft = begin(path, &outline, None)?;
         let mut region = Arc::new(Region::host(WINDOW_BYTES.min(outline.data().bytes))?);
         let jobs = windows(outline.data()).map(|window| {
             let memory = Arc::get_mut(&mut region).expect("the transfer before it is over");
@@ -162,10 +162,14 @@ impl<'a> From<&'a Held<'_>> for Entry<'a> {
     }
 }
 
-/// Begins a file: room for all of it, and its header.
-pub(crate) fn begin(path: &Path, outline: &Outline) -> Result<Draft> {
+/// Begins a file: room for all of it, and its header. With the permissions of `replaced` where it takes the place of that under
+/// another name.
+pub(crate) fn begin(path: &Path, outline: &Outline, replaced: Option<&Path>) -> Result<Draft> {
     draft::sweep(draft::folder_of(path));
-    let draft = Draft::new(path, outline.bytes)?;
+    let draft = match replaced {
+        Some(replaced) => Draft::instead_of(replaced, path, outline.bytes)?,
+        None => Draft::new(path, outline.bytes)?,
+    };
     // The job that writes the data makes the header durable too: it syncs the file.
     draft.file().write_all_at(0, &outline.header)?;
     Ok(draft)

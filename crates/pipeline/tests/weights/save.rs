@@ -1,7 +1,7 @@
 //! Saves and rewrites: files that others read, that begin on a page, and that are there whole or not
 //! at all.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use straightway_core::{Kind, Leg, Place};
 use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
@@ -211,4 +211,33 @@ fn a_rewrite_that_fails_leaves_nothing_and_what_was_there_before() {
         .map(|n| fs::read(target.join(n)).unwrap())
         .collect();
     assert!(before == after);
+}
+
+#[test]
+fn a_model_that_takes_the_place_of_a_private_one_is_as_private_under_other_names() {
+    let folder = folder();
+    let (one, target) = (
+        folder.path().join("one.safetensors"),
+        folder.path().join("to"),
+    );
+    write(&one, &some());
+    let model = Model::open(&one).unwrap();
+    saver().rewrite(&model, &target, Some(600_000)).unwrap();
+    let private = fs::Permissions::from_mode(0o600);
+    for name in names(&target) {
+        fs::set_permissions(target.join(name), private.clone()).unwrap();
+    }
+    saver().rewrite(&model, &target, Some(600_000)).unwrap();
+    assert_loads(&target, &some());
+    let there = names(&target);
+    assert_eq!(there.len(), 3, "the old files are gone: {there:?}");
+    for name in there {
+        let mode = fs::metadata(target.join(&name))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+        let is_new = !name.starts_with("model-0000");
+        assert!(is_new, "its name was taken: {name}");
+    }
 }

@@ -28,6 +28,7 @@ class Receipt:
     engine: str
     lanes: int
     bound_by: str
+    warnings: list[str]
     def to_json(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
 

@@ -1,0 +1,227 @@
+//! What the rooms below have to say beside results: records with a level, filtered and handed to one sink.
+//!
+//! The library only speaks (by `tracing`); whoever runs it listens: the program writes to stderr, the
+//! Python package hands over to `logging`. Records are rare (a fallback, something that could not be let go
+//! of), and none belongs to a single I/O.
+
+use std::{
+    fmt::{self, Write as _},
+    str::FromStr,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use straightway_core::{Error, Kind, Result};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    level_filters::LevelFilter,
+    span,
+};
+
+pub use tracing::Level;
+
+/// How long a record may be. What is longer is cut.
+const RECORD_BYTES_MAX: usize = 4096;
+
+/// Which records are wanted: a level for all, and others for those whose source begins with a name.
+///
+/// As text: `warn`, `info,straightway_sys=debug`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    all: LevelFilter,
+    sources: Vec<(String, LevelFilter)>,
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// How much it matters.
+    pub level: Level,
+    /// Where it comes from, such as `straightway_io::settings`.
+    pub source: &'a str,
+    /// What it says.
+    pub text: &'a str,
+}
+
+/// Hands records that pass `filter` to `sink`, from now on and for the whole process. Answers whether that is
+/// so: a program that has a listener already keeps it.
+pub fn listen(filter: Filter, sink: impl Fn(Record<'_>) + Send + Sync + 'static) -> bool {
+    let listener = Listener {
+        filter,
+        sink,
+        spans: AtomicU64::new(1),
+    };
+    tracing::subscriber::set_global_default(listener).is_ok()
+}
+
+impl Filter {
+    /// All records of this level and of those that matter more.
+    pub fn from_level(level: Level) -> Self {
+        Self {
+            all: LevelFilter::from_level(level),
+            sources: Vec::new(),
+        }
+    }
+
+    fn level_of(&self, source: &str) -> LevelFilter {
+        let named = |(name, _): &&(String, LevelFilter)| source.starts_with(name.as_str());
+        let longest = self
+            .sources
+            .iter()
+            .filter(named)
+            .max_by_key(|(name, _)| name.len());
+        longest.map_or(self.all, |(_, level)| *level)
+    }
+}
+
+impl FromStr for Filter {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let level = |word: &str| {
+            let named = Some(word.trim()).filter(|word| !word.is_empty());
+            named.and_then(|word| word.parse().ok()).ok_or_else(|| {
+                let message = "a level is off, error, warn, info, debug or trace; before it may stand a source, \
+                               `straightway_io=debug`";
+                Error::new(Kind::Invalid, "read log filter", format!("`{text}`"), message)
+            })
+        };
+        let mut filter = Self {
+            all: LevelFilter::OFF,
+            sources: Vec::new(),
+        };
+        for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+            match part.split_once('=') {
+                Some((source, word)) => {
+                    filter
+                        .sources
+                        .push((source.trim().to_owned(), level(word)?));
+                }
+                None => filter.all = level(part)?,
+            }
+        }
+        Ok(filter)
+    }
+}
+
+/// What `tracing` calls.
+struct Listener<S> {
+    filter: Filter,
+    sink: S,
+    spans: AtomicU64,
+}
+
+impl<S: Fn(Record<'_>) + Send + Sync + 'static> Subscriber for Listener<S> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.filter.level_of(metadata.target())
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        let sources = self.filter.sources.iter().map(|(_, level)| *level);
+        sources.chain([self.filter.all]).max()
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        let metadata = event.metadata();
+        (self.sink)(Record {
+            level: *metadata.level(),
+            source: metadata.target(),
+            text: &text.finish(),
+        });
+    }
+
+    // Spans are counted and not kept: nothing here needs them.
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(self.spans.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A record's message, and its other fields behind it.
+#[derive(Default)]
+struct Text {
+    message: String,
+    fields: String,
+}
+
+impl Text {
+    fn finish(self) -> String {
+        let mut text = self.message + &self.fields;
+        if text.len() > RECORD_BYTES_MAX {
+            text.truncate(text.floor_char_boundary(RECORD_BYTES_MAX));
+        }
+        text
+    }
+}
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string does not fail.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            "error" => write!(self.fields, ": {value:?}"),
+            name => write!(self.fields, " ({name}: {value:?})"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn a_filter_is_read_and_the_longest_source_decides() {
+        let filter: Filter = "warn,straightway_io=debug, straightway_io::gds=off"
+            .parse()
+            .unwrap();
+        assert_eq!(filter.level_of("straightway_sys::slot"), LevelFilter::WARN);
+        assert_eq!(
+            filter.level_of("straightway_io::settings"),
+            LevelFilter::DEBUG
+        );
+        assert_eq!(
+            filter.level_of("straightway_io::gds::session"),
+            LevelFilter::OFF
+        );
+        for text in ["loud", "a=b", "warn=", "=", "warn;info"] {
+            assert!(text.parse::<Filter>().is_err(), "{text}");
+        }
+        assert_eq!("".parse::<Filter>().unwrap().all, LevelFilter::OFF);
+    }
+
+    #[test]
+    fn a_record_says_what_happened_and_why() {
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let kept = Arc::clone(&heard);
+        let listener = Listener {
+            filter: Filter::from_level(Level::WARN),
+            sink: move |record: Record<'_>| {
+                kept.lock()
+                    .unwrap()
+                    .push(format!("{} {}", record.level, record.text));
+            },
+            spans: AtomicU64::new(1),
+        };
+        tracing::subscriber::with_default(listener, || {
+            let error = "no memory";
+            tracing::warn!(%error, slots = 3, "half the ring");
+            tracing::info!("not wanted");
+            tracing::error!("{}", "x".repeat(9000));
+        });
+        let heard = heard.lock().unwrap();
+        assert_eq!(heard.len(), 2);
+        assert_eq!(heard[0], "WARN half the ring: no memory (slots: 3)");
+        assert_eq!(heard[1].len(), "ERROR ".len() + RECORD_BYTES_MAX);
+    }
+}
