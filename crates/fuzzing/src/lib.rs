@@ -6,6 +6,7 @@
 //! tests on stable. Nothing here does any I/O per call.
 
 mod doctor;
+mod plain;
 mod planner;
 mod profile;
 mod storage;
@@ -22,6 +23,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("index", storage::index),
     ("manifest", storage::manifest),
     ("pcie", planner::pcie),
+    ("pickle", plain::pickle),
+    ("plain", plain::encoded),
     ("profile", profile::profile),
     ("safetensors", storage::safetensors),
     ("scenario", planner::scenario),
