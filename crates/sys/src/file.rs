@@ -25,6 +25,7 @@ use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, Survey, e
 
 use crate::{
     direct::{self, Access, DirectIo},
+    folder::{Folder, open_regular},
     identity::Identity,
     mapping::Mapping,
 };
@@ -91,6 +92,27 @@ impl File {
         Ok(Self { opened, ..file })
     }
 
+    /// Opens a regular file of a folder to read. A link under its name is refused.
+    ///
+    /// Whether it changes while it is read is not watched: what is read this way has checksums.
+    pub fn open_in(folder: &Folder, name: &str) -> Result<Self> {
+        let path = folder.path_of(name)?;
+        let buffered = open_regular(folder, name, OFlags::RDONLY, &path, "open")?;
+        let stat = fstat(&buffered).map_err(|e| Error::os("examine", path.display(), e.into()))?;
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+        let (at, access) = (folder.as_fd(), OFlags::RDONLY | OFlags::NOFOLLOW);
+        let file = Self::with_direct(&path, at, Path::new(name), bytes, buffered, access);
+        Ok(file)
+    }
+
+    /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write.
+    pub fn create_in(folder: &Folder, name: &str, bytes: u64) -> Result<Self> {
+        let path = folder.path_of(name)?;
+        let file = Self::create_for(&path, folder.as_fd(), Path::new(name), bytes, 0o666)?;
+        file.reserve()?;
+        Ok(file)
+    }
+
     /// Creates a file that must not exist yet, with room for `bytes`, to write.
     ///
     /// Room is set aside at once: a disk that is too full says so before any byte is written.
@@ -141,9 +163,10 @@ impl File {
         buffered: OwnedFd,
         access: OFlags,
     ) -> Self {
-        let purpose = match access {
-            OFlags::RDONLY => Access::Read,
-            _ => Access::Write,
+        let purpose = if access.contains(OFlags::RDWR) {
+            Access::Write
+        } else {
+            Access::Read
         };
         let direct_io = DirectIo::of(&buffered, purpose);
         let direct = direct_io.alignment.and_then(|_| {

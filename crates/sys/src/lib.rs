@@ -15,6 +15,7 @@ pub mod ending;
 pub mod ethtool;
 mod fiemap;
 pub mod file;
+pub mod folder;
 pub mod identity;
 pub mod limit;
 pub mod manifest;
@@ -36,6 +37,7 @@ pub mod uring;
 pub mod usage;
 
 pub use file::{By, File};
+pub use folder::Folder;
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op};
 pub use slot::Slot;

@@ -1,0 +1,591 @@
+//! A folder that is open, and whose files are reached through its descriptor.
+//!
+//! A folder of checkpoints, a profile or a report may have been prepared by a stranger. A file with a well-known
+//! name in it (`.lock`, `manifest.json`) could then be a symbolic link to any file of the user, a pipe that blocks
+//! for ever, or a device. Everything here opens by a single name relative to the folder, never follows a link in
+//! that name, and takes regular files only. Removal unlinks a link and leaves what it points to.
+//!
+//! [`Folder::put_if_absent`], [`Folder::list`] and [`Folder::remove`] are the three verbs that protocols between
+//! processes are built from; an object store has the same.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fchmod,
+        fcntl_setfl, flock, fstat, fsync, linkat, mkdirat, openat, renameat, renameat_with, statat,
+        unlinkat,
+    },
+    io::Errno,
+};
+use straightway_core::{Error, Kind, Result};
+
+use crate::nonce::nonce;
+
+/// The most names listed of one folder. A folder with more is refused, not read in part.
+pub const NAMES_MAX: usize = 4 << 20;
+
+/// How deep [`Folder::remove_tree`] descends. What is written here is two levels deep.
+const DEPTH_MAX: usize = 64;
+
+/// What temporary names end in. Those that a killed process left are swept by this suffix.
+pub const DRAFT_SUFFIX: &str = ".straightway-part";
+
+/// Tells the temporary files of one process apart.
+static DRAFTS: AtomicU64 = AtomicU64::new(0);
+
+/// An open folder.
+#[derive(Debug)]
+pub struct Folder {
+    descriptor: OwnedFd,
+    path: PathBuf,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To read a file that is there.
+    Read,
+    /// To read and write a file that is made, empty, where it is missing. It is never truncated.
+    Keep,
+    /// To write a new file. One that is there is an error.
+    Create,
+}
+
+/// Whether a put waits until it survives a loss of power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// It waits.
+    Synced,
+    /// It does not: a loss of power may undo the put, whole.
+    Unsynced,
+}
+
+impl Folder {
+    /// Opens a folder. The path is the user's own, so links in it are followed.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_at(CWD, path, path.to_owned(), OFlags::empty())
+    }
+
+    /// Opens a folder inside this one, which must not be a symbolic link.
+    pub fn open_folder(&self, name: &str) -> Result<Self> {
+        let path = self.path_of(name)?;
+        Self::open_at(self, Path::new(name), path, OFlags::NOFOLLOW)
+    }
+
+    /// Makes a folder inside this one where it is missing, and opens it.
+    pub fn create_folder(&self, name: &str) -> Result<Self> {
+        let path = self.path_of(name)?;
+        match mkdirat(self, name, Mode::from_raw_mode(0o777)) {
+            Ok(()) | Err(Errno::EXIST) => self.open_folder(name),
+            Err(errno) => Err(Error::os("create", path.display(), errno.into())),
+        }
+    }
+
+    fn open_at(at: impl AsFd, name: &Path, path: PathBuf, follow: OFlags) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | follow;
+        match openat(at, name, flags, Mode::empty()) {
+            Ok(descriptor) => Ok(Self { descriptor, path }),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                let message = "it is not a folder";
+                Err(Error::new(Kind::Invalid, "open", path.display(), message))
+            }
+            Err(errno) => Err(Error::os("open", path.display(), errno.into())),
+        }
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file system's number for it. While it is open, nothing else on that file system has the same.
+    pub fn inode(&self) -> Result<u64> {
+        let stat = fstat(self).map_err(|e| self.error("examine", e))?;
+        Ok(stat.st_ino)
+    }
+
+    /// What has this name: `None` where nothing has. A link is a link.
+    pub fn kind(&self, name: &str) -> Result<Option<FileType>> {
+        let path = self.path_of(name)?;
+        match statat(self, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Error::os("examine", path.display(), errno.into())),
+        }
+    }
+
+    /// Whether a regular file has this name.
+    pub fn has_file(&self, name: &str) -> Result<bool> {
+        Ok(self.kind(name)? == Some(FileType::RegularFile))
+    }
+
+    /// Opens a regular file in it.
+    pub fn open_file(&self, name: &str, access: Access) -> Result<fs::File> {
+        let path = self.path_of(name)?;
+        let (operation, flags) = match access {
+            Access::Read => ("open", OFlags::RDONLY),
+            Access::Keep => ("open", OFlags::RDWR | OFlags::CREATE),
+            Access::Create => ("create", OFlags::RDWR | OFlags::CREATE | OFlags::EXCL),
+        };
+        let descriptor = open_regular(self, name, flags, &path, operation)?;
+        Ok(fs::File::from(descriptor))
+    }
+
+    /// All bytes of a regular file that has at most `bytes_max`.
+    pub fn read(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>> {
+        let path = self.path_of(name)?;
+        let file = self.open_file(name, Access::Read)?;
+        let mut bytes = Vec::new();
+        file.take(bytes_max.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|e| Error::os("read", path.display(), e))?;
+        if bytes.len() as u64 > bytes_max {
+            let message = format!("it is longer than {bytes_max} bytes");
+            return Err(Error::new(Kind::Corrupt, "read", path.display(), message));
+        }
+        Ok(bytes)
+    }
+
+    /// Gives a new file its name and bytes at once, unless something has that name already. Answers whether it did.
+    pub fn put_if_absent(&self, name: &str, bytes: &[u8], durability: Durability) -> Result<bool> {
+        self.put_if_absent_in(self, name, bytes, durability)
+    }
+
+    /// As [`put_if_absent`](Self::put_if_absent), for a file of another folder of the same file system. What is not
+    /// finished lies in this one, where a sweep finds it.
+    pub fn put_if_absent_in(
+        &self,
+        target: &Self,
+        name: &str,
+        bytes: &[u8],
+        durability: Durability,
+    ) -> Result<bool> {
+        let path = target.path_of(name)?;
+        if target.kind(name)?.is_some() {
+            return Ok(false);
+        }
+        let (draft, _file) = self.draft(name, bytes, durability)?;
+        let placed = place_new(self, &draft, target, name);
+        if placed != Ok(()) {
+            let _ = unlinkat(self, &draft, AtFlags::empty());
+        }
+        match placed {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(false),
+            Err(errno) => return Err(Error::os("create", path.display(), errno.into())),
+        }
+        if durability == Durability::Synced {
+            target.sync()?;
+        }
+        Ok(true)
+    }
+
+    /// Gives a file its bytes at once and durably, in the place of what had that name. It keeps the permissions of
+    /// the regular file that it replaces; a link is replaced by a file.
+    pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.path_of(name)?;
+        let failed = |errno: Errno| Error::os("replace", path.display(), errno.into());
+        let old = match statat(self, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some((FileType::from_raw_mode(stat.st_mode), stat.st_mode & 0o777)),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(failed(errno)),
+        };
+        if let Some((kind, _)) = old
+            && !matches!(kind, FileType::RegularFile | FileType::Symlink)
+        {
+            let message = "it is not a regular file";
+            return Err(Error::new(
+                Kind::Invalid,
+                "replace",
+                path.display(),
+                message,
+            ));
+        }
+        let (draft, file) = self.draft(name, bytes, Durability::Synced)?;
+        let placed = match old {
+            Some((FileType::RegularFile, mode)) => fchmod(&file, Mode::from_raw_mode(mode)),
+            _ => Ok(()),
+        };
+        let placed = placed.and_then(|()| renameat(self, &draft, self, name));
+        placed.map_err(|errno| {
+            let _ = unlinkat(self, &draft, AtFlags::empty());
+            failed(errno)
+        })?;
+        self.sync()
+    }
+
+    /// A new file under a temporary name, locked as long as it is open: what has no lock was left by a dead process.
+    fn draft(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        durability: Durability,
+    ) -> Result<(String, fs::File)> {
+        let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+        let front = &name[..name.floor_char_boundary(150)];
+        let draft = format!(".{front}.{:016x}-{number}{DRAFT_SUFFIX}", nonce());
+        let mut file = self.open_file(&draft, Access::Create)?;
+        // A file system without locks loses the sweep and nothing else.
+        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let written = file.write_all(bytes).and_then(|()| match durability {
+            Durability::Synced => file.sync_data(),
+            Durability::Unsynced => Ok(()),
+        });
+        written.map_err(|e| {
+            let _ = unlinkat(self, &draft, AtFlags::empty());
+            Error::os("write", self.path.join(name).display(), e)
+        })?;
+        Ok((draft, file))
+    }
+
+    /// The names in it that are text, in no order. Each is listed that was there from the call to its return.
+    pub fn list(&self) -> Result<Vec<String>> {
+        let failed = |e| self.error("list", e);
+        let mut names = Vec::new();
+        // A descriptor of its own: two threads that list must not share a position.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = openat(self, ".", flags, Mode::empty()).map_err(failed)?;
+        for entry in Dir::new(own).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            match entry.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+            if names.len() > NAMES_MAX {
+                let message = format!("it has more than {NAMES_MAX} entries");
+                return Err(Error::new(
+                    Kind::Invalid,
+                    "list",
+                    self.path.display(),
+                    message,
+                ));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Removes a file or link. One that is gone already is removed.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let path = self.path_of(name)?;
+        match unlinkat(self, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Error::os("remove", path.display(), errno.into())),
+        }
+    }
+
+    /// Removes an empty folder. Answers whether it is gone: one that is not empty stays.
+    pub fn remove_empty(&self, name: &str) -> Result<bool> {
+        let path = self.path_of(name)?;
+        match unlinkat(self, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            Err(errno) => Err(Error::os("remove", path.display(), errno.into())),
+        }
+    }
+
+    /// Removes whatever has this name, a folder with all that is in it. Links are removed and not followed.
+    pub fn remove_tree(&self, name: &str) -> Result<()> {
+        self.remove_below(name, DEPTH_MAX)
+    }
+
+    fn remove_below(&self, name: &str, depth: usize) -> Result<()> {
+        match self.kind(name)? {
+            None => return Ok(()),
+            Some(FileType::Directory) => {}
+            Some(_) => return self.remove(name),
+        }
+        let folder = match self.open_folder(name) {
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        folder.clear_below(depth)?;
+        if self.remove_empty(name)? {
+            return Ok(());
+        }
+        let path = self.path.join(name);
+        let message = "somebody writes to it while it is removed";
+        Err(Error::new(
+            Kind::Transient,
+            "remove",
+            path.display(),
+            message,
+        ))
+    }
+
+    /// Removes all that is in it.
+    pub fn clear(&self) -> Result<()> {
+        self.clear_below(DEPTH_MAX)
+    }
+
+    fn clear_below(&self, depth: usize) -> Result<()> {
+        if depth == 0 {
+            let message = format!("folders lie more than {DEPTH_MAX} deep in it");
+            return Err(Error::new(
+                Kind::Invalid,
+                "remove",
+                self.path.display(),
+                message,
+            ));
+        }
+        // What is not text is listed by nobody, and makes the removal of the folder fail by name.
+        for name in self.list()? {
+            self.remove_below(&name, depth - 1)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a file or folder another name, which nothing may have yet.
+    pub fn rename_new(&self, from: &str, to: &str) -> Result<()> {
+        let (source, target) = (self.path_of(from)?, self.path_of(to)?);
+        let renamed = match renameat_with(self, from, self, to, RenameFlags::NOREPLACE) {
+            // Some network file systems lack the flag.
+            Err(errno) if is_unsupported(errno) => match self.kind(to)? {
+                Some(_) => Err(Errno::EXIST),
+                None => renameat(self, from, self, to),
+            },
+            renamed => renamed,
+        };
+        renamed.map_err(|errno| match errno {
+            Errno::EXIST | Errno::NOTEMPTY => Error::new(
+                Kind::Invalid,
+                "create",
+                target.display(),
+                "it exists already",
+            ),
+            _ => Error::os("rename", source.display(), errno.into()),
+        })
+    }
+
+    /// Makes the names in it durable.
+    pub fn sync(&self) -> Result<()> {
+        match fsync(self) {
+            // Some network file systems do not sync folders; the names stand all the same.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(errno) => Err(self.error("sync", errno)),
+        }
+    }
+
+    /// The path of a name in it, for messages. A name that would lead elsewhere is refused.
+    pub(crate) fn path_of(&self, name: &str) -> Result<PathBuf> {
+        if !name.is_empty() && !matches!(name, "." | "..") && !name.contains(['/', '\0']) {
+            return Ok(self.path.join(name));
+        }
+        let message = "a name in a folder is a single one";
+        Err(Error::new(
+            Kind::Invalid,
+            "open",
+            format!("{name:?}"),
+            message,
+        ))
+    }
+
+    fn error(&self, operation: &'static str, errno: Errno) -> Error {
+        Error::os(operation, self.path.display(), errno.into())
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Opens a regular file by one name, without following a link or waiting for a pipe's other end.
+pub(crate) fn open_regular(
+    at: impl AsFd,
+    name: &str,
+    flags: OFlags,
+    path: &Path,
+    operation: &'static str,
+) -> Result<OwnedFd> {
+    let refuse = |what| Err(Error::new(Kind::Invalid, operation, path.display(), what));
+    let guards = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let descriptor = match openat(at, name, flags | guards, Mode::from_raw_mode(0o666)) {
+        Ok(descriptor) => descriptor,
+        Err(Errno::LOOP) => return refuse("it is a symbolic link, which is not followed here"),
+        Err(Errno::ISDIR) => return refuse("it is a folder, not a regular file"),
+        // A pipe without a reader, a socket, a device without a driver.
+        Err(Errno::NXIO | Errno::NODEV) => return refuse("it is not a regular file"),
+        Err(errno) => return Err(Error::os(operation, path.display(), errno.into())),
+    };
+    let stat = fstat(&descriptor).map_err(|e| Error::os("examine", path.display(), e.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return refuse("it is not a regular file");
+    }
+    // An io_uring answers EAGAIN on a descriptor that does not block, instead of waiting for the drive.
+    fcntl_setfl(&descriptor, OFlags::empty())
+        .map_err(|e| Error::os(operation, path.display(), e.into()))?;
+    Ok(descriptor)
+}
+
+/// Gives a file another name in one step, unless something has it.
+fn place_new(
+    from: &Folder,
+    draft: &str,
+    to: &Folder,
+    name: &str,
+) -> std::result::Result<(), Errno> {
+    match renameat_with(from, draft, to, name, RenameFlags::NOREPLACE) {
+        // Some network file systems lack the flag, and have hard links.
+        Err(errno) if is_unsupported(errno) => {
+            linkat(from, draft, to, name, AtFlags::empty())?;
+            // The name is placed. A draft that stays is swept.
+            let _ = unlinkat(from, draft, AtFlags::empty());
+            Ok(())
+        }
+        placed => placed,
+    }
+}
+
+fn is_unsupported(errno: Errno) -> bool {
+    matches!(errno, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use rustix::fs::mknodat;
+
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("in")).unwrap();
+        let folder = Folder::open(&home.path().join("in")).unwrap();
+        (home, folder)
+    }
+
+    #[test]
+    fn a_link_under_a_fixed_name_is_neither_read_nor_written_nor_truncated() {
+        let (home, folder) = folder();
+        let victim = home.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        symlink("../victim", folder.path().join("name")).unwrap();
+        for access in [Access::Read, Access::Keep, Access::Create] {
+            let error = folder.open_file("name", access).unwrap_err();
+            assert!(error.to_string().contains("name"), "{error}");
+        }
+        assert!(folder.read("name", 100).is_err());
+        assert!(!folder.has_file("name").unwrap());
+        assert!(
+            !folder
+                .put_if_absent("name", b"x", Durability::Synced)
+                .unwrap()
+        );
+        folder.replace("name", b"mine").unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        assert_eq!(folder.read("name", 100).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_pipe_a_socket_and_a_folder_are_refused_at_once() {
+        let (_home, folder) = folder();
+        for (name, kind) in [("pipe", FileType::Fifo), ("socket", FileType::Socket)] {
+            mknodat(&folder, name, kind, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        }
+        folder.create_folder("folder").unwrap();
+        for name in ["pipe", "socket", "folder"] {
+            for access in [Access::Read, Access::Keep] {
+                let error = folder.open_file(name, access).unwrap_err();
+                assert_eq!(error.kind(), Kind::Invalid, "{name}: {error}");
+            }
+            assert_eq!(
+                folder.replace(name, b"x").unwrap_err().kind(),
+                Kind::Invalid
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_that_leads_out_of_the_folder_is_refused() {
+        let (_home, folder) = folder();
+        for name in ["", ".", "..", "../victim", "a/b", "/etc/passwd", "a\0b"] {
+            assert!(folder.open_file(name, Access::Keep).is_err(), "{name:?}");
+            assert!(
+                folder
+                    .put_if_absent(name, b"", Durability::Unsynced)
+                    .is_err()
+            );
+            assert!(folder.remove_tree(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn of_many_that_put_one_name_at_once_one_does_and_nothing_else_is_left() {
+        let (_home, folder) = folder();
+        let put = |number: usize| {
+            let text = number.to_string();
+            folder.put_if_absent("name", text.as_bytes(), Durability::Unsynced)
+        };
+        let done: Vec<bool> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|n| scope.spawn(move || put(n).unwrap()))
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        let winner = done.iter().position(|done| *done).unwrap();
+        assert_eq!(done.iter().filter(|done| **done).count(), 1);
+        assert_eq!(
+            folder.read("name", 9).unwrap(),
+            winner.to_string().as_bytes()
+        );
+        assert_eq!(folder.list().unwrap(), ["name"]);
+    }
+
+    #[test]
+    fn removing_a_tree_unlinks_its_links_and_leaves_what_they_point_to() {
+        let (home, folder) = folder();
+        let outside = home.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), "kept").unwrap();
+        fs::create_dir_all(folder.path().join("tree/deep")).unwrap();
+        symlink(&outside, folder.path().join("tree/deep/link")).unwrap();
+        symlink(&outside, folder.path().join("link")).unwrap();
+        folder.remove_tree("tree").unwrap();
+        folder.remove_tree("link").unwrap();
+        folder.remove_tree("absent").unwrap();
+        assert_eq!(folder.list().unwrap(), [""; 0]);
+        assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
+        symlink(&outside, folder.path().join("link")).unwrap();
+        assert!(folder.open_folder("link").is_err());
+        assert!(folder.create_folder("link").is_err());
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_permissions_and_a_read_is_bounded() {
+        let (_home, folder) = folder();
+        let path = folder.path().join("name");
+        folder.replace("name", b"one").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        folder.replace("name", b"two!").unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(
+            (mode & 0o777, fs::read(&path).unwrap()),
+            (0o600, b"two!".to_vec())
+        );
+        assert_eq!(folder.read("name", 4).unwrap(), b"two!");
+        assert_eq!(folder.read("name", 3).unwrap_err().kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn a_rename_never_replaces() {
+        let (_home, folder) = folder();
+        folder.create_folder("a").unwrap();
+        folder.create_folder("b").unwrap();
+        let error = folder.rename_new("a", "b").unwrap_err();
+        assert!(error.to_string().ends_with("it exists already"), "{error}");
+        folder.rename_new("a", "c").unwrap();
+        assert_eq!(
+            folder.rename_new("a", "d").unwrap_err().kind(),
+            Kind::NotFound
+        );
+    }
+}
