@@ -105,9 +105,11 @@ impl File {
         Ok(file)
     }
 
-    /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write.
-    pub fn create_in(folder: &Folder, name: &str, bytes: u64) -> Result<Self> {
-        let path = folder.path_of(name)?;
+    /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write. It is meant to become
+    /// `target` there, and that is the name that it and its errors go by.
+    pub fn create_in(folder: &Folder, name: &str, target: &str, bytes: u64) -> Result<Self> {
+        let path = folder.path_of(target)?;
+        folder.path_of(name)?;
         let file = Self::create_for(&path, folder.as_fd(), Path::new(name), bytes, 0o666)?;
         file.reserve()?;
         Ok(file)
