@@ -40,7 +40,7 @@ mod _straightway {
     };
 
     #[pymodule_init]
-    fn init(_: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         crate::log::begin();
         Ok(())
     }

@@ -94,29 +94,24 @@ impl File {
     }
 
     /// Opens a regular file of a folder to read. A link under its name is refused.
+    ///
+    /// Whether it changes while it is read is not watched: what is read this way has checksums.
     pub fn open_in(folder: &Folder, name: &str) -> Result<Self> {
         let path = folder.path_of(name)?;
         let buffered = open_regular(folder, name, OFlags::RDONLY, &path, "open")?;
-        let failed = |e: Errno| Error::os("examine", path.display(), e.into());
-        let Some(identity) = Identity::settled(&buffered).map_err(failed)? else {
-            return Err(changed(&path, "it is being written to"));
-        };
+        let stat = fstat(&buffered).map_err(|e| Error::os("examine", path.display(), e.into()))?;
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
         let (at, access) = (folder.as_fd(), OFlags::RDONLY | OFlags::NOFOLLOW);
-        let file = Self::with_direct(&path, at, Path::new(name), identity.bytes, buffered, access);
-        Ok(Self {
-            opened: Some(identity),
-            ..file
-        })
+        let file = Self::with_direct(&path, at, Path::new(name), bytes, buffered, access);
+        Ok(file)
     }
 
-    /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write.
-    pub fn create_in(folder: &Folder, name: &str, bytes: u64) -> Result<Self> {
-        let path = folder.path_of(name)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        let buffered = open_regular(folder, name, flags, &path, "create")?;
-        let (at, access) = (folder.as_fd(), OFlags::RDWR | OFlags::NOFOLLOW);
-        let file = Self::with_direct(&path, at, Path::new(name), bytes, buffered, access);
-        file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
+    /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write. It is meant to become
+    /// `target` there, and that is the name that it and its errors go by.
+    pub fn create_in(folder: &Folder, name: &str, target: &str, bytes: u64) -> Result<Self> {
+        let path = folder.path_of(target)?;
+        folder.path_of(name)?;
+        let file = Self::create_for(&path, folder.as_fd(), Path::new(name), bytes, 0o666)?;
         file.reserve()?;
         Ok(file)
     }

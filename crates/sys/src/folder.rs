@@ -26,6 +26,8 @@ use rustix::{
 };
 use straightway_core::{Error, Kind, Result};
 
+use crate::nonce::nonce;
+
 /// The most names listed of one folder. A folder with more is refused, not read in part.
 pub const NAMES_MAX: usize = 4 << 20;
 
@@ -228,7 +230,7 @@ impl Folder {
     ) -> Result<(String, fs::File)> {
         let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
         let front = &name[..name.floor_char_boundary(150)];
-        let draft = format!(".{front}.{}-{number}{DRAFT_SUFFIX}", nonce());
+        let draft = format!(".{front}.{:016x}-{number}{DRAFT_SUFFIX}", nonce());
         let mut file = self.open_file(&draft, Access::Create)?;
         // A file system without locks loses the sweep and nothing else.
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -446,28 +448,6 @@ fn is_unsupported(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
 }
 
-/// 64 random bits as 16 hexadecimal digits: a name that no other process chooses.
-pub fn nonce() -> String {
-    let mut bytes = [0; 8];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(count) => filled += count,
-            Err(Errno::INTR) => {}
-            // Kernels before 3.17, or a sandbox. The process, the time and an address differ too.
-            Err(_) => {
-                use std::hash::{BuildHasher, RandomState};
-                let now = std::time::SystemTime::now();
-                bytes = RandomState::new()
-                    .hash_one((now, std::process::id()))
-                    .to_le_bytes();
-                break;
-            }
-        }
-    }
-    format!("{:016x}", u64::from_le_bytes(bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -607,11 +587,5 @@ mod tests {
             folder.rename_new("a", "d").unwrap_err().kind(),
             Kind::NotFound
         );
-    }
-
-    #[test]
-    fn nonces_differ() {
-        assert_ne!(nonce(), nonce());
-        assert_eq!(nonce().len(), 16);
     }
 }

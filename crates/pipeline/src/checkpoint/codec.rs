@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Error, Kind, Result};
 
 /// What was done to a chunk before it was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Codec {
     /// Nothing.

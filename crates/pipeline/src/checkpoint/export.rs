@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use straightway_core::{Error, Kind, Place, Result};
 use straightway_io::Region;
+use straightway_sys::Folder;
 
 use super::{
-    commit::write_file, fetched::Fetched, manifest::Saved, opened::Checkpoint, restorer::Restorer,
-    scatter::Wanted,
+    fetched::Fetched, manifest::Saved, opened::Checkpoint, restorer::Restorer, scatter::Wanted,
 };
 use crate::weights::{self, Placed, Rectangle};
 
@@ -110,7 +110,8 @@ impl Restorer {
         if groups.len() > 1 {
             // First: until the last file is there, readers say which one is missing.
             let index = index(&groups, &name);
-            write_file(&folder.join(weights::INDEX_NAME), &format!("{index:#}\n"))?;
+            let text = format!("{index:#}\n");
+            Folder::open(folder)?.replace(weights::INDEX_NAME, text.as_bytes())?;
         }
         for (number, group) in groups.iter().enumerate() {
             let file = name(number);

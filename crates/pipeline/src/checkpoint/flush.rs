@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use straightway_core::{Receipt, Result};
 use straightway_io::Region;
+use straightway_sys::Folder;
 
 use super::{
-    commit::{Patience, given_up},
     image::Image,
     manifest::{Manifest, Stored},
-    name::Attempt,
+    meeting::{Allegiance, Meeting, Patience, announce, gather},
+    name::{Attempt, shard_draft},
     part::Part,
-    shard::{Rank, ShardWriter},
+    shard::{Rank, ShardWriter, Target, Written},
     snapshot::Segment,
     store::Store,
 };
@@ -55,6 +56,11 @@ pub(crate) struct Flush {
     pub(crate) store: Store,
     pub(crate) rank: Rank,
     pub(crate) attempt: Attempt,
+    /// What no other saver has, by which this one's files are known.
+    pub(crate) nonce: String,
+    pub(crate) allegiance: Allegiance,
+    /// Attempts of the same run that the coordinator found when it began: those of dead ranks, or of its own.
+    pub(crate) leftovers: Vec<Attempt>,
     pub(crate) writer: ShardWriter,
     pub(crate) parent: Option<Manifest>,
     pub(crate) gathering: Gathering,
@@ -71,16 +77,20 @@ impl Flush {
     ) -> (Vec<Region>, Result<Flushed>) {
         let mut regions = Vec::new();
         let outcome = self.flush(&mut regions, image, segments);
-        match &outcome {
-            Err(_) if self.rank.rank == 0 => self.store.abandon(&self.attempt),
-            Err(error) if self.store.attempt_path(&self.attempt).exists() => {
-                self.store.report(&self.attempt, self.rank.rank, error);
-            }
-            // Whatever failed here, it failed because the folder went away under it.
-            Err(_) => return (regions, Err(given_up(&self.attempt))),
-            Ok(_) => {}
+        if outcome.is_err() && self.rank.rank == 0 {
+            self.store.abandon(&self.attempt);
         }
         (regions, outcome)
+    }
+
+    fn meeting(&self) -> Meeting<'_> {
+        Meeting {
+            store: &self.store,
+            attempt: &self.attempt,
+            rank: self.rank.rank,
+            allegiance: &self.allegiance,
+            patience: &self.patience,
+        }
     }
 
     fn flush(
@@ -90,13 +100,13 @@ impl Flush {
         segments: impl Iterator<Item = Segment>,
     ) -> Result<Flushed> {
         let start = Instant::now();
-        let folder = self.store.attempt_path(&self.attempt);
-        let (rank, step) = (self.rank, self.attempt.step);
-        let parent = self.parent.as_ref();
-        let bytes = image.bytes();
-        let written = self
-            .writer
-            .write(&folder, rank, step, bytes, segments, parent)?;
+        let (rank, step, bytes) = (self.rank, self.attempt.step, image.bytes());
+        let (folder, written) =
+            self.write(bytes, segments)
+                .map_err(|error| match (&self.gathering, rank.rank) {
+                    (Gathering::Files(_), 1..) => self.meeting().decline(error),
+                    _ => error,
+                })?;
         *regions = written.regions;
         let record = written.record;
         let own = |place: &&Stored| place.step == step;
@@ -109,22 +119,25 @@ impl Flush {
             attempt: self.attempt.clone(),
             world: rank.world,
             chunk_bytes: self.writer.chunk_bytes,
-            parent: parent.map(|parent| parent.step),
+            parent: self.parent.as_ref().map(|parent| parent.step),
+            writer: self.nonce.clone(),
             tensors: image.tensors.clone(),
             shard: record,
         };
         if let Gathering::Files(metadata) = &self.gathering {
-            self.store.publish(&part)?;
             if rank.rank == 0 {
-                let parts = self
-                    .store
-                    .gather(&self.attempt, rank.world, &self.patience)?;
+                let parts = gather(&folder, part.clone(), &self.patience)?;
                 self.store.commit(parts, metadata, self.parity)?;
+                // All ranks have come this far, so nobody works in what was there before and is older.
+                let is_over = |old: &&Attempt| old.sequence < self.attempt.sequence;
+                for old in self.leftovers.iter().filter(is_over) {
+                    self.store.abandon(old);
+                }
             } else {
-                self.store.await_commit(&self.attempt, &self.patience)?;
+                self.meeting().attend(&part)?;
             }
         } else {
-            straightway_io::draft::sync_folder(&folder)?;
+            folder.sync()?;
         }
         let committed = Committed {
             step,
@@ -135,5 +148,28 @@ impl Flush {
             took: start.elapsed(),
         };
         Ok(Flushed { committed, part })
+    }
+
+    /// Writes the shard into the attempt's folder, and makes it durable.
+    fn write(
+        &self,
+        bytes: u64,
+        segments: impl Iterator<Item = Segment>,
+    ) -> Result<(Folder, Written)> {
+        let folder = self.store.root().open_folder(&self.attempt.folder())?;
+        let rank = self.rank;
+        if matches!(self.gathering, Gathering::Files(_)) && rank.rank == 0 && rank.world > 1 {
+            // First of all: ranks that are done wait for it.
+            announce(&folder, &self.nonce)?;
+        }
+        let target = Target {
+            folder: &folder,
+            draft: shard_draft(rank.rank, &self.nonce),
+        };
+        let (step, parent) = (self.attempt.step, self.parent.as_ref());
+        let written = self
+            .writer
+            .write(&target, rank, step, bytes, segments, parent)?;
+        Ok((folder, written))
     }
 }

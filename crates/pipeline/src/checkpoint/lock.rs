@@ -7,7 +7,7 @@
 use std::{
     fs,
     io::{Read, Seek, Write},
-    path::Path,
+    os::unix::fs::MetadataExt,
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,7 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
+use straightway_sys::{Folder, folder::Access};
 
 use super::name::LOCK;
 
@@ -34,31 +35,31 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Takes the lock on `folder` for `run`, within `patience`. An error names who has it.
-    pub(crate) fn take(folder: &Path, run: &str, patience: Duration) -> Result<Self> {
+    pub(crate) fn take(folder: &Folder, run: &str, patience: Duration) -> Result<Self> {
         let start = Instant::now();
         loop {
-            match Self::try_take(folder, run) {
-                Err(error) if error.kind() == Kind::Invalid && start.elapsed() < patience => {
-                    std::thread::sleep(RETRY);
-                }
-                taken => return taken,
+            match Self::try_take(folder, run)? {
+                Ok(lock) => return Ok(lock),
+                Err(_) if start.elapsed() < patience => std::thread::sleep(RETRY),
+                Err(busy) => return Err(busy),
             }
         }
     }
 
-    fn try_take(folder: &Path, run: &str) -> Result<Self> {
-        let path = folder.join(LOCK);
+    /// The lock, or inside an error that says who has it.
+    fn try_take(folder: &Folder, run: &str) -> Result<Result<Self>> {
         let process = std::process::id();
-        let failed = |e| Error::os("open", path.display(), e);
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&path).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        // A link to somebody's file is refused, as is anything but a regular file.
+        let mut file = folder.open_file(LOCK, Access::Keep)?;
+        let taken = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 // Who it is, for the message above all; a folder that is full still takes the lock.
                 let who = format!("run {run}, process {process}\n");
-                let _ = file.set_len(0).and_then(|()| file.rewind());
-                let _ = file.write_all(who.as_bytes());
+                // A file with another name elsewhere may be somebody's: it is locked and not written to.
+                if file.metadata().is_ok_and(|meta| meta.nlink() == 1) {
+                    let _ = file.set_len(0).and_then(|()| file.rewind());
+                    let _ = file.write_all(who.as_bytes());
+                }
                 Ok(Self {
                     file,
                     process,
@@ -70,7 +71,7 @@ impl Lock {
                 let _ = file.take(200).read_to_string(&mut who);
                 let message = format!("another job saves there: {}", who.trim_end());
                 Err(
-                    Error::new(Kind::Invalid, "save to", folder.display(), message)
+                    Error::new(Kind::Invalid, "save to", folder.path().display(), message)
                         .with_hint("wait for it to end, or save to another folder"),
                 )
             }
@@ -80,7 +81,8 @@ impl Lock {
                 process,
                 is_held: false,
             }),
-        }
+        };
+        Ok(taken)
     }
 }
 

@@ -13,7 +13,7 @@ use std::{path::Path, sync::Arc};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Error, Extent, Kind, Result};
-use straightway_io::File;
+use straightway_sys::Folder;
 
 use super::{
     codec::Codec,
@@ -113,7 +113,7 @@ pub struct ShardRecord {
 }
 
 /// Where a chunk really lies.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stored {
     /// In which step.
@@ -139,15 +139,16 @@ pub struct ParityRecord {
 }
 
 impl Manifest {
-    /// Reads the manifest at `path`.
-    pub fn read(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
-        Self::parse(&name, &read_bounded(path)?)
+    /// Reads the manifest of a step's folder.
+    pub fn read(folder: &Folder) -> Result<Self> {
+        let name = folder.path().join(MANIFEST).display().to_string();
+        Self::parse(&name, &folder.read(MANIFEST, MANIFEST_BYTES_MAX)?)
     }
 
     /// Whether a folder has one, and so is a step.
     pub fn is_in(folder: &Path) -> bool {
-        folder.join(MANIFEST).exists()
+        let found = Folder::open(folder).and_then(|folder| folder.has_file(MANIFEST));
+        found.unwrap_or(false)
     }
 
     /// The manifest that is this text. Errors call it `name`.
@@ -270,19 +271,6 @@ impl ShardRecord {
             codec: Codec::Raw,
         }
     }
-}
-
-/// Reads a file that has no business to be longer than a manifest.
-pub(crate) fn read_bounded(path: &Path) -> Result<Vec<u8>> {
-    let file = File::open(path)?;
-    if file.bytes() > MANIFEST_BYTES_MAX {
-        let message = format!("it is longer than the {MANIFEST_BYTES_MAX} bytes of any manifest");
-        return Err(Error::new(Kind::Corrupt, "read", path.display(), message));
-    }
-    let bytes = usize::try_from(file.bytes()).expect("the limit fits every address space");
-    let mut text = vec![0; bytes];
-    file.read_exact_at(0, &mut text)?;
-    Ok(text)
 }
 
 /// The sealed object, if it is of this schema and of a version that is known.

@@ -13,11 +13,14 @@ const RUN_CHARS_MAX: usize = 64;
 /// The file whose presence makes a folder a checkpoint.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// What somebody calls a step.
+/// The tags of a step, all in one file: as 0.1.0 wrote them. They are read, and no longer written.
 pub(crate) const TAGS: &str = "tags.json";
 
-/// What steps are called while they are removed.
-pub(crate) const TRASH: &str = ".trash-";
+/// What 0.1.0 called steps while it removed them: `.trash-STEP-RUN`.
+const TRASH: &str = ".trash-";
+
+/// The longest tag.
+const TAG_CHARS_MAX: usize = 64;
 
 /// The file that the job that saves holds a lock on.
 pub(crate) const LOCK: &str = ".lock";
@@ -44,17 +47,140 @@ pub(crate) fn shard_file(rank: u32, world: u32, is_plain: bool) -> String {
 /// Whether a file of a step may be there where no shard refers to another step: any but those that only the
 /// manifest makes sense of.
 pub(crate) fn is_plain_shard(name: &str) -> bool {
-    !name.ends_with(".chunks")
+    !(name.starts_with("rank-") && name.ends_with(".chunks"))
 }
 
-/// What a rank says of its shard until the commit.
-pub(crate) fn part_file(rank: u32) -> String {
-    format!("part-{rank:05}.json")
+/// The shard of a rank until the commit. The nonce is the writer's own, so that what a dead process left under the
+/// same rank is never taken for it.
+pub(crate) fn shard_draft(rank: u32, writer: &str) -> String {
+    format!(".shard-{rank:05}-{writer}")
 }
 
-/// What a rank leaves that could not write its shard, and why.
-pub(crate) fn failure_file(rank: u32) -> String {
-    format!("failed-{rank:05}.txt")
+/// The file by which the coordinator announces itself to the ranks of an attempt.
+pub(crate) fn announcement(coordinator: &str) -> String {
+    format!("coordinator-{coordinator}")
+}
+
+/// The coordinator that a file announces.
+pub(crate) fn announced(name: &str) -> Option<&str> {
+    name.strip_prefix("coordinator-")
+        .filter(|nonce| is_nonce(nonce))
+}
+
+/// What a rank tells one coordinator of its shard.
+pub(crate) fn part_file(rank: u32, coordinator: &str) -> String {
+    format!("part-{rank:05}-{coordinator}.json")
+}
+
+/// What a rank tells one coordinator if it could not write its shard, and why.
+pub(crate) fn failure_file(rank: u32, coordinator: &str) -> String {
+    format!("failed-{rank:05}-{coordinator}.txt")
+}
+
+/// A name that nobody else has, as far as 64 random bits can promise it.
+pub(crate) fn fresh_nonce() -> String {
+    format!("{:016x}", straightway_sys::nonce::nonce())
+}
+
+/// Whether a text is what [`fresh_nonce`] makes.
+pub(crate) fn is_nonce(text: &str) -> bool {
+    text.len() == 16
+        && text
+            .bytes()
+            .all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
+}
+
+/// The file that is a tag of the step it lies in.
+pub(crate) fn tag_file(tag: &str) -> String {
+    format!("tag-{tag}")
+}
+
+/// The tag that a file of a step is.
+pub(crate) fn tag_of(name: &str) -> Option<&str> {
+    name.strip_prefix("tag-").filter(|tag| is_tag(tag))
+}
+
+fn is_tag(tag: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !tag.is_empty() && tag.len() <= TAG_CHARS_MAX && tag.chars().all(fits)
+}
+
+/// Refuses what cannot be a tag.
+pub(crate) fn check_tag(tag: &str) -> Result<()> {
+    if is_tag(tag) {
+        return Ok(());
+    }
+    let target = format!("{:?}", tag.chars().take(TAG_CHARS_MAX).collect::<String>());
+    let message = format!("a tag is 1 to {TAG_CHARS_MAX} letters, digits, `_`, `-` and `.`");
+    Err(Error::new(Kind::Invalid, "tag with", target, message))
+}
+
+/// The step that 0.1.0 had renamed to this to remove it.
+pub(crate) fn trashed(name: &str) -> Option<u64> {
+    let (step, _) = name.strip_prefix(TRASH)?.split_once('-')?;
+    step.parse().ok().filter(|step| *step < STEP_MAX)
+}
+
+/// One removal of a step, under way or left by a process that died.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Removal {
+    pub(crate) step: u64,
+    /// What no other removal has.
+    pub(crate) nonce: String,
+}
+
+impl Removal {
+    /// The record by which it is announced.
+    pub(crate) fn intent(&self) -> String {
+        format!(".removal-{}-{}", self.step, self.nonce)
+    }
+
+    /// The record that decides it.
+    pub(crate) fn decision(&self) -> String {
+        format!(".decision-{}-{}", self.step, self.nonce)
+    }
+
+    /// The removal that a record announces.
+    pub(crate) fn of_intent(name: &str) -> Option<Self> {
+        Self::after(name.strip_prefix(".removal-")?)
+    }
+
+    /// The removal that a record decides.
+    pub(crate) fn of_decision(name: &str) -> Option<Self> {
+        Self::after(name.strip_prefix(".decision-")?)
+    }
+
+    fn after(rest: &str) -> Option<Self> {
+        let (step, nonce) = rest.split_once('-')?;
+        let step = step.parse().ok().filter(|step| *step < STEP_MAX)?;
+        let nonce = is_nonce(nonce).then(|| nonce.to_owned())?;
+        Some(Self { step, nonce })
+    }
+}
+
+/// A record by which a save keeps a step that it refers to, from before its commit until after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    /// The step that stays.
+    pub(crate) step: u64,
+    /// The save.
+    pub(crate) attempt: Attempt,
+}
+
+impl Hold {
+    pub(crate) fn name(&self) -> String {
+        format!(".hold-{}{}", self.step, self.attempt.folder())
+    }
+
+    /// The hold that has this name.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        let rest = name.strip_prefix(".hold-")?;
+        let (step, attempt) = rest.split_at(rest.find('.')?);
+        Some(Self {
+            step: step.parse().ok()?,
+            attempt: Attempt::of(attempt)?,
+        })
+    }
 }
 
 /// A parity file.
@@ -155,6 +281,24 @@ mod tests {
         assert_eq!(Attempt::of(&attempt.folder()), Some(attempt));
         assert_eq!(Attempt::of(".step-1"), None);
         assert_eq!(Attempt::of("step-1.a-1"), None);
+    }
+
+    #[test]
+    fn records_are_read_from_their_names_and_nothing_else_is_one() {
+        let nonce = "0123456789abcdef".to_owned();
+        let removal = Removal { step: 7, nonce };
+        assert_eq!(Removal::of_intent(&removal.intent()).unwrap(), removal);
+        assert_eq!(Removal::of_decision(&removal.decision()).unwrap(), removal);
+        assert_eq!(Removal::of_decision(&removal.intent()), None);
+        assert_eq!(Removal::of_intent(".removal-7-x"), None);
+        let attempt = Attempt::of(".step-9.a-b-3").unwrap();
+        let hold = Hold { step: 7, attempt };
+        assert_eq!(Hold::of(&hold.name()).unwrap(), hold);
+        assert_eq!(Hold::of(".hold-7"), None);
+        assert_eq!(trashed(".trash-12-0a"), Some(12));
+        assert_eq!((trashed(".trash-x"), trashed("trash-1-a")), (None, None));
+        assert_eq!(tag_of(&tag_file("v1.0")), Some("v1.0"));
+        assert!(check_tag("../x").is_err() && check_tag("").is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use straightway_io::File;
 
 use super::{
     manifest::{Manifest, Stored},
+    name::step_folder,
     store::Store,
     sum::Sum,
 };
@@ -22,8 +23,8 @@ use crate::weights::quoted;
 pub struct Checkpoint {
     manifest: Arc<Manifest>,
     store: Store,
-    /// Where its own files are: the step's folder, or before the commit the attempt's.
-    own: PathBuf,
+    /// The folder that its own files are in: the step's, or before the commit the attempt's.
+    own: String,
     files: Mutex<HashMap<(u64, String), Arc<File>>>,
 }
 
@@ -31,7 +32,7 @@ impl Store {
     /// Opens a step.
     pub fn checkpoint(&self, step: u64) -> Result<Checkpoint> {
         let manifest = self.manifest(step)?;
-        Ok(Checkpoint::new(self, self.step_path(step), manifest))
+        Ok(Checkpoint::new(self, step_folder(step), manifest))
     }
 
     /// Opens the latest step.
@@ -49,7 +50,7 @@ impl Store {
 }
 
 impl Checkpoint {
-    pub(crate) fn new(store: &Store, own: PathBuf, manifest: Manifest) -> Self {
+    pub(crate) fn new(store: &Store, own: String, manifest: Manifest) -> Self {
         Self {
             manifest: Arc::new(manifest),
             store: store.clone(),
@@ -65,10 +66,15 @@ impl Checkpoint {
 
     /// Where a file is that its chunks lie in.
     pub(crate) fn path(&self, step: u64, file: &str) -> PathBuf {
+        self.store.folder().join(self.folder_of(step)).join(file)
+    }
+
+    /// The name of the folder that its chunks in a step lie in.
+    fn folder_of(&self, step: u64) -> String {
         if step == self.manifest.step {
-            self.own.join(file)
+            self.own.clone()
         } else {
-            self.store.step_path(step).join(file)
+            step_folder(step)
         }
     }
 
@@ -79,7 +85,8 @@ impl Checkpoint {
         if let Some(file) = files.get(&key) {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(File::open(&self.path(step, name))?);
+        let folder = self.store.root().open_folder(&self.folder_of(step))?;
+        let file = Arc::new(File::open_in(&folder, name)?);
         files.insert(key, Arc::clone(&file));
         Ok(file)
     }

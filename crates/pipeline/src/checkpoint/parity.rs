@@ -4,10 +4,9 @@
 //! Rows are made of what chunks hold, not of how they are stored: a shard that refers to earlier
 //! steps or is compressed is protected like any other, and so is what it refers to.
 
-use std::path::Path;
-
 use straightway_core::{Error, Kind, Result};
 use straightway_io::File;
+use straightway_sys::Folder;
 
 use super::{
     manifest::{Manifest, PARITY_MAX, ParityRecord},
@@ -20,10 +19,11 @@ use super::{
 /// Ranks that parity is made for: a row of so many chunks of 4 MiB is 1 GiB, and is in memory.
 const PARITY_RANKS_MAX: usize = 256;
 
-/// Makes parity files for shards that lie in `folder`.
+/// Makes parity files for shards that lie in `folder`, which is that of an attempt called `own`.
 pub(crate) fn protect(
     store: &Store,
-    folder: &Path,
+    folder: &Folder,
+    own: &str,
     manifest: &Manifest,
     count: usize,
 ) -> Result<Vec<ParityRecord>> {
@@ -34,13 +34,13 @@ pub(crate) fn protect(
         return Err(Error::new(Kind::Invalid, "make", target, message));
     }
     let rows = rows(manifest);
-    let checkpoint = Checkpoint::new(store, folder.to_owned(), manifest.clone());
+    let checkpoint = Checkpoint::new(store, own.to_owned(), manifest.clone());
     let bytes = rows as u64 * manifest.chunk_bytes;
     let mut records = Vec::new();
     let mut files = Vec::new();
     for number in 0..count {
         let file = parity_file(number);
-        files.push(File::create(&folder.join(&file), bytes)?);
+        files.push(File::create_in(folder, &file, &file, bytes)?);
         records.push(ParityRecord {
             file,
             chunks: Vec::with_capacity(rows),

@@ -8,7 +8,7 @@ use super::{
         Manifest, PART_SCHEMA, PartWire, RANKS_MAX, Saved, SavedPart, ShardRecord, check_tensor,
         covers, open,
     },
-    name::Attempt,
+    name::{Attempt, is_nonce},
     seal,
 };
 use crate::weights::quoted;
@@ -24,6 +24,8 @@ pub struct Part {
     pub chunk_bytes: u64,
     /// The step that its chunks may refer to.
     pub parent: Option<u64>,
+    /// What no other saver has: the file of the shard is called by it until the commit.
+    pub writer: String,
     /// Its tensors, whose parts are all in shard 0: the rank's own.
     pub tensors: Vec<Saved>,
     /// The shard.
@@ -41,7 +43,8 @@ impl Part {
             ..
         } = self;
         let shard = self.shard.clone();
-        let wire = PartWire::new(attempt, *world, *chunk_bytes, *parent, &self.tensors, shard);
+        let mut wire = PartWire::new(attempt, *world, *chunk_bytes, *parent, &self.tensors, shard);
+        wire.writer.clone_from(&self.writer);
         seal::seal(serde_json::to_string(&wire).expect("names and numbers are always JSON"))
     }
 
@@ -59,6 +62,10 @@ impl Part {
             let message = "it speaks of shards of other ranks";
             return Err(Error::new(Kind::Corrupt, "read", name, message));
         }
+        if !is_nonce(&wire.writer) {
+            let message = "its writer has no name that a saver has";
+            return Err(Error::new(Kind::Corrupt, "read", name, message));
+        }
         Ok(Self {
             attempt: Attempt {
                 step: wire.step,
@@ -68,6 +75,7 @@ impl Part {
             world: wire.world,
             chunk_bytes: wire.chunk_bytes,
             parent: wire.parent,
+            writer: wire.writer,
             tensors,
             shard: wire.shard,
         })
@@ -83,9 +91,7 @@ pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
         return Err(refuse("it", "it has no parts"));
     };
     let target = format!("step {}", first.attempt.step);
-    if serde_json::from_str::<&serde_json::value::RawValue>(metadata).is_err() {
-        return Err(refuse(&target, "its metadata is not JSON"));
-    }
+    check_metadata(first.attempt.step, metadata)?;
     parts.sort_by_key(|part| part.shard.rank);
     let is_whole = first.world <= RANKS_MAX
         && parts.len() == first.world as usize
@@ -142,11 +148,23 @@ fn join(tensor: &mut Saved, more: Saved, rank: u32) -> Result<()> {
     let figures = |t: &Saved| (t.dtype, t.shape.clone(), t.opaque);
     if figures(tensor) != figures(&more) {
         let name = quoted(&tensor.name);
+        let words = |t: &Saved| {
+            let kind = if t.opaque {
+                "bytes that are no tensor"
+            } else {
+                "a tensor"
+            };
+            format!("{kind}, {} of shape {}", t.dtype, t.shape)
+        };
+        // The first part is that of the first rank which has it.
+        let first = tensor.parts.first().map_or(0, |part| part.shard);
         let message = format!(
-            "rank {rank} has {} of shape {}, and a rank before it {} of shape {}",
-            more.dtype, more.shape, tensor.dtype, tensor.shape
+            "rank {first} has {} under that name, and rank {rank} {}",
+            words(tensor),
+            words(&more)
         );
-        return Err(refuse(&format!("tensor {name}"), message));
+        return Err(refuse(&format!("tensor {name}"), message)
+            .with_hint("give what differs from rank to rank a name of its own on each"));
     }
     for part in more.parts {
         let is_same = |known: &SavedPart| known.rectangle == part.rectangle;
@@ -155,6 +173,23 @@ fn join(tensor: &mut Saved, more: Saved, rank: u32) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses metadata that would not be read back as they were written: they must be JSON, with numbers in the range of a double,
+/// no half of a surrogate pair, and not nested deeper than 127 levels.
+pub(crate) fn check_metadata(step: u64, metadata: &str) -> Result<()> {
+    match serde_json::from_str::<serde_json::Value>(metadata) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let message = format!("its metadata cannot be stored as JSON: {error}");
+            Err(Error::new(
+                Kind::Invalid,
+                "save",
+                format!("step {step}"),
+                message,
+            ))
+        }
+    }
 }
 
 fn refuse(target: &str, why: impl Into<String>) -> Error {

@@ -1,27 +1,21 @@
 //! Which steps are kept, and how the others are removed.
 //!
-//! A step leaves every list by one rename, and is deleted then: whoever has it open reads on. Steps that
-//! refer to others go before those, so that whenever removal is broken off, what is listed is whole.
+//! `removal` has the protocol by which one step goes. Steps that refer to others go before those, so that whenever pruning
+//! is broken off, what is listed is whole.
 //!
-//! A step that cannot be read stays, and keeps nobody from removing others but those that it may refer to: what its
-//! chunks lie in was there before it and has a lower number.
+//! An unreadable step is kept, and so is every lower-numbered step it might refer to; all others can be pruned.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use straightway_core::{Error, Kind, Result};
-use straightway_io::draft::sync_folder;
 
 use super::{
-    commit::write_file,
     lock::Lock,
-    manifest::{Manifest, read_bounded},
-    name::{TAGS, TRASH, is_plain_shard},
-    saver::fresh_run,
-    store::{Store, remove_folder, rename_new},
+    manifest::Manifest,
+    name::{fresh_nonce, is_plain_shard},
+    removal::{self, Outcome},
+    store::Store,
 };
-
-/// The longest tag.
-const TAG_CHARS_MAX: usize = 64;
 
 /// Which steps are kept. Those with a tag always are, and so are those that a kept one refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +46,7 @@ pub struct Pruned {
 
 /// The steps of a folder.
 #[derive(Debug, Default)]
-struct Survey {
+pub(crate) struct Survey {
     manifests: Vec<Manifest>,
     /// Those whose manifest cannot be read, and why.
     damaged: Vec<(u64, String)>,
@@ -67,7 +61,7 @@ impl Survey {
     }
 
     /// Why a step is needed, if another refers to it or may do so.
-    fn need(&self, step: u64) -> Option<String> {
+    pub(crate) fn need(&self, step: u64) -> Option<String> {
         let mut heirs = self.manifests.iter();
         if let Some(heir) = heirs.find(|m| m.referenced().contains(&step)) {
             return Some(format!("step {} refers to it", heir.step));
@@ -86,94 +80,50 @@ impl Store {
 
     /// Removes the steps that need not be kept, and where no job saves here, what crashed ones left.
     pub fn prune(&self, retention: &Retention) -> Result<Pruned> {
-        let (mut pruned, manifests) = self.divide(retention)?;
-        for step in removal_order(&pruned.removed, &manifests)? {
-            match self.remove(step) {
-                // One that will not go is no reason for the others to stay.
-                Err(error) if error.kind() != Kind::NotFound => {
-                    pruned.removed.retain(|gone| *gone != step);
-                    pruned.kept.push(step);
-                    pruned.left.push((step, error.to_string()));
-                }
-                // It went, by this hand or another.
-                _ => {}
-            }
-        }
-        pruned.kept.sort_unstable();
-        if let Ok(lock) = Lock::take(self.folder(), "prune", Duration::ZERO)
+        let mut swept = Vec::new();
+        // First, as what a crashed save held, or 0.1.0 had put aside, may be what is to be kept or removed.
+        if let Ok(lock) = Lock::take(self.root(), "prune", Duration::ZERO)
             && lock.is_held
         {
-            pruned.swept = self.sweep(None)?;
+            swept = self.sweep(None)?;
         }
+        let (mut pruned, manifests) = self.divide(retention)?;
+        pruned.swept = swept;
+        for step in removal_order(&pruned.removed, &manifests)? {
+            let why = match removal::remove(self, step, fresh_nonce) {
+                Ok(Outcome::Removed) => continue,
+                // Somebody tagged it meanwhile, or saved what refers to it.
+                Ok(Outcome::Kept(_)) => None,
+                // It went by another hand.
+                Err(error) if error.kind() == Kind::NotFound => continue,
+                // One that will not go is no reason for the others to stay.
+                Err(error) => Some(error.to_string()),
+            };
+            pruned.removed.retain(|gone| *gone != step);
+            pruned.kept.push(step);
+            pruned.left.extend(why.map(|why| (step, why)));
+        }
+        pruned.kept.sort_unstable();
         Ok(pruned)
     }
 
-    /// Removes a step, whatever retention says, unless another refers to it.
+    /// Removes a step, whatever retention says, unless it has a tag or another step refers to it.
     pub fn remove(&self, step: u64) -> Result<()> {
-        let path = self.step_path(step);
-        let trash = self.folder().join(format!("{TRASH}{step}-{}", fresh_run()));
-        rename_new(&path, &trash)?;
-        // A save may have been committed that refers to it. Looked for after the rename, since
-        // the commit looks for its parent after its own: one of the two sees the other.
-        let back = |error: Error| match rename_new(&trash, &path) {
-            Ok(()) => error,
-            Err(worse) => worse,
-        };
-        if let Some(message) = self.survey().map_err(back)?.need(step) {
-            let error = Error::new(Kind::Invalid, "remove", path.display(), message);
-            return Err(back(error.with_hint("remove that step first")));
+        match removal::remove(self, step, fresh_nonce)? {
+            Outcome::Removed => Ok(()),
+            Outcome::Kept(why) => {
+                let path = self.step_path(step);
+                Err(Error::new(Kind::Invalid, "remove", path.display(), why)
+                    .with_hint("take its tags away and remove the steps first that refer to it"))
+            }
         }
-        sync_folder(self.folder())?;
-        remove_folder(&trash)
-    }
-
-    /// Gives a step a tag, which keeps it from being pruned.
-    pub fn tag(&self, step: u64, tag: &str) -> Result<()> {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if tag.is_empty() || tag.len() > TAG_CHARS_MAX || !tag.chars().all(fits) {
-            let message = "letters, digits, `_`, `-` and `.` are meant";
-            return Err(Error::new(
-                Kind::Invalid,
-                "tag with",
-                format!("{tag:?}"),
-                message,
-            ));
-        }
-        self.manifest(step)?;
-        let mut tags: BTreeSet<_> = self.tags(step)?.into_iter().collect();
-        tags.insert(tag.to_owned());
-        self.write_tags(step, &tags)
-    }
-
-    /// Takes a tag from a step.
-    pub fn untag(&self, step: u64, tag: &str) -> Result<()> {
-        let mut tags: BTreeSet<_> = self.tags(step)?.into_iter().collect();
-        if tags.remove(tag) {
-            self.write_tags(step, &tags)?;
-        }
-        Ok(())
-    }
-
-    /// The tags of a step.
-    pub fn tags(&self, step: u64) -> Result<Vec<String>> {
-        let path = self.step_path(step).join(TAGS);
-        if !path.exists() {
-            return Ok(Vec::new());
-        }
-        serde_json::from_slice(&read_bounded(&path)?)
-            .map_err(|e| Error::new(Kind::Corrupt, "read", path.display(), e.to_string()))
-    }
-
-    fn write_tags(&self, step: u64, tags: &BTreeSet<String>) -> Result<()> {
-        let text = serde_json::to_string(tags).expect("strings are always JSON");
-        write_file(&self.step_path(step).join(TAGS), &text)
     }
 
     /// Looks at all steps.
-    fn survey(&self) -> Result<Survey> {
+    pub(crate) fn survey(&self) -> Result<Survey> {
         let mut survey = Survey::default();
         for step in self.steps()? {
-            match self.manifest(step) {
+            match self.read_manifest(step) {
                 Ok(manifest) => survey.manifests.push(manifest),
                 // Removed meanwhile.
                 Err(error) if error.kind() == Kind::NotFound => {}
@@ -190,11 +140,8 @@ impl Store {
 
     /// Whether all shards of a step are plain files, which refer to nothing. Its manifest is not asked.
     fn is_plain(&self, step: u64) -> bool {
-        let Ok(listed) = fs::read_dir(self.step_path(step)) else {
-            return false;
-        };
-        let mut names = listed.flatten().map(|entry| entry.file_name());
-        names.all(|name| name.to_str().is_some_and(is_plain_shard))
+        let names = self.step(step).and_then(|folder| folder.list());
+        names.is_ok_and(|names| names.iter().all(|name| is_plain_shard(name)))
     }
 
     /// Divides the steps into those that stay and those that go.

@@ -1,7 +1,6 @@
 //! Saving: a snapshot while the job stands still, the rest while it goes on.
 
 use std::{
-    hash::{BuildHasher, RandomState},
     sync::{Arc, mpsc::channel},
     thread::{Builder, JoinHandle},
     time::Duration,
@@ -12,13 +11,13 @@ use straightway_io::{Executor, Progress, Region};
 
 use super::{
     codec::Codec,
-    commit::Patience,
     flush::{Committed, Flush, Flushed, Gathering},
     image::Image,
     lock::Lock,
     manifest::{CHUNK_BYTES, Manifest, check_chunk_bytes},
-    name::{Attempt, check_run, check_step, shard_file},
-    part::Part,
+    meeting::{Allegiance, Patience},
+    name::{Attempt, check_run, check_step, fresh_nonce, shard_file},
+    part::{Part, check_metadata},
     shard::{Rank, ShardWriter, check_rank},
     snapshot::{Studio, check_memory, segments},
     source::Source,
@@ -81,6 +80,10 @@ pub struct Saver {
     store: Store,
     rank: Rank,
     run: String,
+    /// What no other saver has, not even that of the same rank and run before a crash.
+    nonce: String,
+    allegiance: Allegiance,
+    leftovers: Vec<Attempt>,
     options: Options,
     writer: ShardWriter,
     studio: Studio,
@@ -94,8 +97,8 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// A saver for one rank of a run, which is a name that all its ranks share and no other run has:
-    /// [`fresh_run`] makes one.
+    /// A saver for one rank of a run, which is a name that all its ranks share: [`fresh_run`] makes one that no other
+    /// run has. A name that is used again after a crash does no harm as long as all processes of the earlier start have ended.
     ///
     /// Rank 0 is the coordinator. It takes the lock on the folder, and removes what runs that crashed left there.
     pub fn new(
@@ -110,11 +113,13 @@ impl Saver {
         check_chunk_bytes(options.chunk_bytes)
             .map_err(|why| Error::new(Kind::Invalid, "save in", "chunks", why))?;
         let lock = match rank.rank {
-            0 => Some(Lock::take(store.folder(), run, LOCK_PATIENCE)?),
+            0 => Some(Lock::take(store.root(), run, LOCK_PATIENCE)?),
             _ => None,
         };
+        let mut leftovers = Vec::new();
         if lock.as_ref().is_some_and(|lock| lock.is_held) {
             store.sweep(Some(run))?;
+            leftovers = store.attempts(run)?;
         }
         let writer = ShardWriter {
             executor,
@@ -127,6 +132,9 @@ impl Saver {
             store,
             rank,
             run: run.to_owned(),
+            nonce: fresh_nonce(),
+            allegiance: Allegiance::default(),
+            leftovers,
             options,
             writer,
             studio: Studio::default(),
@@ -202,6 +210,9 @@ impl Saver {
         // Counted first, whatever comes of it: all ranks count alike even where one refuses.
         self.sequence += 1;
         check_step(step)?;
+        if let Gathering::Files(metadata) = &gathering {
+            check_metadata(step, metadata)?;
+        }
         if self.is_busy() && self.options.busy == Busy::Refuse {
             let target = format!("step {step}");
             let message = "the save before it is still under way";
@@ -217,7 +228,8 @@ impl Saver {
         self.store.check_new(step)?;
         let parent = self.parent(step)?;
         let shard = shard_file(self.rank.rank, self.rank.world, true);
-        let image = Image::new(&self.store.attempt_path(&attempt).join(shard), sources)?;
+        let path = self.store.folder().join(attempt.folder()).join(shard);
+        let image = Image::new(&path, sources)?;
         check_memory(image.bytes(), self.options.memory_bytes_max)?;
         self.store.begin(&attempt)?;
         self.writer.progress = self.shared.clone().unwrap_or_default();
@@ -225,6 +237,9 @@ impl Saver {
             store: self.store.clone(),
             rank: self.rank,
             attempt,
+            nonce: self.nonce.clone(),
+            allegiance: self.allegiance.clone(),
+            leftovers: self.leftovers.clone(),
             writer: self.writer.clone(),
             parent,
             gathering,
@@ -313,6 +328,5 @@ impl Drop for Saver {
 
 /// A name for a run that no other has, as far as 64 random bits can promise it.
 pub fn fresh_run() -> String {
-    let random = RandomState::new().hash_one(std::process::id());
-    format!("{random:016x}")
+    fresh_nonce()
 }

@@ -4,12 +4,12 @@
 //! has no checksum yet is summed meanwhile. Where chunks are compared with a parent or compressed, that is done first, and
 //! what is left is packed to the front of the snapshot's own memory: no second copy of the state exists.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
 use straightway_io::{Executor, File, Job, Progress, Region};
-use straightway_sys::{Slot, Window};
+use straightway_sys::{Folder, Slot, Window};
 
 use super::{
     codec::Codec,
@@ -46,6 +46,21 @@ pub struct Rank {
     pub world: u32,
 }
 
+/// Where a shard is written.
+#[derive(Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) folder: &'a Folder,
+    /// What it is called until the commit.
+    pub(crate) draft: String,
+}
+
+impl Target<'_> {
+    /// Creates the file that will be called `name`.
+    fn create(&self, name: &str, bytes: u64) -> Result<Arc<File>> {
+        File::create_in(self.folder, &self.draft, name, bytes).map(Arc::new)
+    }
+}
+
 /// A shard that was written.
 #[derive(Debug)]
 pub(crate) struct Written {
@@ -63,10 +78,10 @@ impl ShardWriter {
         parent.is_none() && self.codec == Codec::Raw && !self.digests
     }
 
-    /// Writes the segments of an image into `folder` as they come, and makes them durable.
+    /// Writes the segments of an image to `target` as they come, and makes them durable.
     pub(crate) fn write(
         &self,
-        folder: &Path,
+        target: &Target<'_>,
         rank: Rank,
         step: u64,
         bytes: u64,
@@ -74,22 +89,22 @@ impl ShardWriter {
         parent: Option<&Manifest>,
     ) -> Result<Written> {
         if self.is_plain(parent) {
-            return self.write_plain(folder, rank, bytes, segments);
+            return self.write_plain(target, rank, bytes, segments);
         }
         let whole = segments.next().filter(|s| s.extent.bytes == bytes);
         let whole = whole.ok_or_else(not_taken)?;
-        self.write_packed(folder, rank, step, whole, parent)
+        self.write_packed(target, rank, step, whole, parent)
     }
 
     fn write_plain(
         &self,
-        folder: &Path,
+        target: &Target<'_>,
         rank: Rank,
         bytes: u64,
         segments: impl Iterator<Item = Segment>,
     ) -> Result<Written> {
         let name = shard_file(rank.rank, rank.world, true);
-        let file = Arc::new(File::create(&folder.join(&name), bytes)?);
+        let file = target.create(&name, bytes)?;
         let mut left = None;
         let mut written = Vec::new();
         let (receipt, chunks) = std::thread::scope(|scope| {
@@ -170,7 +185,7 @@ impl ShardWriter {
 
     fn write_packed(
         &self,
-        folder: &Path,
+        target: &Target<'_>,
         rank: Rank,
         step: u64,
         mut segment: Segment,
@@ -218,7 +233,7 @@ impl ShardWriter {
             record.digests.clear();
         }
         let region = Arc::new(segment.region);
-        let file = Arc::new(File::create(&folder.join(&name), file_bytes)?);
+        let file = target.create(&name, file_bytes)?;
         let job = self.job(&file, Extent::new(0, file_bytes), &region)?;
         let receipt = self.executor.run(job)?;
         Ok(Written {

@@ -1,7 +1,5 @@
 //! Whether a checkpoint is what it was: every chunk of every shard, and of the parity files.
 
-use std::fs;
-
 use straightway_core::{Receipt, Result};
 use straightway_io::Books;
 
@@ -69,14 +67,13 @@ fn wrong_lengths(checkpoint: &Checkpoint, manifest: &Manifest) -> Vec<String> {
         .map(|parity| (&parity.file, parity_bytes(parity.chunks.len())));
     let mut wrong = Vec::new();
     for (file, wanted) in shards.chain(parity) {
-        let path = checkpoint.path(manifest.step, file);
-        match fs::metadata(&path) {
-            Ok(meta) if meta.len() > wanted => wrong.push(format!(
-                "{} has {} bytes, and {wanted} are meant",
-                path.display(),
-                meta.len()
-            )),
-            _ => {}
+        // One that cannot be opened is damage of its chunks.
+        let Ok(file) = checkpoint.file(manifest.step, file) else {
+            continue;
+        };
+        if file.bytes() > wanted {
+            let (path, bytes) = (file.path().display(), file.bytes());
+            wrong.push(format!("{path} has {bytes} bytes, and {wanted} are meant"));
         }
     }
     wrong

@@ -3,21 +3,16 @@
 //! Who works in one has the kernel's lock on the folder itself. One that nobody has a lock on was left behind by a
 //! process that died.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
+use straightway_sys::Folder;
 
-use super::{
-    saver::fresh_run,
-    store::{Store, remove_folder},
-};
+use super::{name::fresh_nonce, store::Store};
 
 /// What such folders begin with.
 const PREFIX: &str = ".straightway-trial-";
@@ -28,26 +23,36 @@ const TRIES: usize = 8;
 /// A folder that is removed again.
 #[derive(Debug)]
 pub(crate) struct Yard {
+    parent: Folder,
+    name: String,
     store: Store,
-    _lock: fs::File,
+    /// Locked as long as it is open.
+    _lock: Folder,
 }
 
 impl Yard {
     /// One inside `parent`. What trials that died left there is removed first.
     pub(crate) fn new(parent: &Path) -> Result<Self> {
-        sweep(parent);
+        let parent = Folder::open(parent)?;
+        sweep(&parent);
         for _ in 0..TRIES {
-            let folder = parent.join(format!("{PREFIX}{}", fresh_run()));
-            let store = Store::create(&folder)?;
-            if let Some(lock) = taken(&folder)? {
-                return Ok(Self { store, _lock: lock });
+            let name = format!("{PREFIX}{}", fresh_nonce());
+            let store = Store::create(&parent.path().join(&name))?;
+            if let Some(lock) = taken(&parent, &name)? {
+                return Ok(Self {
+                    parent,
+                    name,
+                    store,
+                    _lock: lock,
+                });
             }
         }
         let message = "others remove what is made there";
+        let target = parent.path().display();
         Err(Error::new(
             Kind::Transient,
             "try checkpoints in",
-            parent.display(),
+            target,
             message,
         ))
     }
@@ -60,45 +65,41 @@ impl Yard {
 
 impl Drop for Yard {
     fn drop(&mut self) {
-        let _ = remove_folder(self.store.folder());
+        let _ = self.parent.remove_tree(&self.name);
     }
 }
 
 /// The lock on a new folder; `None` where another trial is about to remove it, or has.
-fn taken(folder: &Path) -> Result<Option<fs::File>> {
-    let file = match fs::File::open(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(|e| Error::os("open", folder.display(), e))?,
+fn taken(parent: &Folder, name: &str) -> Result<Option<Folder>> {
+    let folder = match parent.open_folder(name) {
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        opened => opened?,
     };
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Ok(None),
         // A file system without locks has nobody who sweeps.
-        _ => Ok(folder.exists().then_some(file)),
+        _ => Ok(parent.kind(name)?.is_some().then_some(folder)),
     }
 }
 
 /// Removes the folders that nobody works in. What cannot be looked at or removed is no reason not to begin.
-fn sweep(parent: &Path) {
-    let Ok(listed) = fs::read_dir(parent) else {
-        return;
-    };
-    let is_ours = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with(PREFIX)) && path.is_dir()
-    };
-    for path in listed.flatten().map(|entry| entry.path()).filter(is_ours) {
-        let Ok(file) = fs::File::open(&path) else {
+fn sweep(parent: &Folder) {
+    let names = parent.list().unwrap_or_default();
+    for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
+        let Ok(folder) = parent.open_folder(name) else {
             continue;
         };
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // While it is locked, so that whoever has just made it sees that it goes.
-            let _ = remove_folder(&path);
+            let _ = parent.remove_tree(name);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -121,21 +121,23 @@ impl Disk {
         }
     }
 
-    /// The folder and the last name of a path; `None` where that is elsewhere.
-    fn split(&self, path: &str) -> Option<(usize, String)> {
-        let rest = path.strip_prefix(&self.root)?.trim_matches('/');
+    /// The folder and the last name of a path, which may begin in an open folder; `None` where that is elsewhere.
+    fn split(&self, from: Option<usize>, path: &str) -> Option<(usize, String)> {
+        let (mut at, rest) = match from {
+            Some(folder) if !path.starts_with('/') => (folder, path),
+            _ => (0, path.strip_prefix(&self.root)?.trim_matches('/')),
+        };
         let (folders, name) = rest.rsplit_once('/').unwrap_or(("", rest));
-        let mut at = 0;
         for folder in folders.split('/').filter(|f| !f.is_empty()) {
             at = *self.inodes[at].names.get(folder)?;
         }
         Some((at, name.to_owned()))
     }
 
-    fn find(&self, path: &str) -> Option<usize> {
-        let (folder, name) = self.split(path)?;
-        if name.is_empty() {
-            return Some(0);
+    fn find(&self, from: Option<usize>, path: &str) -> Option<usize> {
+        let (folder, name) = self.split(from, path)?;
+        if matches!(name.as_str(), "" | ".") {
+            return Some(folder);
         }
         self.inodes[folder].names.get(&name).copied()
     }
@@ -147,8 +149,8 @@ impl Disk {
         inode.pending.push(change);
     }
 
-    fn make(&mut self, path: &str, is_folder: bool) -> usize {
-        let (folder, name) = self.split(path).unwrap();
+    fn make(&mut self, from: Option<usize>, path: &str, is_folder: bool) -> usize {
+        let (folder, name) = self.split(from, path).unwrap();
         self.inodes.push(Inode {
             is_folder,
             ..Inode::default()
@@ -171,8 +173,8 @@ impl Disk {
         inode.pending.clear();
     }
 
-    fn rename(&mut self, from: &str, to: &str) {
-        let (Some((folder, old)), Some((target, new))) = (self.split(from), self.split(to)) else {
+    fn rename(&mut self, from: Option<(usize, String)>, to: Option<(usize, String)>) {
+        let (Some((folder, old)), Some((target, new))) = (from, to) else {
             return;
         };
         assert_eq!(folder, target, "renames stay in one folder");
@@ -289,11 +291,12 @@ fn play(disk: &mut Disk, call: &str) -> Option<String> {
         "open" | "openat" => {
             let at = usize::from(name == "openat");
             let path = path(arguments[at]);
+            let from = if at == 1 { file(disk, 0) } else { None };
             disk.open.remove(&result);
-            disk.split(&path)?;
-            let inode = match disk.find(&path) {
+            disk.split(from, &path)?;
+            let inode = match disk.find(from, &path) {
                 Some(inode) => inode,
-                None => disk.make(&path, false),
+                None => disk.make(from, &path, false),
             };
             if arguments[at + 1].contains("O_TRUNC") {
                 disk.inodes[inode].bytes.clear();
@@ -302,28 +305,32 @@ fn play(disk: &mut Disk, call: &str) -> Option<String> {
         }
         "close" => drop(disk.open.remove(&number(0))),
         "mkdir" | "mkdirat" => {
-            let path = path(arguments[usize::from(name == "mkdirat")]);
-            disk.split(&path)?;
-            disk.make(&path, true);
+            let at = usize::from(name == "mkdirat");
+            let from = if at == 1 { file(disk, 0) } else { None };
+            let path = path(arguments[at]);
+            disk.split(from, &path)?;
+            disk.make(from, &path, true);
         }
-        "rename" => disk.rename(&path(arguments[0]), &path(arguments[1])),
-        "renameat" | "renameat2" => disk.rename(&path(arguments[1]), &path(arguments[3])),
+        "rename" => {
+            let from = disk.split(None, &path(arguments[0]));
+            disk.rename(from, disk.split(None, &path(arguments[1])));
+        }
+        "renameat" | "renameat2" => {
+            let from = disk.split(file(disk, 0), &path(arguments[1]));
+            disk.rename(from, disk.split(file(disk, 2), &path(arguments[3])));
+        }
         "unlink" | "rmdir" => {
-            let (folder, name) = disk.split(&path(arguments[0]))?;
+            let (folder, name) = disk.split(None, &path(arguments[0]))?;
             disk.remove(folder, name);
         }
         "unlinkat" => {
-            let path = path(arguments[1]);
-            let (folder, name) = match file(disk, 0) {
-                Some(folder) => (folder, path),
-                None => disk.split(&path)?,
-            };
+            let (folder, name) = disk.split(file(disk, 0), &path(arguments[1]))?;
             disk.remove(folder, name);
         }
         "write" => {
             let inode = file(disk, 0)?;
             let bytes = text(arguments[1]);
-            if disk.find(&format!("{}/log", disk.root)) == Some(inode) {
+            if disk.find(None, &format!("{}/log", disk.root)) == Some(inode) {
                 return Some(String::from_utf8(bytes).unwrap());
             }
             let end = disk.inodes[inode].bytes.len();

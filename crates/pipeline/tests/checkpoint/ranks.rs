@@ -103,20 +103,82 @@ fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
 }
 
+/// Leaves what a run of two ranks does whose coordinator announced itself and whose rank 1 wrote its shard and answered,
+/// before both died.
+fn leave_half(store: &Store, run: &str, state: &State) {
+    let mut orphan = rank_saver(store, 1, 2, run, options());
+    orphan
+        .write_shard(5, &sources(&state.cut(0, 1, 2)))
+        .unwrap();
+    let part = orphan.wait_part().unwrap();
+    let attempt = store.folder().join(format!(".step-5.{run}-1"));
+    let dead = "00000000deadbeef";
+    fs::write(attempt.join(format!("coordinator-{dead}")), "").unwrap();
+    fs::write(attempt.join(format!("part-00001-{dead}.json")), part.text()).unwrap();
+    // So did 0.1.0.
+    fs::write(attempt.join("part-00001.json"), part.text()).unwrap();
+    fs::write(attempt.join("rank-00001-of-00002.safetensors"), "half").unwrap();
+    fs::write(attempt.join(format!("failed-00001-{dead}.txt")), "it died").unwrap();
+}
+
+#[test]
+fn a_run_that_is_started_again_under_its_name_never_commits_what_its_dead_ranks_left() {
+    let (old, new) = (State::small(1), State::small(2));
+    for late in [0, 1] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::create(folder.path()).unwrap();
+        leave_half(&store, "again", &old);
+        // Either rank may be the first to come back.
+        let one = |rank: u32| {
+            if rank == late {
+                std::thread::sleep(Duration::from_millis(150));
+            }
+            let mut saver = rank_saver(&store, rank, 2, "again", options());
+            let pieces = new.cut(0, rank.into(), 2);
+            for step in [5, 6] {
+                saver.save(step, &sources(&pieces), "null").unwrap();
+                saver.wait().unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| one(0));
+            scope.spawn(|| one(1));
+        });
+        for step in [5, 6] {
+            assert_holds(folder.path(), step, &new);
+            let names = fs::read_dir(folder.path().join(format!("step-{step}"))).unwrap();
+            assert_eq!(names.count(), 3, "two shards and a manifest");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_started_again_waits_for_its_own_ranks_and_not_for_dead_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::create(folder.path()).unwrap();
+    leave_half(&store, "again", &State::small(1));
+    let hasty = Options {
+        timeout: Duration::from_millis(300),
+        ..options()
+    };
+    let mut first = rank_saver(&store, 0, 2, "again", hasty);
+    let pieces = State::small(2).cut(0, 0, 2);
+    first.save(5, &sources(&pieces), "null").unwrap();
+    let error = first.wait().unwrap_err().to_string();
+    assert!(
+        error.contains("nothing came from 1 of 2 ranks: 1"),
+        "{error}"
+    );
+    assert_eq!(store.steps().unwrap(), [0_u64; 0]);
+}
+
 #[test]
 fn what_an_earlier_run_left_behind_is_swept_and_never_mixed_in() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::create(folder.path()).unwrap();
     let (old, new) = (State::small(1), State::small(2));
-    // A run whose rank 1 wrote its shard and part, and whose coordinator died.
-    {
-        let mut orphan = rank_saver(&store, 1, 2, "crashed", options());
-        orphan.write_shard(5, &sources(&old.cut(0, 1, 2))).unwrap();
-        let part = orphan.wait_part().unwrap();
-        let attempt = folder.path().join(".step-5.crashed-1");
-        fs::write(attempt.join("part-00001.json"), part.text()).unwrap();
-        fs::create_dir(folder.path().join(".trash-3-x")).unwrap();
-    }
+    leave_half(&store, "crashed", &old);
+    fs::create_dir(folder.path().join(".trash-3-x")).unwrap();
     let ranks: Vec<_> = (0..2).map(|rank| new.cut(0, rank, 2)).collect();
     for outcome in save_ranks(folder.path(), 5, &ranks, &options()) {
         outcome.unwrap();
@@ -210,7 +272,8 @@ fn parts_that_the_caller_gathers_are_committed_and_bad_ones_refused() {
     assert!(error.to_string().contains("overlap"), "{error}");
     let other = State::of(4, &[("w", Dtype::I8, &[40])]);
     let error = step(4, [&left, &other.cut(0, 1, 2)]).unwrap_err();
-    assert!(error.to_string().contains("rank 1 has I8"), "{error}");
+    let said = "tensor \"w\": rank 0 has a tensor, U8 of shape [40] under that name, and rank 1 a tensor, I8";
+    assert!(error.to_string().contains(said), "{error}");
     savers[0].write_shard(5, &sources(&left)).unwrap();
     let lonely = savers[0].wait_part().unwrap();
     let error = store.commit(vec![lonely.clone()], "{}", 0).unwrap_err();

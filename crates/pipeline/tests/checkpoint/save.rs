@@ -239,9 +239,45 @@ fn sources_that_do_not_hold_together_are_refused_by_name() {
     };
     assert!(refused(&[one, other]).contains("differ in dtype or shape"));
     assert!(refused(&[Source::opaque("__metadata__", b"x")]).contains("__metadata__"));
+}
+
+#[test]
+fn metadata_that_json_cannot_hold_are_refused_at_the_call_and_the_last_save_is_none_the_worse() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut saver = saver(folder.path(), options()).unwrap();
+    let state = [Source::opaque("x", b"x")];
     saver
-        .save(1, &[Source::opaque("x", b"x")], "{not json")
+        .save(
+            1,
+            &state,
+            "{\"seed\":340282366920938463463374607431768211455}",
+        )
         .unwrap();
-    let error = saver.wait().unwrap_err();
-    assert!(error.to_string().contains("not JSON"), "{error}");
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    for bad in [
+        "{not json",
+        "NaN",
+        "[Infinity]",
+        "1e999",
+        "\"\\ud800\"",
+        &deep,
+    ] {
+        let error = saver.save(2, &state, bad).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("its metadata cannot be stored as JSON"),
+            "{error}"
+        );
+    }
+    saver.wait().unwrap().unwrap();
+    saver.save(2, &state, "null").unwrap();
+    saver.wait().unwrap().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    assert_eq!(store.steps().unwrap(), [1, 2]);
+    let metadata = store.manifest(1).unwrap().metadata;
+    assert_eq!(
+        metadata,
+        "{\"seed\":340282366920938463463374607431768211455}"
+    );
 }

@@ -77,6 +77,7 @@ pub(crate) struct PartWire {
     pub(crate) chunk_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<u64>,
+    pub(crate) writer: String,
     tensors: Vec<TensorWire>,
     pub(crate) shard: ShardRecord,
 }
@@ -192,6 +193,7 @@ impl PartWire {
             world,
             chunk_bytes,
             parent,
+            writer: String::new(),
             tensors: tensors.iter().map(TensorWire::of).collect(),
             shard,
         }

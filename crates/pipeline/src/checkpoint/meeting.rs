@@ -1,0 +1,270 @@
+//! How the parts of all ranks come to the coordinator, by way of the file system alone.
+//!
+//! All ranks of a save meet in the folder of their attempt, whose name carries the run and the sequence. A run that crashed and
+//! was started again under the same name finds what its dead ranks left there. So nothing counts that was not
+//! said to the coordinator that is alive: it announces itself by a file with a nonce that it alone has, and each rank answers that
+//! nonce with its part. A dead rank answers no new nonce. Ranks may come before the coordinator, and may find
+//! the announcement of a dead one first: they answer every one that they find.
+//!
+//! A rank that has seen a commit answers no other coordinator from then on: it belongs to that start of the job.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Error, Kind, Result};
+use straightway_io::Progress;
+use straightway_sys::{Folder, folder::Durability};
+
+use super::{
+    manifest::MANIFEST_BYTES_MAX,
+    name::{Attempt, announced, announcement, failure_file, part_file},
+    part::Part,
+    store::Store,
+};
+
+/// How often the folder is looked at: soon at first, as ranks mostly end together.
+const POLL_MIN: Duration = Duration::from_millis(1);
+const POLL_MAX: Duration = Duration::from_millis(100);
+
+/// How long to wait, and the switch that ends the waiting.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    pub(crate) timeout: Duration,
+    pub(crate) progress: Arc<Progress>,
+}
+
+impl Patience {
+    /// Asks `look` until it answers. `None` where the time is up.
+    fn until<T>(&self, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+        let start = Instant::now();
+        let mut pause = POLL_MIN;
+        loop {
+            if let Some(found) = look()? {
+                return Ok(Some(found));
+            }
+            if self.progress.is_cancelled() {
+                let message = "it was interrupted";
+                return Err(Error::new(
+                    Kind::Cancelled,
+                    "wait for",
+                    "the ranks",
+                    message,
+                ));
+            }
+            if start.elapsed() >= self.timeout {
+                return Ok(None);
+            }
+            std::thread::sleep(pause.min(self.timeout));
+            pause = (pause * 2).min(POLL_MAX);
+        }
+    }
+}
+
+/// The coordinator that a rank belongs to, once a commit has shown which.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Allegiance(Arc<Mutex<Option<String>>>);
+
+impl Allegiance {
+    fn allows(&self, coordinator: &str) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().is_none_or(|known| known == coordinator)
+    }
+
+    /// Settles it after a commit, if only one coordinator was answered.
+    fn settle(&self, answered: BTreeSet<String>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered.len() == 1 {
+            *known = answered.into_iter().next();
+        }
+    }
+}
+
+/// An attempt as one of its ranks other than the coordinator sees it.
+#[derive(Debug)]
+pub(crate) struct Meeting<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) attempt: &'a Attempt,
+    pub(crate) rank: u32,
+    pub(crate) allegiance: &'a Allegiance,
+    pub(crate) patience: &'a Patience,
+}
+
+impl Meeting<'_> {
+    /// Answers every coordinator with this rank's part until one has committed the attempt, or given it up.
+    pub(crate) fn attend(&self, part: &Part) -> Result<()> {
+        let text = part.text();
+        let mut answered = BTreeSet::new();
+        // Whether somebody else had answered: a dead process of this rank, or one that is alive.
+        let mut is_taken = false;
+        let committed = self.patience.until(|| {
+            let Some(folder) = self.folder()? else {
+                return Ok(Some(self.has_committed(part)));
+            };
+            for coordinator in self.coordinators(&folder)? {
+                if answered.contains(&coordinator) {
+                    continue;
+                }
+                let name = part_file(self.rank, &coordinator);
+                match folder.put_if_absent(&name, text.as_bytes(), Durability::Synced) {
+                    Ok(is_new) => is_taken |= !is_new,
+                    // The coordinator is done, which the next look shows.
+                    Err(error) if error.kind() == Kind::NotFound => break,
+                    Err(error) => return Err(error),
+                }
+                answered.insert(coordinator);
+            }
+            Ok(None)
+        })?;
+        match committed {
+            Some(true) => {
+                self.allegiance.settle(answered);
+                Ok(())
+            }
+            Some(false) if is_taken => {
+                let target = format!("rank {} of run {}", self.rank, self.attempt.run);
+                let message = "another process saves as that rank";
+                let hint =
+                    "end what is left of an earlier start, and give each start a name of its own";
+                Err(Error::new(Kind::Invalid, "save as", target, message).with_hint(hint))
+            }
+            Some(false) => Err(given_up(self.attempt)),
+            None => {
+                let target = format!("step {}", self.attempt.step);
+                let message = "the coordinator did not commit it in time";
+                Err(Error::new(Kind::Transient, "commit", target, message))
+            }
+        }
+    }
+
+    /// Tells the coordinator that this rank could not write its shard, so that it need not wait. Answers what the rank fails with.
+    pub(crate) fn decline(&self, error: Error) -> Error {
+        let text = error.to_string();
+        let told = self.patience.until(|| {
+            let Some(folder) = self.folder()? else {
+                return Ok(Some(false));
+            };
+            let coordinators = self.coordinators(&folder)?;
+            for coordinator in &coordinators {
+                let name = failure_file(self.rank, coordinator);
+                folder.put_if_absent(&name, text.as_bytes(), Durability::Unsynced)?;
+            }
+            Ok((!coordinators.is_empty()).then_some(true))
+        });
+        match told {
+            // Whatever failed here, it failed because the folder went away under it.
+            Ok(Some(false)) => given_up(self.attempt),
+            // If it cannot be told, the coordinator's time-out says it.
+            _ => error,
+        }
+    }
+
+    /// The folder; `None` where it is gone.
+    fn folder(&self) -> Result<Option<Folder>> {
+        match self.store.root().open_folder(&self.attempt.folder()) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The coordinators that have announced themselves and may be answered.
+    fn coordinators(&self, folder: &Folder) -> Result<Vec<String>> {
+        let names = match folder.list() {
+            Err(error) if error.kind() == Kind::NotFound => Vec::new(),
+            names => names?,
+        };
+        let found = names.iter().filter_map(|name| announced(name));
+        let found = found.filter(|nonce| self.allegiance.allows(nonce));
+        Ok(found.map(str::to_owned).collect())
+    }
+
+    /// Whether the folder went because the step was committed, with this rank's own shard in it.
+    fn has_committed(&self, part: &Part) -> bool {
+        // A rename is one thing, so the step is there by now.
+        let manifest = self.store.manifest(self.attempt.step);
+        manifest.is_ok_and(|m| m.shards.get(self.rank as usize) == Some(&part.shard))
+    }
+}
+
+/// What a rank is told whose coordinator removed the folder they worked in.
+fn given_up(attempt: &Attempt) -> Error {
+    let target = format!("step {}", attempt.step);
+    let message = "the coordinator gave it up";
+    Error::new(Kind::Transient, "commit", target, message)
+}
+
+/// Announces the coordinator of an attempt to its ranks, in the place of one that died.
+pub(crate) fn announce(folder: &Folder, coordinator: &str) -> Result<()> {
+    let name = announcement(coordinator);
+    for other in folder.list()? {
+        if announced(&other).is_some() && other != name {
+            folder.remove(&other)?;
+        }
+    }
+    folder
+        .put_if_absent(&name, b"", Durability::Unsynced)
+        .map(drop)
+}
+
+/// Waits until all other ranks have answered the coordinator whose own part this is.
+pub(crate) fn gather(folder: &Folder, own: Part, patience: &Patience) -> Result<Vec<Part>> {
+    let (attempt, world) = (own.attempt.clone(), own.world);
+    let (coordinator, first) = (own.writer.clone(), own.shard.rank as usize);
+    let mut parts: Vec<Option<Part>> = vec![None; world as usize];
+    parts[first] = Some(own);
+    let whole = patience.until(|| {
+        if parts.iter().all(Option::is_some) {
+            return Ok(Some(()));
+        }
+        // Listed anew each time: a network file system may remember that a name was not there.
+        let names: BTreeSet<_> = folder.list()?.into_iter().collect();
+        for (rank, place) in (0..).zip(&mut parts).filter(|(_, place)| place.is_none()) {
+            let part = part_file(rank, &coordinator);
+            let failure = failure_file(rank, &coordinator);
+            if names.contains(&part) {
+                *place = Some(read_part(folder, &part, &attempt, rank)?);
+            } else if names.contains(&failure) {
+                return Err(failed_rank(folder, &failure, &attempt, rank));
+            }
+        }
+        Ok(parts.iter().all(Option::is_some).then_some(()))
+    })?;
+    if whole.is_some() {
+        return Ok(parts.into_iter().flatten().collect());
+    }
+    let absent = parts.iter().zip(0..).filter(|(p, _)| p.is_none());
+    let absent: Vec<_> = absent.map(|(_, rank): (_, u32)| rank).collect();
+    let shown: Vec<_> = absent.iter().take(8).map(u32::to_string).collect();
+    let more = if absent.len() > 8 { ", …" } else { "" };
+    let target = format!("step {}", attempt.step);
+    let message = format!(
+        "after {:?} nothing came from {} of {world} ranks: {}{more}",
+        patience.timeout,
+        absent.len(),
+        shown.join(", ")
+    );
+    Err(Error::new(Kind::Transient, "commit", target, message)
+        .with_hint("look whether those ranks are alive, or allow more time"))
+}
+
+/// What a rank said before it gave up.
+fn failed_rank(folder: &Folder, name: &str, attempt: &Attempt, rank: u32) -> Error {
+    let said = folder.read(name, 1 << 16).unwrap_or_default();
+    let said: String = String::from_utf8_lossy(&said).chars().take(1000).collect();
+    let target = format!("step {}", attempt.step);
+    let message = format!("rank {rank} failed: {said}");
+    Error::new(Kind::Transient, "commit", target, message)
+}
+
+fn read_part(folder: &Folder, name: &str, attempt: &Attempt, rank: u32) -> Result<Part> {
+    let path = folder.path().join(name).display().to_string();
+    let part = Part::parse(&path, &folder.read(name, MANIFEST_BYTES_MAX)?)?;
+    if part.attempt != *attempt || part.shard.rank != rank {
+        let message = "it is of another save or rank than its name says";
+        return Err(Error::new(Kind::Corrupt, "read", path, message));
+    }
+    Ok(part)
+}

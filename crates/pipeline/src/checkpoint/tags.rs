@@ -1,0 +1,88 @@
+//! Tags: names for steps, which keep them from being removed.
+//!
+//! Each tag is a file of its step. Two processes that tag one step at once put two files, and neither can lose the other's.
+
+use std::collections::BTreeSet;
+
+use straightway_core::{Error, Kind, Result};
+use straightway_sys::{Folder, folder::Durability};
+
+use super::{
+    name::{TAGS, check_tag, tag_file, tag_of},
+    removal,
+    store::Store,
+};
+
+/// The longest file of tags that 0.1.0 wrote.
+const TAGS_BYTES_MAX: u64 = 1 << 20;
+
+impl Store {
+    /// Gives a step a tag, which keeps it from being removed. A tag that was given is durable.
+    pub fn tag(&self, step: u64, tag: &str) -> Result<()> {
+        check_tag(tag)?;
+        self.manifest(step)?;
+        let put = |held: &Folder| self.put_tag(held, tag);
+        if removal::keep(self, step, put)? {
+            return Ok(());
+        }
+        let target = format!("step {step} of {}", self.folder().display());
+        let message = "it was removed meanwhile";
+        Err(Error::new(Kind::NotFound, "tag", target, message))
+    }
+
+    /// Takes a tag from a step.
+    pub fn untag(&self, step: u64, tag: &str) -> Result<()> {
+        check_tag(tag)?;
+        let held = self.step(step)?;
+        let old = old_tags(&held)?;
+        if old.iter().any(|known| known == tag) {
+            for other in old.iter().filter(|known| *known != tag) {
+                self.put_tag(&held, other)?;
+            }
+            held.remove(TAGS)?;
+        }
+        held.remove(&tag_file(tag))?;
+        held.sync()
+    }
+
+    /// The tags of a step, in order.
+    pub fn tags(&self, step: u64) -> Result<Vec<String>> {
+        match self.step(step) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
+            held => self.tags_in(&held?),
+        }
+    }
+
+    /// The tags of the step whose folder this is.
+    pub(crate) fn tags_in(&self, held: &Folder) -> Result<Vec<String>> {
+        let names = held.list()?;
+        let own = names
+            .iter()
+            .filter_map(|name| tag_of(name))
+            .map(str::to_owned);
+        let tags: BTreeSet<_> = own.chain(old_tags(held)?).collect();
+        Ok(tags.into_iter().collect())
+    }
+
+    fn put_tag(&self, held: &Folder, tag: &str) -> Result<()> {
+        let text = format!("{tag}\n");
+        let (name, text) = (tag_file(tag), text.as_bytes());
+        let root = self.root();
+        root.put_if_absent_in(held, &name, text, Durability::Synced)
+            .map(drop)
+    }
+}
+
+/// The tags that 0.1.0 gave.
+fn old_tags(held: &Folder) -> Result<Vec<String>> {
+    let text = match held.read(TAGS, TAGS_BYTES_MAX) {
+        Err(error) if error.kind() == Kind::NotFound => return Ok(Vec::new()),
+        read => read?,
+    };
+    let tags: Vec<String> = serde_json::from_slice(&text).map_err(|e| {
+        let path = held.path().join(TAGS);
+        Error::new(Kind::Corrupt, "read", path.display(), e.to_string())
+            .with_hint("delete that file if the tags in it are not needed")
+    })?;
+    Ok(tags)
+}
