@@ -1,7 +1,7 @@
 //! Transfers of many objects on every engine, route and file system: a seeded pairwise cover.
 //!
-//! `STRAIGHTWAY_CONFORMANCE="seed=7 cases=2000"` runs another or a longer one, and `only=31` just one case of it:
-//! a case that fails prints the words that run it again.
+//! `STRAIGHTWAY_CONFORMANCE="seed=7 cases=2000"` runs another or a longer one, `seconds=1200` ends it after that
+//! time, and `only=31` runs just one case of it: a case that fails prints the words that run it again.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -38,6 +38,8 @@ const DESCRIPTORS_SPARE: u64 = 500;
 pub(crate) struct Request {
     pub(crate) seed: u64,
     pub(crate) cases: u64,
+    /// No case is begun after this time.
+    pub(crate) time_max: Option<Duration>,
     pub(crate) only: Option<u64>,
 }
 
@@ -47,6 +49,7 @@ impl Request {
         let mut request = Self {
             seed: 11,
             cases: CASES,
+            time_max: None,
             only: None,
         };
         for word in std::env::var(VARIABLE)
@@ -59,8 +62,13 @@ impl Request {
             {
                 Some(("seed", seed)) => request.seed = seed,
                 Some(("cases", cases)) => request.cases = cases,
+                Some(("seconds", seconds)) => {
+                    request.time_max = Some(Duration::from_secs(seconds));
+                }
                 Some(("only", only)) => request.only = Some(only),
-                _ => panic!("{VARIABLE}: `seed=N`, `cases=N` or `only=N` is meant: {word}"),
+                _ => panic!(
+                    "{VARIABLE}: expected `seed=N`, `cases=N`, `seconds=N` or `only=N`: {word}"
+                ),
             }
         }
         request
@@ -133,6 +141,9 @@ fn run_all(may_mount: &Result<(), String>) {
     let mut total = Outcome::default();
     let (mut ran, mut failed) = (0, 0);
     for case in request.cases() {
+        if request.time_max.is_some_and(|most| start.elapsed() > most) {
+            break;
+        }
         let Some(folder) = mounts.folder(case.system) else {
             continue;
         };
