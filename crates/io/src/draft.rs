@@ -29,7 +29,7 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
-use straightway_sys::{By, File, nonce::nonce};
+use straightway_sys::{By, File, file::open_failed, nonce::nonce};
 
 /// A file in the making. Dropped before its commit, it leaves nothing behind.
 #[derive(Debug)]
@@ -92,16 +92,13 @@ impl Draft {
 
     /// Begins `target`, which will be `bytes` long and have holes.
     pub fn sparse(target: &Path, bytes: u64) -> Result<Self> {
-        let folder = open_folder(folder_of(target));
-        let failed = |e: Errno| Error::os("create", target.display(), e.into());
-        Self::start(target, &Arc::new(folder.map_err(failed)?), bytes, None)
+        Self::start(target, &folder_for(target)?, bytes, None)
     }
 
     /// Begins `target` with room for `bytes` and with the permissions of `replaced`, a file of the same folder whose place it
     /// takes under another name.
     pub fn instead_of(replaced: &Path, target: &Path, bytes: u64) -> Result<Self> {
-        let failed = |e: Errno| Error::os("create", target.display(), e.into());
-        let folder = Arc::new(open_folder(folder_of(target)).map_err(failed)?);
+        let folder = folder_for(target)?;
         let rights = Rights::of(&folder, replaced.file_name().unwrap_or_default());
         let draft = Self::start(target, &folder, bytes, rights)?;
         draft.file.reserve()?;
@@ -295,6 +292,14 @@ pub fn folder_of(path: &Path) -> &Path {
 pub fn sync_folder(folder: &Path) -> Result<()> {
     let failed = |e: Errno| Error::os("sync", folder.display(), e.into());
     sync_opened(open_folder(folder).map_err(failed)?, folder)
+}
+
+/// The folder of a file that is to be created, open.
+fn folder_for(target: &Path) -> Result<Arc<OwnedFd>> {
+    let opened = open_folder(folder_of(target));
+    Ok(Arc::new(
+        opened.map_err(|e| open_failed("create", target, e))?,
+    ))
 }
 
 fn open_folder(folder: &Path) -> Result<OwnedFd, Errno> {

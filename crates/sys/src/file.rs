@@ -402,8 +402,8 @@ impl fmt::Debug for File {
     }
 }
 
-/// An error of the operating system about a file that could not be opened.
-fn open_failed(operation: &'static str, path: &Path, errno: Errno) -> Error {
+/// An error of the operating system about a file that could not be opened, or whose folder could not.
+pub fn open_failed(operation: &'static str, path: &Path, errno: Errno) -> Error {
     let error = Error::os(operation, path.display(), errno.into());
     match errno {
         Errno::MFILE => error.with_hint(limit::open_files_hint()),

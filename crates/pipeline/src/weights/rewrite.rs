@@ -23,7 +23,7 @@ use super::{
     save::{WINDOW_BYTES, begin, whole, windows},
 };
 
-/// Files that a rewritten model may have: all stay open until the end, with two descriptors each.
+/// Files that a rewritten model may have: all stay open until the end, with three descriptors each.
 pub const REWRITTEN_FILES_MAX: usize = 1024;
 
 /// A file that is to be written.
