@@ -658,3 +658,58 @@ def test_the_manifest_says_what_is_where(tmp_path):
     tensors = {t["name"]: t for t in manifest["tensors"]}
     assert tensors["a.b"]["shape"] == [2, 3] and manifest["metadata"] == {"k": "v"}
     assert tensors["straightway.tree.00000"]["opaque"] is True
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"lr": float("nan")}, r"metadata\['lr'\] is nan"),
+        ([1, {"a": (2, float("-inf"))}], r"metadata\[1\]\['a'\]\[1\] is -inf"),
+        ({1: "x"}, "metadata has the key 1"),
+        ({"a": "\ud800"}, r"metadata\['a'\] has half of a surrogate pair"),
+        ({"a": {1, 2}}, r"metadata\['a'\] is a set"),
+        ({"n": 1 << 9000}, r"metadata\['n'\] is an integer of 9001 bits"),
+    ],
+)
+def test_metadata_that_would_not_come_back_are_refused_at_the_call_by_their_path(tmp_path, metadata, said):
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"t": numpy.ones(3)}, metadata={"seed": 1 << 100, "f": 1e300, "s": "ü☃", "l": [None, True]})
+        with pytest.raises((ValueError, TypeError), match=said):
+            checkpointer.save(2, {"t": numpy.ones(3)}, metadata=metadata)
+        checkpointer.save(3, {"t": numpy.ones(3)}, async_=False)
+        assert checkpointer.steps() == [1, 3]
+        assert checkpointer.metadata(1) == {"seed": 1 << 100, "f": 1e300, "s": "ü☃", "l": [None, True]}
+
+
+def test_a_tagged_step_is_not_removed_until_its_tag_is_taken_away(tmp_path):
+    with straightway.Checkpointer(tmp_path, keep_last=1) as checkpointer:
+        checkpointer.save(1, {"t": numpy.ones(3)}, async_=False)
+        checkpointer.tag(1, "best")
+        checkpointer.tag(1, "v2")
+        checkpointer.save(2, {"t": numpy.ones(3)}, async_=False)
+    assert checkpointer.steps() == [1, 2] and checkpointer.tags(1) == ["best", "v2"]
+    with pytest.raises(ValueError, match='it is tagged "best"'):
+        checkpointer.remove(1)
+    checkpointer.untag(1, "best")
+    checkpointer.untag(1, "v2")
+    checkpointer.remove(1)
+    assert checkpointer.steps() == [2]
+
+
+def test_ranks_whose_tensors_differ_under_one_name_are_named_and_nothing_is_committed(tmp_path):
+    threads = []
+    said = []
+
+    def rank(number):
+        state = {"w": numpy.ones(3, numpy.float32) if number == 0 else numpy.ones(4, numpy.float32)}
+        with straightway.Checkpointer(tmp_path, rank=number, world_size=2, run="r", timeout_s=20) as checkpointer:
+            try:
+                checkpointer.save(1, state, async_=False)
+            except (OSError, ValueError) as error:
+                said.append(str(error))
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(said) == 2 and straightway.Checkpointer(tmp_path).steps() == []
+    assert any('tensor "w"' in words and "rank 0 has" in words and "[3]" in words and "rank 1" in words and "[4]" in words for words in said), said

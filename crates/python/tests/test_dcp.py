@@ -172,6 +172,25 @@ def scene_fail(rank, world, folder):
     raise SystemExit("it did not fail")
 
 
+def scene_differ(rank, world, folder):
+    """Ranks that hold different tensors under one name."""
+    pairs = [
+        (torch.ones(3), torch.ones(4), "[3] on rank 0 and F32 of shape [4] on rank 1"),
+        (torch.ones(3), torch.ones(3, dtype=torch.float64), "F32 of shape [3] on rank 0 and F64 of shape [3] on rank 1"),
+    ]
+    with straightway.Checkpointer(folder, timeout_s=20) as checkpointer:
+        for *tensors, said in pairs:
+            try:
+                checkpointer.save(1, {"w": tensors[rank]}, async_=False)
+            except ValueError as error:
+                assert "tensor 'w'" in str(error) and said in str(error), error
+            else:
+                raise SystemExit("it did not fail")
+        assert checkpointer.steps() == []
+        checkpointer.save(1, {"w": torch.arange(3)}, async_=False)
+        assert torch.equal(checkpointer.load(1)["w"], torch.arange(3))
+
+
 # What is claimed.
 
 
@@ -351,6 +370,11 @@ def test_dcp_is_told_of_a_step_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="parity"):
         StorageWriter(tmp_path, parity=-1)
     assert not StorageWriter.validate_checkpoint_id("s3://bucket/step-1") and StorageReader.validate_checkpoint_id("a/b")
+
+
+
+def test_ranks_whose_tensors_differ_under_one_name_all_refuse_to_save_and_say_what_differs(tmp_path):
+    assert ranks(2, "differ", tmp_path) == [0, 0]
 
 
 if __name__ == "__main__":

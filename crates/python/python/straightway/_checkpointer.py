@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from . import _framework, _parts, _restoring
-from ._ranks import Ranks
+from . import _framework, _metadata, _parts, _restoring
+from ._ranks import Ranks, Share
 from ._saving import synchronize
 from ._straightway import Checkpoint, Receipt, Saver, Store
 from ._tree import Node, Plan, Sketch, merge, parsed
@@ -137,12 +137,13 @@ class Checkpointer:
         """Saves a state as a step. Returns when the state may change again; the rest goes on by itself.
 
         What came of it is said by ``wait``, or by an exception from the next ``save``. With ``async_=False`` the step is
-        committed and durable when this returns. ``metadata`` is anything that JSON has; rank 0's counts.
+        committed and durable when this returns. ``metadata`` is anything that JSON gives back as it was (no NaN, string keys
+        only); rank 0's counts.
         """
         saver = self._open_saver()
         try:
             _check_step(step)
-            text = json.dumps(metadata)
+            text = _metadata.text(metadata)
             given = self._given(state)
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
                 synchronize(device)
@@ -252,8 +253,16 @@ class Checkpointer:
         """Gives a step a tag, which keeps it from being removed."""
         Store(self._folder).tag(_check_step(step), tag)
 
+    def untag(self, step: int, tag: str) -> None:
+        """Takes a tag from a step."""
+        Store(self._folder).untag(_check_step(step), tag)
+
+    def tags(self, step: int) -> list[str]:
+        """The tags of a step."""
+        return Store(self._folder).tags(_check_step(step))
+
     def remove(self, step: int) -> None:
-        """Removes a step that no other refers to, as a job does that went back to an earlier one."""
+        """Removes a step that has no tag and that no other refers to, as a job does that went back to an earlier one."""
         Store(self._folder).remove(_check_step(step))
         self._highest = self.latest()
 
@@ -275,12 +284,15 @@ class Checkpointer:
         try:
             sketch = Sketch(state)
             held = [(name, part) for name, tensor in sketch.tensors.items() for part in _parts.parts(name, tensor)]
+            shares = [_share(name, part) for name, part in held] if self._ranks.world_size > 1 else []
         except Exception as error:
             with contextlib.suppress(RuntimeError):
                 self._ranks.own([], failure=str(error))
             raise
-        own = self._ranks.own([(name, part.start) for name, part in held])
-        given = [_parts.given(name, part) for name, part in held if (name, part.start) in own]
+        if self._ranks.world_size > 1:
+            own = self._ranks.own(shares)
+            held = [part for part, share in zip(held, shares) if share in own]
+        given = [_parts.given(name, part) for name, part in held]
         tree = json.dumps(sketch.tree, separators=(",", ":")).encode()
         return [*given, _parts.opaque(TREE.format(self._ranks.rank), tree)]
 
@@ -368,6 +380,12 @@ def check_bounds(
         raise ValueError("keep_every says what stays beside the last steps\nhint: say by keep_last= how many those are")
     if parity < 0 or (memory_bytes_max is not None and memory_bytes_max < 0):
         raise ValueError("parity and memory_bytes_max are no less than 0")
+
+
+def _share(name: str, part: _parts.Part) -> Share:
+    """What other ranks have to know of a part that this one holds."""
+    dtype = _parts.stored_dtype(name, part.local)
+    return Share(name, part.start, tuple(part.local.shape), dtype, part.shape)
 
 
 def _check_step(step: int) -> int:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import sys
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._straightway import fresh_run
 
-#: A part of a tensor: its name and where it begins.
-Key = tuple[str, tuple[int, ...]]
+
+class Share(NamedTuple):
+    """A part of a tensor that a rank holds."""
+
+    name: str
+    #: Where it begins in the whole, and how long it is.
+    start: tuple[int, ...]
+    lengths: tuple[int, ...]
+    #: What the elements are, and how long the whole is: the same on all ranks.
+    dtype: str
+    shape: tuple[int, ...]
 
 
 class Ranks:
@@ -45,28 +54,44 @@ class Ranks:
             self._run = names[0]
         return self._run
 
-    def own(self, keys: list[Key], failure: str | None = None) -> set[Key]:
+    def own(self, shares: list[Share], failure: str | None = None) -> set[Share]:
         """Of the parts that this rank holds, those that it writes: what several hold is written by one.
 
         Without a process group nobody knows what others hold, and each writes all that is its own. A rank that has nothing
-        to write because of a ``failure`` says so here, and the others raise instead of waiting for it.
+        to write because of a ``failure`` says so here, and the others raise instead of waiting for it. All raise where
+        ranks differ about a tensor.
         """
         if self._dist is None or self.world_size == 1:
-            return set(keys)
-        everyones: list[tuple[str | None, list[Key]]] = [(None, [])] * self.world_size
-        self._dist.all_gather_object(everyones, (failure, keys), group=self._group)
-        holders: dict[Key, list[int]] = {}
-        for rank, (words, theirs) in enumerate(everyones):
+            return set(shares)
+        everyones: list[tuple[str | None, list[Share]]] = [(None, [])] * self.world_size
+        self._dist.all_gather_object(everyones, (failure, shares), group=self._group)
+        for rank, (words, _) in enumerate(everyones):
             if words is not None and rank != self.rank:
                 raise RuntimeError(f"rank {rank} has a state that cannot be saved: {words}")
-            for key in theirs:
-                holders.setdefault(key, []).append(rank)
-        return {key for key in keys if _chosen(key, holders[key]) == self.rank}
+        _check_alike([theirs for _, theirs in everyones])
+        holders: dict[Share, list[int]] = {}
+        for rank, (_, theirs) in enumerate(everyones):
+            for share in theirs:
+                holders.setdefault(share, []).append(rank)
+        return {share for share in shares if _chosen(share, holders[share]) == self.rank}
 
 
-def _chosen(key: Key, holders: list[int]) -> int:
-    """One of the holders, another for each key, and the same at every save so that incremental saves find it."""
-    return holders[zlib.crc32(repr(key).encode()) % len(holders)]
+def _check_alike(everyones: list[list[Share]]) -> None:
+    """Refuses tensors of one name that differ in dtype or shape from rank to rank: one rank's would be saved for all."""
+    known: dict[str, tuple[int, Share]] = {}
+    for rank, shares in enumerate(everyones):
+        for share in shares:
+            first, other = known.setdefault(share.name, (rank, share))
+            if (share.dtype, share.shape) != (other.dtype, other.shape):
+                raise ValueError(
+                    f"tensor {share.name!r} is {other.dtype} of shape {list(other.shape)} on rank {first} and {share.dtype} of "
+                    f"shape {list(share.shape)} on rank {rank}\nhint: give what differs from rank to rank a name of its own on each"
+                )
+
+
+def _chosen(share: Share, holders: list[int]) -> int:
+    """One of the holders, another for each part, and the same at every save so that incremental saves find it."""
+    return holders[zlib.crc32(repr((share.name, share.start)).encode()) % len(holders)]
 
 
 def _distributed() -> Any:

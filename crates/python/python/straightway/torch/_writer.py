@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.storage import StorageWriter as _StorageWriter
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from .. import _parts
+from .. import _metadata, _parts
 from .._checkpointer import check_bounds
 from .._memory import readable
 from .._saving import synchronize
@@ -72,6 +72,8 @@ class StorageWriter(_StorageWriter):
         }
         self._parity = parity
         self._metadata = dict(metadata or {})
+        # Refused here, and not when all ranks have written.
+        _metadata.text(self._metadata)
         self._saver: tuple[tuple[Any, ...], Saver] | None = None
         self._run: str | None = None
 

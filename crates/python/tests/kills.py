@@ -1,0 +1,318 @@
+"""Kills processes that save, restore, remove, tag and prune in one folder of checkpoints, and checks what is left.
+
+    python kills.py KILLS [SEED] [FOLDER]
+
+In each round one or more ranks save steps by `Checkpointer`, or one process does by `torch.distributed.checkpoint`, while others
+remove steps, tag them and prune. All are killed, each at a moment of its own. Then:
+
+- every step that is listed restores to what one round saved, to the byte, on all ranks;
+- every step that was acknowledged is there, unless somebody was asked to remove it or could prune it;
+- every step that a tag was given for is there, with its tag;
+- the latest step that was acknowledged, or a later one, is there, unless somebody was asked to remove a later one while another pruned.
+
+Some rounds use the name of their run again, as a job does that is restarted after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+import straightway
+from straightway._straightway import Store
+
+try:
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    from straightway.torch import StorageReader, StorageWriter
+
+    torch.set_num_threads(1)
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+#: Two chunks that never change, so that an incremental save refers to an earlier step.
+SAME = numpy.random.default_rng(1).integers(0, 255, 8_400_000, dtype=numpy.uint8)
+
+#: Steps in the folder before it is begun anew.
+STEPS_MAX = 12
+
+
+def state(step: int, stamp: int, rank: int) -> dict[str, Any]:
+    """What a rank has at a step. The stamp is the round's own: what two rounds saved never looks alike."""
+    hot = numpy.random.default_rng([step, stamp, rank]).integers(0, 255, 30_001, dtype=numpy.uint8)
+    return {f"a.{rank}": SAME, f"z.{rank}": hot, f"n.{rank}": numpy.array([step, stamp, rank])}
+
+
+class Failure(Exception):
+    """A defect."""
+
+
+class Campaign:
+    """Rounds of kills in one folder."""
+
+    def __init__(self, folder: str, seed: int) -> None:
+        self.folder = folder
+        self.rng = random.Random(seed)
+        self.kills = self.acknowledged = self.tagged = self.removed = self.rounds = 0
+        self.tags: dict[int, set[str]] = {}
+        self.last_options: dict[str, Any] = {}
+
+    def run(self, kills: int) -> None:
+        """Goes on until so many processes were killed."""
+        while self.kills < kills:
+            self.round()
+
+    def round(self) -> None:
+        """Starts, kills, and checks."""
+        rng = self.rng
+        self.rounds += 1
+        stamp = self.rounds
+        before = self.steps()
+        if len(before) > STEPS_MAX:
+            shutil.rmtree(self.folder)
+            before, self.tags = [], {}
+        first = max(before, default=0) + 1
+        world = rng.choice([1, 1, 1, 2, 3])
+        options = {
+            "incremental": rng.random() < 0.6,
+            "compression": rng.choice([None, None, "lz4"]),
+            "parity": rng.choice([0, 0, 0, 1]),
+        }
+        keep_last = rng.choice([None, None, 2, 3])
+        by_dcp = torch is not None and rng.random() < 0.3
+        reader, writer = os.pipe()
+        works: list[Callable[[], None]] = []
+        if by_dcp:
+            works.append(lambda: self.save_by_dcp(first, stamp, options, writer))
+            keep_last = None
+        else:
+            run = "again" if rng.random() < 0.5 else f"run{stamp}"
+            for rank in range(world):
+                works.append(
+                    lambda rank=rank: self.save(first, stamp, rank, world, run, {**options, "keep_last": keep_last}, writer)
+                )
+        prunes = rng.random() < 0.4
+        seed = rng.random()
+        if prunes:
+            works.append(lambda: self.prune(seed))
+        if rng.random() < 0.6:
+            works.append(lambda: self.remove(seed, writer))
+        if rng.random() < 0.6:
+            works.append(lambda: self.tag(seed, f"t{stamp}", writer))
+        self.last_options = {"stamp": stamp, "world": world, "dcp": by_dcp, "prunes": prunes, "keep_last": keep_last, **options}
+        pids = [forked(work, writer) for work in works]
+        os.close(writer)
+        time.sleep(rng.uniform(0.02, 0.4))
+        rng.shuffle(pids)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            if rng.random() < 0.3:
+                time.sleep(rng.uniform(0, 0.03))
+        for pid in pids:
+            _, status = os.waitpid(pid, 0)
+            self.kills += os.WIFSIGNALED(status)
+        told = [line.split(" ", 1) for line in drained(reader).splitlines()]
+        for what, words in told:
+            if what == "X":
+                raise Failure(f"a process failed by itself: {words} {self.last_options}")
+        self.check(before, told, prunes or keep_last is not None)
+
+    def check(self, before: list[int], told: list[list[str]], may_prune: bool) -> None:
+        """What must hold when all are dead."""
+        saved = {int(words) for what, words in told if what == "S"}
+        asked = {int(words) for what, words in told if what == "R"}
+        self.removed += sum(what == "r" for what, _ in told)
+        for what, words in told:
+            if what == "T":
+                step, tag = words.split()
+                self.tags.setdefault(int(step), set()).add(tag)
+                self.tagged += 1
+        self.acknowledged += len(saved)
+        steps = set(self.steps())
+        wrong = []
+        for step, tags in self.tags.items():
+            store = Store(self.folder)
+            if step not in steps or not tags <= set(store.tags(step)):
+                wrong.append(f"step {step} was tagged {tags} and is gone or has {store.tags(step)}")
+        lost = (set(before) | saved) - steps - asked
+        if lost and not may_prune:
+            wrong.append(f"steps {sorted(lost)} were there or acknowledged, nobody was to remove them, and they are gone")
+        wanted = max((set(before) | saved) - asked, default=0)
+        # Whoever prunes may do so for a later step that is then removed because somebody asked for that.
+        is_free = may_prune and max(asked, default=0) > wanted
+        if max(steps, default=0) < wanted and not is_free:
+            wrong.append(f"step {wanted} or a later one is gone")
+        reader, writer = os.pipe()
+        pid = forked(lambda: compare(self.folder, sorted(steps), writer), writer)
+        os.close(writer)
+        said = drained(reader)
+        os.waitpid(pid, 0)
+        if said != "good":
+            wrong.append(said)
+        if wrong:
+            names = sorted(os.listdir(self.folder))
+            raise Failure(f"after {self.kills} kills: {wrong} {self.last_options} told {told} in {names}")
+
+    def steps(self) -> list[int]:
+        """The steps that are listed."""
+        return Store(self.folder).steps() if os.path.isdir(self.folder) else []
+
+    def save(
+        self, step: int, stamp: int, rank: int, world: int, run: str, options: dict[str, Any], told: int
+    ) -> None:
+        """A rank of a job."""
+        checkpointer = straightway.Checkpointer(self.folder, rank=rank, world_size=world, run=run, timeout_s=5, **options)
+        while True:
+            try:
+                checkpointer.save(step, state(step, stamp, rank), metadata={"stamp": stamp, "world": world})
+                if step % 2 or world > 1:
+                    checkpointer.wait()
+                    tell(told, f"S {step}")
+            except OSError as error:
+                # What it refers to was removed meanwhile, or another rank was told so.
+                if "meanwhile" not in str(error) and "gave it up" not in str(error):
+                    raise
+            step += 1
+
+    def save_by_dcp(self, step: int, stamp: int, options: dict[str, Any], told: int) -> None:
+        """A job that saves by torch.distributed.checkpoint."""
+        writer = StorageWriter(self.folder, metadata={"stamp": stamp, "world": 1}, **options)
+        while True:
+            tensors = {name: torch.from_numpy(array) for name, array in state(step, stamp, 0).items()}
+            path = os.path.join(self.folder, f"step-{step}")
+            try:
+                dcp.save(tensors, storage_writer=writer, checkpoint_id=path, no_dist=True)
+                tell(told, f"S {step}")
+            except dcp.api.CheckpointException as error:
+                if "meanwhile" not in str(error):
+                    raise
+            step += 1
+
+    def prune(self, seed: float) -> None:
+        """Somebody who prunes."""
+        rng = random.Random(seed)
+        while True:
+            if os.path.isdir(self.folder):
+                Store(self.folder).prune(rng.choice([1, 2, 3]))
+            time.sleep(rng.uniform(0, 0.03))
+
+    def remove(self, seed: float, told: int) -> None:
+        """Somebody who removes single steps. What has a tag, or is referred to, must not go."""
+        rng = random.Random(seed)
+        while True:
+            steps = self.steps()
+            if steps:
+                step = rng.choice(steps)
+                tell(told, f"R {step}")
+                try:
+                    Store(self.folder).remove(step)
+                    tell(told, f"r {step}")
+                except (ValueError, FileNotFoundError):
+                    pass
+                except OSError as error:
+                    if "again and again" not in str(error):
+                        raise
+            time.sleep(rng.uniform(0, 0.1))
+
+    def tag(self, seed: float, tag: str, told: int) -> None:
+        """Somebody who tags steps. A tag that was given keeps its step."""
+        rng = random.Random(seed)
+        time.sleep(rng.uniform(0, 0.2))
+        while True:
+            steps = self.steps()
+            if steps and rng.random() < 0.5:
+                step = rng.choice(steps)
+                try:
+                    Store(self.folder).tag(step, tag)
+                    tell(told, f"T {step} {tag}")
+                except FileNotFoundError:
+                    pass
+            time.sleep(rng.uniform(0, 0.15))
+
+
+def compare(folder: str, steps: list[int], told: int) -> None:
+    """Restores every step and compares it with what its round had."""
+    for step in steps:
+        checkpointer = straightway.Checkpointer(folder)
+        notes = checkpointer.metadata(step)
+        stamp, world = notes["stamp"], notes["world"]
+        bad = checkpointer.verify(step)
+        if bad:
+            os.write(told, f"step {step} is damaged: {bad}".encode())
+            return
+        wanted = {name: array for rank in range(world) for name, array in state(step, stamp, rank).items()}
+        if len(notes) > 2:
+            found = {name: torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)) for name, array in wanted.items()}
+            dcp.load(found, storage_reader=StorageReader(os.path.join(folder, f"step-{step}")), no_dist=True)
+        else:
+            found = checkpointer.load(step)
+        for name, array in wanted.items():
+            if not numpy.array_equal(numpy.asarray(found[name]), array):
+                os.write(told, f"step {step}: {name} is not what round {stamp} saved".encode())
+                return
+    os.write(told, b"good")
+
+
+def forked(work: Callable[[], None], told: int) -> int:
+    """A child that does some work, which mostly never ends."""
+    pid = os.fork()
+    if pid:
+        return pid
+    warnings.simplefilter("ignore")
+    code = 0
+    try:
+        work()
+    except BaseException as error:
+        tell(told, f"X {type(error).__name__} {error!s}".replace("\n", " "))
+        code = 3
+    os._exit(code)
+
+
+def tell(pipe: int, line: str) -> None:
+    """In one write, so that no line is mixed with another's or cut."""
+    os.write(pipe, f"{line[:2000]}\n".encode())
+
+
+def drained(pipe: int) -> str:
+    """All that was written to a pipe by those who are gone."""
+    data = b""
+    while piece := os.read(pipe, 65536):
+        data += piece
+    os.close(pipe)
+    return data.decode()
+
+
+def campaign(kills: int, seed: int, parent: str | None = None) -> dict[str, Any]:
+    """Kills so many processes, and answers what came of it. A defect is an exception."""
+    parent = parent or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=parent, prefix="straightway-kills-") as home:
+        done = Campaign(os.path.join(home, "run"), seed)
+        done.run(kills)
+    return {
+        "seed": seed,
+        "kills": done.kills,
+        "rounds": done.rounds,
+        "saves_acknowledged": done.acknowledged,
+        "tags_given": done.tagged,
+        "steps_removed": done.removed,
+        "lost": 0,
+        "seconds": round(time.monotonic() - start),
+    }
+
+
+if __name__ == "__main__":
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    print(json.dumps(campaign(int(sys.argv[1]), seed, sys.argv[3] if len(sys.argv) > 3 else None)))
