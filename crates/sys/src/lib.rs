@@ -16,6 +16,7 @@ pub mod ethtool;
 mod fiemap;
 pub mod file;
 pub mod identity;
+pub mod lent;
 pub mod limit;
 pub mod manifest;
 mod mapping;
@@ -35,6 +36,7 @@ pub mod uring;
 pub mod usage;
 
 pub use file::{By, File};
+pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op};
 pub use slot::Slot;
