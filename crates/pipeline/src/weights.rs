@@ -45,8 +45,8 @@ pub use selection::{Pick, RUNS_MAX, Selection};
 pub use shape::{RANK_MAX, Shape};
 pub use slice::{Part, Slice};
 pub use stream::{BATCH_BYTES, Stream};
-pub use tensor::Tensor;
+pub use tensor::{Tensor, whole_bytes};
 
 pub(crate) use model::INDEX_NAME;
 pub(crate) use outline::{Entry, Outline};
-pub(crate) use tensor::{quoted, whole_bytes};
+pub(crate) use tensor::quoted;

@@ -11,7 +11,7 @@ use pyo3::{exceptions::PyMemoryError, ffi, prelude::*};
 use smallvec::{SmallVec, smallvec};
 use straightway_core::Place;
 use straightway_io::Region;
-use straightway_pipeline::weights::{Dtype, Shape};
+use straightway_pipeline::weights::{Dtype, Shape, whole_bytes};
 
 const DEVICE_CPU: i32 = 1;
 const DEVICE_CUDA: i32 = 2;
@@ -92,13 +92,22 @@ pub(crate) fn code(dtype: Dtype) -> Option<(u8, u8)> {
 
 /// A capsule with the tensor in it. Its memory lives as long as the capsule or who empties it.
 pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound<'py, PyAny>> {
+    let end = tensor.at.checked_add(tensor.bytes);
+    let needed = tensor
+        .shape
+        .elements()
+        .and_then(|n| whole_bytes(n, tensor.dtype));
+    assert!(
+        end.is_some_and(|end| end <= tensor.region.bytes()) && needed == Some(tensor.bytes),
+        "a tensor lies inside its region"
+    );
     // Dimensions are taken as they are: no tensor that fits into memory has one of 2^63.
     let (shape, (code, bits)): (SmallVec<[i64; 4]>, _) = match code(tensor.dtype) {
         Some(code) => (tensor.shape.iter().map(|d| d.cast_signed()).collect(), code),
         None => (smallvec![tensor.bytes.cast_signed()], (1, 8)),
     };
     let (kind, number) = device(tensor.region.place());
-    let mut owned = Box::new(Owned {
+    let owned = Box::into_raw(Box::new(Owned {
         managed: Managed {
             tensor: Parts {
                 data: (tensor.region.address() + tensor.at) as *mut c_void,
@@ -118,12 +127,11 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound
         },
         shape,
         _region: Arc::clone(tensor.region),
-    });
-    owned.managed.tensor.shape = owned.shape.as_mut_ptr();
-    let owned = Box::into_raw(owned);
-    // SAFETY: the allocation is ours; the struct that the capsule points to lies in it, and `delete`
-    // finds the allocation again by the context.
+    }));
+    // SAFETY: the allocation is ours, and stays where it is from here on: the shape may lie inside of it. The struct
+    // that the capsule points to lies in it too, and `delete` finds the allocation again by the context.
     unsafe {
+        (*owned).managed.tensor.shape = (*owned).shape.as_mut_ptr();
         (*owned).managed.context = owned.cast();
         let managed = &raw mut (*owned).managed;
         let capsule = ffi::PyCapsule_New(managed.cast(), FULL.as_ptr(), Some(forget));

@@ -95,7 +95,7 @@ fn dictionary<'py>(py: Python<'py>, pairs: &[(Plain, Plain)]) -> PyResult<Bound<
     Ok(dictionary)
 }
 
-fn named<'py>(py: Python<'py>, name: Name) -> PyResult<Bound<'py, PyAny>> {
+fn named(py: Python<'_>, name: Name) -> PyResult<Bound<'_, PyAny>> {
     PyModule::import(py, name.module)?.getattr(name.attribute)
 }
 

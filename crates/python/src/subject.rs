@@ -2,11 +2,14 @@
 
 use std::{ptr::NonNull, sync::Arc};
 
-use pyo3::prelude::*;
+use pyo3::{exceptions::PyValueError, prelude::*};
 use straightway_core::{Place, Result};
 use straightway_io::Region;
-use straightway_pipeline::weights::{Dtype, Holding, Shape};
-use straightway_sys::cuda::{Context, DeviceMemory, Driver, Owner};
+use straightway_pipeline::weights::{Dtype, Holding, Shape, whole_bytes};
+use straightway_sys::{
+    LentBytes,
+    cuda::{Context, DeviceMemory, Driver, Owner},
+};
 
 use crate::{error::OrRaise, loading::place};
 
@@ -27,11 +30,27 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    pub(crate) fn new(described: Described) -> PyResult<Self> {
+    /// A tensor as it was described.
+    ///
+    /// # Safety
+    ///
+    /// So many bytes are there, mapped and initialised, as long as the object is kept, and they may be written if
+    /// [`region`](Self::region) is asked for. The package's Python code describes tensors only after it has checked
+    /// that: see `_memory.py`.
+    pub(crate) unsafe fn new(described: Described) -> PyResult<Self> {
         let (name, dtype, shape, address, bytes, device, owner) = described;
+        let dtype = dtype.parse::<Dtype>().or_raise()?;
+        let shape = Shape::from_iter(shape);
+        let needed = shape.elements().and_then(|n| whole_bytes(n, dtype));
+        let fits = needed == Some(bytes as u64) && address.checked_add(bytes as u64).is_some();
+        if !fits || (bytes > 0 && address == 0) {
+            let message =
+                format!("tensor {name:?} of {dtype} {shape} is not {bytes} bytes at {address:#x}");
+            return Err(PyValueError::new_err(message));
+        }
         Ok(Self {
-            dtype: dtype.parse::<Dtype>().or_raise()?,
-            shape: Shape::from_iter(shape),
+            dtype,
+            shape,
             place: place(&device)?,
             name,
             address,
@@ -41,25 +60,23 @@ impl Subject {
     }
 
     /// Its bytes, to be read.
-    pub(crate) fn holding(&self) -> Result<Holding<'_>> {
-        Ok(match self.place {
-            // An empty tensor may have any address, and none is as good.
-            _ if self.bytes == 0 => Holding::Host(&[]),
-            Place::Host => {
-                let start = self.address as *const u8;
-                // SAFETY: the library that the tensor belongs to says that so many bytes are there,
-                // and they stay as long as their owner, which `self` keeps. Who changes a tensor
-                // while it is saved saves a mixture, as with any library.
-                Holding::Host(unsafe { std::slice::from_raw_parts(start, self.bytes) })
+    pub(crate) fn holding(&self) -> Result<Holding<'static>> {
+        Ok(match (self.place, NonNull::new(self.address as *mut u8)) {
+            (Place::Host, Some(start)) if self.bytes > 0 => {
+                // SAFETY: so many bytes are there as long as their owner, whom this keeps. Python's threads may write
+                // to them meanwhile.
+                Holding::Lent(unsafe { LentBytes::new(start, self.bytes, self.owner()) })
             }
-            Place::Gpu(number) => {
+            (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
                 let context = context(number)?;
-                // SAFETY: as for host memory above.
+                // SAFETY: as for host memory above; on a GPU a race is no race of Rust's.
                 let memory = unsafe {
                     DeviceMemory::lend(&context, self.address, self.bytes, self.owner())
                 }?;
                 Holding::Device(Arc::new(memory))
             }
+            // An empty tensor may have any address, and none is as good.
+            _ => Holding::Host(&[]),
         })
     }
 
@@ -72,9 +89,9 @@ impl Subject {
                 unsafe { Region::lent(&context, self.address, bytes, self.owner()) }
             }
             (Place::Host, Some(start)) if self.bytes > 0 => {
-                // SAFETY: the library that the tensor belongs to says that so many bytes are there,
-                // and they stay as long as their owner, which the region keeps. Tensors that
-                // share memory are refused before; who uses one while it is restored sees a mixture.
+                // SAFETY: so many bytes are there as long as their owner, whom the region keeps. Targets that share
+                // memory were refused. No reference to the bytes is made here: they are written by the kernel and by
+                // copies that allow a race, so that a thread of Python's that uses them meanwhile sees a mixture.
                 unsafe { Region::lent_host(start, self.bytes as u64, self.owner()) }
             }
             // Nothing goes there.

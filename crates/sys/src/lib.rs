@@ -17,6 +17,7 @@ mod fiemap;
 pub mod file;
 pub mod folder;
 pub mod identity;
+pub mod lent;
 pub mod limit;
 pub mod manifest;
 mod mapping;
@@ -39,6 +40,7 @@ pub mod usage;
 
 pub use file::{By, File};
 pub use folder::Folder;
+pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op};
 pub use slot::Slot;

@@ -69,7 +69,7 @@ impl Image {
         let places = self.outline.within(window);
         places.filter_map(|(number, extent)| match &sources[number].memory {
             Holding::Device(memory) => Some((memory, extent)),
-            Holding::Host(_) => None,
+            Holding::Host(_) | Holding::Lent(_) => None,
         })
     }
 
@@ -78,11 +78,19 @@ impl Image {
     pub(crate) fn fill(&self, sources: &[Source<'_>], offset: u64, chunk: &mut [u8]) -> bool {
         let window = Extent::new(offset, chunk.len() as u64);
         let header = &self.outline.header;
-        copy_shared(window, chunk, Extent::new(0, header.len() as u64), header);
+        let place = Extent::new(0, header.len() as u64);
+        copy_shared(window, chunk, place, |from, part| {
+            part.copy_from_slice(&header[from..][..part.len()]);
+        });
         let mut is_all = true;
         for (number, extent) in self.outline.within(window) {
             match &sources[number].memory {
-                Holding::Host(bytes) => copy_shared(window, chunk, extent, bytes),
+                Holding::Host(bytes) => copy_shared(window, chunk, extent, |from, part| {
+                    part.copy_from_slice(&bytes[from..][..part.len()]);
+                }),
+                Holding::Lent(memory) => copy_shared(window, chunk, extent, |from, part| {
+                    memory.copy_to(from, part);
+                }),
                 Holding::Device(_) => is_all = false,
             }
         }
@@ -90,16 +98,22 @@ impl Image {
     }
 }
 
-/// Copies what `window`, held by `chunk`, and `extent`, held by `bytes`, share.
-fn copy_shared(window: Extent, chunk: &mut [u8], extent: Extent, bytes: &[u8]) {
+/// Copies what `window`, held by `chunk`, and `extent` share: `copy` fills part of the chunk with what begins so many
+/// bytes after the start of the extent.
+fn copy_shared(
+    window: Extent,
+    chunk: &mut [u8],
+    extent: Extent,
+    copy: impl FnOnce(usize, &mut [u8]),
+) {
     let shared = window.intersection(extent);
     if shared.is_empty() {
         return;
     }
     let at = |start: u64| usize::try_from(shared.offset - start).expect("it lies inside memory");
     let len = usize::try_from(shared.bytes).expect("it lies inside memory");
-    let (to, from) = (at(window.offset), at(extent.offset));
-    chunk[to..to + len].copy_from_slice(&bytes[from..from + len]);
+    let to = at(window.offset);
+    copy(at(extent.offset), &mut chunk[to..to + len]);
 }
 
 /// The tensors, each with all its parts.

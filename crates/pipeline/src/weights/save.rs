@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
 use straightway_io::{Draft, Executor, File, Job, Progress, Region, draft};
-use straightway_sys::cuda::DeviceMemory;
+use straightway_sys::{LentBytes, cuda::DeviceMemory};
 
 use super::{
     Dtype, Placed, Shape,
@@ -44,8 +44,10 @@ pub struct Held<'a> {
 /// Where a program holds the bytes of a tensor.
 #[derive(Clone, Debug)]
 pub enum Holding<'a> {
-    /// In host memory.
+    /// In host memory of the program's own, which does not change meanwhile.
     Host(&'a [u8]),
+    /// In host memory that others may write to meanwhile. Who does saves a mixture.
+    Lent(LentBytes),
     /// In a GPU's.
     Device(Arc<DeviceMemory>),
 }
@@ -55,6 +57,7 @@ impl Holding<'_> {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Host(bytes) => bytes.len(),
+            Self::Lent(memory) => memory.bytes(),
             Self::Device(memory) => memory.len(),
         }
     }
@@ -63,6 +66,7 @@ impl Holding<'_> {
     fn copy(&self, from: usize, target: &mut [u8]) -> Result<()> {
         match self {
             Self::Host(bytes) => target.copy_from_slice(&bytes[from..from + target.len()]),
+            Self::Lent(memory) => memory.copy_to(from, target),
             Self::Device(memory) => memory.read(from, target)?,
         }
         Ok(())

@@ -29,7 +29,7 @@ pub(crate) fn quoted(name: &str) -> String {
 
 /// How many bytes `elements` elements take; `None` where that is no whole number of bytes, or more
 /// bits than 64 bits can count, which is also where the format's reference draws the line.
-pub(crate) fn whole_bytes(elements: u64, dtype: Dtype) -> Option<u64> {
+pub fn whole_bytes(elements: u64, dtype: Dtype) -> Option<u64> {
     let bits = elements.checked_mul(dtype.bits())?;
     bits.is_multiple_of(8).then_some(bits / 8)
 }
