@@ -48,18 +48,18 @@ const BETWEEN: u8 = 0xff;
 /// The first byte chooses the machine. Then come changes: two bytes that choose a file, one that says what happens
 /// to it, and its new text.
 pub(crate) fn captured_machine(data: &[u8]) {
-    static CAPTURES: OnceLock<Vec<(Capture, &str)>> = OnceLock::new();
+    static CAPTURES: OnceLock<Vec<(Arc<Capture>, &str)>> = OnceLock::new();
     let captures = CAPTURES.get_or_init(|| {
         MACHINES
             .iter()
-            .map(|(manifests, path)| (captured(manifests), *path))
+            .map(|(manifests, path)| (Arc::new(captured(manifests)), *path))
             .collect()
     });
     let Some((first, changes)) = data.split_first() else {
         return;
     };
     let (capture, path) = &captures[usize::from(*first) % captures.len()];
-    let mut machine = capture.clone();
+    let mut machine = Capture::like(capture);
     let files: Vec<&Path> = capture.files().collect();
     for change in changes.split(|byte| *byte == BETWEEN) {
         if let [high, low, kind, text @ ..] = change {

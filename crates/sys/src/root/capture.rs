@@ -1,15 +1,21 @@
 //! A machine's files in memory: a capture that is examined without a file system under it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs, io,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Files by their absolute paths. A folder is there if it is named or if something is in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capture {
-    entries: BTreeMap<PathBuf, Entry>,
+    /// What is changed here: another capture, which stays as it is.
+    base: Option<Arc<Self>>,
+    /// By the bytes of their paths, so that what is in a folder follows it; `None` where something was removed.
+    entries: BTreeMap<Vec<u8>, Option<Entry>>,
 }
 
 /// What is under a name.
@@ -40,58 +46,118 @@ impl Capture {
                 } else {
                     Entry::File(fs::read(entry.path())?)
                 };
-                capture.entries.insert(path, found);
+                capture.set(&path, found);
             }
         }
         Ok(capture)
     }
 
-    /// The paths of all files, in order.
+    /// A capture that is like `base` until it is changed.
+    pub fn like(base: &Arc<Self>) -> Self {
+        Self {
+            base: Some(Arc::clone(base)),
+            entries: BTreeMap::new(),
+        }
+    }
+
+    /// The paths of all files that were put here, in order.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let files = self.entries.iter();
-        files.filter_map(|(path, entry)| matches!(entry, Entry::File(_)).then_some(path.as_path()))
+        let is_file = |entry: &Option<Entry>| matches!(entry, Some(Entry::File(_)));
+        let files = self.entries.iter().filter(move |(_, entry)| is_file(entry));
+        files.map(|(path, _)| Path::new(OsStr::from_bytes(path)))
     }
 
     /// Puts something under a name, over what is there.
-    pub fn set(&mut self, path: impl Into<PathBuf>, entry: Entry) {
-        self.entries.insert(path.into(), entry);
+    pub fn set(&mut self, path: &Path, entry: Entry) {
+        let path = path.as_os_str().as_bytes().to_vec();
+        self.entries.insert(path, Some(entry));
     }
 
     /// Removes what is under a name, but nothing below it.
     pub fn remove(&mut self, path: &Path) {
-        self.entries.remove(path);
+        let path = path.as_os_str().as_bytes().to_vec();
+        self.entries.insert(path, None);
     }
 
     /// What is under a name; links are not followed.
     pub(super) fn entry(&self, path: &Path) -> Option<&Entry> {
-        if let Some(entry) = self.entries.get(path) {
-            return Some(entry);
+        let bytes = path.as_os_str().as_bytes();
+        if let Some(entry) = self.find(bytes) {
+            return entry;
         }
-        let is_folder = path == Path::new("/") || self.below(path).next().is_some();
+        let is_folder = bytes == b"/" || self.names(bytes).next().is_some();
         is_folder.then_some(&Entry::Folder)
     }
 
-    /// The names in a folder.
+    /// The names in a folder, in order.
     pub(super) fn list(&self, folder: &Path) -> Vec<String> {
-        let name = |path: &'_ Path| {
-            let name = path.strip_prefix(folder).ok()?.components().next()?;
-            name.as_os_str().to_str().map(str::to_owned)
-        };
-        let mut names: Vec<_> = self
-            .below(folder)
-            .filter_map(|(path, _)| name(path))
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+        let names: BTreeSet<_> = self.names(folder.as_os_str().as_bytes()).collect();
+        let names = names
+            .into_iter()
+            .filter_map(|name| std::str::from_utf8(name).ok());
+        names.map(str::to_owned).collect()
     }
 
-    /// What is below a folder, however deep.
-    fn below<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = (&'a PathBuf, &'a Entry)> {
-        // A path's parts are compared one by one, so what is below a folder follows right after it.
-        let after = self.entries.range(folder.to_owned()..);
-        after
-            .skip_while(move |(path, _)| *path == folder)
-            .take_while(move |(path, _)| path.starts_with(folder))
+    /// What was put under a name, or `Some(None)` where it was removed.
+    fn find(&self, path: &[u8]) -> Option<Option<&Entry>> {
+        match self.entries.get(path) {
+            Some(entry) => Some(entry.as_ref()),
+            None => self.base.as_ref()?.find(path),
+        }
+    }
+
+    /// The names in a folder, each as often as something is under it.
+    fn names<'a>(&'a self, folder: &[u8]) -> Box<dyn Iterator<Item = &'a [u8]> + 'a> {
+        let mut start = folder.to_vec();
+        if !start.ends_with(b"/") {
+            start.push(b'/');
+        }
+        let from = self.base.as_ref().map(|base| base.names(folder));
+        let (length, after) = (start.len(), self.entries.range(start.clone()..));
+        let own = after.take_while(move |(path, _)| path.starts_with(&start));
+        let own = own.filter(|(_, entry)| entry.is_some());
+        let own =
+            own.filter_map(move |(path, _)| path[length..].split(|byte| *byte == b'/').next());
+        let folder = folder.to_vec();
+        let is_there = move |name: &&[u8]| {
+            let path = [&folder[..], b"/", name].concat();
+            !matches!(self.entries.get(&path), Some(None))
+        };
+        Box::new(from.into_iter().flatten().filter(is_there).chain(own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::Root;
+
+    #[test]
+    fn a_capture_reads_like_the_folder_that_it_is_of_and_can_be_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = "/proc/version = 6.8\n/sys/block/vda/queue dax=0\n/sys/dev/block/8:0 -> ../../block/vda\n/dev/shm/\n";
+        crate::manifest::expand(manifest, folder.path()).unwrap();
+        let base = Arc::new(Capture::of(folder.path()).unwrap());
+        for root in [Root::at(folder.path()), Root::of(Arc::clone(&base))] {
+            assert_eq!(root.text("/sys/dev/block/8:0/queue/dax").unwrap(), "0");
+            assert_eq!(root.list("/"), ["dev", "proc", "sys"]);
+            assert_eq!(root.list("/sys/dev/block"), ["8:0"]);
+            assert_eq!(root.list("/sys/dev/block/8:0"), ["queue"]);
+            assert!(root.exists("/dev/shm") && root.list("/dev/shm").is_empty());
+            assert!(!root.exists("/proc/version/x") && !root.exists("/pro"));
+            assert!(root.read("/sys").is_err() && root.read("/none").is_err());
+        }
+        let mut changed = Capture::like(&base);
+        changed.set(Path::new("/proc/version"), Entry::File(b"7".to_vec()));
+        changed.set(Path::new("/proc/new"), Entry::Link("version".into()));
+        changed.remove(Path::new("/sys/block/vda/queue/dax"));
+        let root = Root::of(Arc::new(changed));
+        assert_eq!(
+            (root.text("/proc/new").unwrap(), root.list("/proc").len()),
+            ("7".to_owned(), 2)
+        );
+        assert!(!root.exists("/sys/block/vda/queue/dax"));
+        assert!(root.list("/sys/block/vda/queue").is_empty());
+        assert_eq!(base.files().count(), 2);
     }
 }
