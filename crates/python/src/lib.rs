@@ -40,6 +40,7 @@ mod _straightway {
     };
 
     #[pymodule_init]
+    #[expect(clippy::unnecessary_wraps, reason = "what PyO3 calls")]
     fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         crate::log::begin();
         Ok(())

@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Extents asked for by one call.
-const BATCH: usize = 64;
+const BATCH: u32 = 64;
 
 /// Calls for one file: a file in more than a quarter of a million pieces is not looked at any further.
 const CALLS_MAX: usize = 4096;
@@ -45,7 +45,7 @@ struct RawMap {
     mapped: u32,
     room: u32,
     reserved: u32,
-    extents: [RawExtent; BATCH],
+    extents: [RawExtent; BATCH as usize],
 }
 
 /// Looks at the extents of a file, up to the first that is not plain.
@@ -55,7 +55,7 @@ pub(crate) fn stored(file: &OwnedFd) -> Stored {
         let Some(map) = ask(file, start) else {
             return Stored::Unknown;
         };
-        let extents = &map.extents[..(map.mapped as usize).min(BATCH)];
+        let extents = &map.extents[..map.mapped.min(BATCH) as usize];
         if extents.iter().any(|e| e.flags & ENCODED != 0) {
             return Stored::Encoded;
         }
@@ -79,9 +79,9 @@ fn ask(file: &OwnedFd, start: u64) -> Option<RawMap> {
         bytes: u64::MAX - start,
         flags: 0,
         mapped: 0,
-        room: BATCH as u32,
+        room: BATCH,
         reserved: 0,
-        extents: [RawExtent::default(); BATCH],
+        extents: [RawExtent::default(); BATCH as usize],
     };
     // SAFETY: the structure has the kernel's layout, says how many extents it has room for, and outlives
     // the call.
@@ -96,6 +96,6 @@ mod tests {
     #[test]
     fn the_structures_have_the_kernel_s_sizes() {
         assert_eq!(size_of::<RawExtent>(), 56);
-        assert_eq!(size_of::<RawMap>(), 32 + BATCH * 56);
+        assert_eq!(size_of::<RawMap>(), 32 + BATCH as usize * 56);
     }
 }

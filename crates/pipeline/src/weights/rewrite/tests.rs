@@ -9,6 +9,9 @@ use straightway_io::{Executor, Settings};
 use super::{super::publish::Step, *};
 use crate::weights::{Dtype, Held, Holding, Loader, Selection, Shape};
 
+/// What makes a folder hold an old model.
+type Before<'a> = &'a dyn Fn(&Path);
+
 const TENSORS: usize = 6;
 const TENSOR_BYTES: usize = 3000;
 
@@ -53,14 +56,17 @@ fn shown(folder: &Path) -> Shown {
             return Shown::Refused;
         }
     };
-    let loader = Loader::new(saver().executor);
-    let mut loaded = loader
+    let mut weights = Loader::new(saver().executor)
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap();
-    assert_eq!(loaded.tensors.len(), TENSORS, "all tensors, and none twice");
-    let region = Arc::get_mut(&mut loaded.region).unwrap();
+    assert_eq!(
+        weights.tensors.len(),
+        TENSORS,
+        "all tensors, and none twice"
+    );
+    let region = Arc::get_mut(&mut weights.region).unwrap();
     let mut seen = Vec::new();
-    for tensor in loaded.tensors.iter() {
+    for tensor in weights.tensors.iter() {
         let mut bytes = vec![0; TENSOR_BYTES];
         region.read_at(tensor.at, &mut bytes).unwrap();
         seen.extend(bytes);
@@ -71,7 +77,7 @@ fn shown(folder: &Path) -> Shown {
 
 /// Makes `folder` hold version 1, then begins to rewrite version 2 into it and ends after `done` steps.
 /// Answers whether there were more.
-fn interrupted(root: &Path, before: &dyn Fn(&Path), shard_bytes: Option<u64>, done: usize) -> bool {
+fn interrupted(root: &Path, before: Before<'_>, shard_bytes: Option<u64>, done: usize) -> bool {
     let (source, folder) = (root.join("source"), root.join("folder"));
     for path in [&source, &folder] {
         let _ = fs::remove_dir_all(path);
@@ -123,7 +129,6 @@ fn a_rewrite_over_another_model_that_is_killed_shows_one_of_them_or_is_refused()
         let model = Model::open(&parts).unwrap();
         saver().rewrite(&model, folder, Some(u64::MAX)).unwrap();
     };
-    type Before<'a> = &'a dyn Fn(&Path);
     let befores: [(&str, Before<'_>); 6] = [
         ("the same names", &divided(7000)),
         ("other names", &divided(4000)),
