@@ -288,9 +288,13 @@ class Checkpointer:
             sketch = Sketch(state)
             # Ranks agree on who writes what; one alone writes everything, and need not look for parts of most tensors.
             alone = self._ranks.world_size == 1
-            given = [_parts.whole(name, tensor) for name, tensor in sketch.tensors.items() if alone and _memory.is_exact(tensor)]
-            rest = [(name, tensor) for name, tensor in sketch.tensors.items() if not (alone and _memory.is_exact(tensor))]
-            held = [(name, part) for name, tensor in rest for part in _parts.parts(name, tensor)]
+            given: list[_parts.Given] = []
+            held: list[tuple[str, _parts.Part]] = []
+            for name, tensor in sketch.tensors.items():
+                if alone and _memory.is_exact(tensor):
+                    given.append(_parts.whole(name, tensor))
+                else:
+                    held += [(name, part) for part in _parts.parts(name, tensor)]
             shares = [] if alone else [_share(name, part) for name, part in held]
         except Exception as error:
             with contextlib.suppress(RuntimeError):
