@@ -1,7 +1,8 @@
 //! The commit: all ranks' parts become a manifest, and the folder that they worked in becomes a step.
 //!
-//! `meeting` has how the parts of ranks come to the coordinator. The commit moves their shards to their final names, drops
-//! all else from the folder, keeps the steps that the new one refers to from being removed, and renames the folder.
+//! `meeting` has how the parts of ranks come to the coordinator. The commit moves their shards to their final names,
+//! drops all else from the folder, keeps the steps that the new one refers to from being removed, and renames the
+//! folder.
 
 use hashbrown::{HashMap, HashSet};
 use straightway_core::{Error, Kind, Result};
@@ -109,8 +110,8 @@ impl Store {
         }
     }
 
-    /// Checks that each chunk in another step is there, and is the one that is meant: that step may have been removed and
-    /// saved anew since it was compared with.
+    /// Checks that each chunk in another step is there, and is the one that is meant: that step may have been removed
+    /// and saved anew since it was compared with.
     fn check_references(&self, manifest: &Manifest) -> Result<()> {
         for step in manifest.referenced() {
             let there = match self.read_manifest(step) {
@@ -145,8 +146,8 @@ impl Store {
     }
 }
 
-/// Checks the shards of all ranks, drops what else is in the folder (a dead process of the same run may have left it), and
-/// gives the shards their names.
+/// Checks the shards of all ranks, drops what else is in the folder (a dead process of the same run may have left it),
+/// and gives the shards their names.
 fn collect(folder: &Folder, manifest: &Manifest, shards: &[Shard]) -> Result<()> {
     for (shard, record) in shards.iter().zip(&manifest.shards) {
         let wanted = manifest.file_bytes(record);

@@ -1,10 +1,10 @@
 //! How the parts of all ranks come to the coordinator, by way of the file system alone.
 //!
-//! All ranks of a save meet in the folder of their attempt, whose name carries the run and the sequence. A run that crashed and
-//! was started again under the same name finds what its dead ranks left there. So nothing counts that was not
-//! said to the coordinator that is alive: it announces itself by a file with a nonce that it alone has, and each rank answers that
-//! nonce with its part. A dead rank answers no new nonce. Ranks may come before the coordinator, and may find
-//! the announcement of a dead one first: they answer every one that they find.
+//! All ranks of a save meet in the folder of their attempt, whose name carries the run and the sequence. A run that
+//! crashed and was started again under the same name finds what its dead ranks left there. So nothing counts that was
+//! not said to the coordinator that is alive: it announces itself by a file with a nonce that it alone has, and each
+//! rank answers that nonce with its part. A dead rank answers no new nonce. Ranks may come before the coordinator, and
+//! may find the announcement of a dead one first: they answer every one that they find.
 //!
 //! A rank that has seen a commit answers no other coordinator from then on: it belongs to that start of the job.
 
@@ -139,7 +139,8 @@ impl Meeting<'_> {
         }
     }
 
-    /// Tells the coordinator that this rank could not write its shard, so that it need not wait. Answers what the rank fails with.
+    /// Tells the coordinator that this rank could not write its shard, so that it need not wait. Answers what the rank
+    /// fails with.
     pub(crate) fn decline(&self, error: Error) -> Error {
         let text = error.to_string();
         let told = self.patience.until(|| {

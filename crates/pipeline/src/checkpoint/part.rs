@@ -175,8 +175,8 @@ fn join(tensor: &mut Saved, more: Saved, rank: u32) -> Result<()> {
     Ok(())
 }
 
-/// Refuses metadata that would not be read back as they were written: they must be JSON, with numbers in the range of a double,
-/// no half of a surrogate pair, and not nested deeper than 127 levels.
+/// Refuses metadata that would not be read back as they were written: they must be JSON, with numbers in the range of a
+/// double, no half of a surrogate pair, and not nested deeper than 127 levels.
 pub(crate) fn check_metadata(step: u64, metadata: &str) -> Result<()> {
     match serde_json::from_str::<serde_json::Value>(metadata) {
         Ok(_) => Ok(()),

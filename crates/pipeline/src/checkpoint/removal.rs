@@ -2,22 +2,22 @@
 //!
 //! Nothing is locked. A store has to offer put-if-absent, get, list and remove, as object stores do.
 //!
-//! - A remover puts an *intent* under a name that only it has, and then looks for reasons to keep the step: tags, holds,
-//!   steps that refer to it. If there are none, it puts the *decision* of its removal, "remove". Only the first put of
-//!   a decision succeeds. If that is the remover's, the step is gone from then on: lists leave it out, and anybody may
-//!   delete its files. Until then not a byte of it is touched.
+//! - A remover puts an *intent* under a name that only it has, and then looks for reasons to keep the step: tags,
+//!   holds, steps that refer to it. If there are none, it puts the *decision* of its removal, "remove". Only the first
+//!   put of a decision succeeds. If that is the remover's, the step is gone from then on: lists leave it out, and
+//!   anybody may delete its files. Until then not a byte of it is touched.
 //! - Whoever needs the step puts the reason first (a tag, or the *hold* of a save) and then looks for intents. For
 //!   each it puts the decision "keep". If the decision "remove" stands already, the step is gone, and the tag or the
 //!   save is refused.
 //!
-//! Either the remover's search comes after the reason was put and finds it, or the intent was put before the other's search and
-//! is found there; the decision settles who was first. No crash in between harms: an intent without a decision removes
-//! nothing, and a decision can be carried out by anyone.
+//! Either the remover's search comes after the reason was put and finds it, or the intent was put before the other's
+//! search and is found there; the decision settles who was first. No crash in between harms: an intent without a
+//! decision removes nothing, and a decision can be carried out by anyone.
 //!
 //! Records are retired in one order: the intent, then the decision. So a decision counts only if its intent is there
-//! when it is looked for *after* the decision was read. A remover that stalled so long that its records were retired puts its
-//! decision without an intent, finds that out, and gives up. A reason counts only if the step still has its manifest
-//! after all decisions were put, as a removal that was carried out may have retired its records.
+//! when it is looked for *after* the decision was read. A remover that stalled so long that its records were retired
+//! puts its decision without an intent, finds that out, and gives up. A reason counts only if the step still has its
+//! manifest after all decisions were put, as a removal that was carried out may have retired its records.
 //!
 //! A decision names the very folder and manifest that it is about: a step that is saved again under the same number
 //! is another one.
@@ -218,7 +218,8 @@ fn decide<L: Ledger>(ledger: &L, removal: &Removal, identity: &Identity) -> Resu
     Ok(ledger.get(&removal.intent())?.is_some())
 }
 
-/// Keeps a step: `put` puts what keeps it, and all removals that are not decided are stopped. Answers whether the step stays.
+/// Keeps a step: `put` puts what keeps it, and all removals that are not decided are stopped. Answers whether the step
+/// stays.
 ///
 /// After an error, or where the step goes, what was put is left: another process may have been promised the same tag.
 pub(crate) fn keep<L: Ledger>(
@@ -312,7 +313,8 @@ pub(crate) fn is_removed<L: Ledger>(ledger: &L, names: &[String], step: u64) -> 
     Ok(false)
 }
 
-/// Carries out the removals that are decided and stops the others, of one step or of all. Answers which records are gone.
+/// Carries out the removals that are decided and stops the others, of one step or of all. Answers which records are
+/// gone.
 ///
 /// A remover that is alive begins again when it finds itself stopped.
 pub(crate) fn settle<L: Ledger>(ledger: &L, step: Option<u64>) -> Result<Vec<String>> {

@@ -1,7 +1,7 @@
 //! Which steps are kept, and how the others are removed.
 //!
-//! `removal` has the protocol by which one step goes. Steps that refer to others go before those, so that whenever pruning
-//! is broken off, what is listed is whole.
+//! `removal` has the protocol by which one step goes. Steps that refer to others go before those, so that whenever
+//! pruning is broken off, what is listed is whole.
 //!
 //! An unreadable step is kept, and so is every lower-numbered step it might refer to; all others can be pruned.
 

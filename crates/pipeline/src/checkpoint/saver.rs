@@ -98,7 +98,8 @@ pub struct Saver {
 
 impl Saver {
     /// A saver for one rank of a run, which is a name that all its ranks share: [`fresh_run`] makes one that no other
-    /// run has. A name that is used again after a crash does no harm as long as all processes of the earlier start have ended.
+    /// run has. A name that is used again after a crash does no harm as long as all processes of the earlier start have
+    /// ended.
     ///
     /// Rank 0 is the coordinator. It takes the lock on the folder, and removes what runs that crashed left there.
     pub fn new(

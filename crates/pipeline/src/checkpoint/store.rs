@@ -1,7 +1,7 @@
 //! A folder of checkpoints: which there are, and what their manifests say.
 //!
-//! The folder may have been prepared by a stranger. All that is in it is reached through the folder's descriptor: a step
-//! or a file of one that is a symbolic link is not followed.
+//! The folder may have been prepared by a stranger. All that is in it is reached through the folder's descriptor: a
+//! step or a file of one that is a symbolic link is not followed.
 
 use std::{
     fs,
@@ -151,8 +151,8 @@ impl Store {
         Ok(attempts.filter(|attempt| attempt.run == run).collect())
     }
 
-    /// Finishes the removals that 0.1.0 had begun. It renamed a step before it looked for those that refer to it: a step
-    /// that is tagged, or that a listed one needs, is put back.
+    /// Finishes the removals that 0.1.0 had begun. It renamed a step before it looked for those that refer to it: a
+    /// step that is tagged, or that a listed one needs, is put back.
     fn sweep_trash(&self) -> Result<Vec<String>> {
         let names = self.root.list()?;
         let mut trash: Vec<_> = names

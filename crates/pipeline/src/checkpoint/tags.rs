@@ -1,6 +1,7 @@
 //! Tags: names for steps, which keep them from being removed.
 //!
-//! Each tag is a file of its step. Two processes that tag one step at once put two files, and neither can lose the other's.
+//! Each tag is a file of its step. Two processes that tag one step at once put two files, and neither can lose the
+//! other's.
 
 use std::collections::BTreeSet;
 

@@ -103,8 +103,8 @@ fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
 }
 
-/// Leaves what a run of two ranks does whose coordinator announced itself and whose rank 1 wrote its shard and answered,
-/// before both died.
+/// Leaves what a run of two ranks does whose coordinator announced itself and whose rank 1 wrote its shard and
+/// answered, before both died.
 fn leave_half(store: &Store, run: &str, state: &State) {
     let mut orphan = rank_saver(store, 1, 2, run, options());
     orphan

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from . import _framework, _metadata, _parts, _restoring
+from . import _framework, _memory, _metadata, _parts, _restoring
 from ._ranks import Ranks, Share
 from ._saving import synchronize
 from ._straightway import Checkpoint, Receipt, Saver, Store
@@ -144,7 +146,8 @@ class Checkpointer:
         try:
             _check_step(step)
             text = _metadata.text(metadata)
-            given = self._given(state)
+            with _without_collection():
+                given = self._given(state)
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
                 synchronize(device)
         except BaseException:
@@ -283,16 +286,24 @@ class Checkpointer:
         """The state as the saver takes it. What other ranks hold as well is written by one of them."""
         try:
             sketch = Sketch(state)
-            held = [(name, part) for name, tensor in sketch.tensors.items() for part in _parts.parts(name, tensor)]
-            shares = [_share(name, part) for name, part in held] if self._ranks.world_size > 1 else []
+            # Ranks agree on who writes what; one alone writes everything, and need not look for parts of most tensors.
+            alone = self._ranks.world_size == 1
+            given: list[_parts.Given] = []
+            held: list[tuple[str, _parts.Part]] = []
+            for name, tensor in sketch.tensors.items():
+                if alone and _memory.is_exact(tensor):
+                    given.append(_parts.whole(name, tensor))
+                else:
+                    held += [(name, part) for part in _parts.parts(name, tensor)]
+            shares = [] if alone else [_share(name, part) for name, part in held]
         except Exception as error:
             with contextlib.suppress(RuntimeError):
                 self._ranks.own([], failure=str(error))
             raise
-        if self._ranks.world_size > 1:
+        if not alone:
             own = self._ranks.own(shares)
             held = [part for part, share in zip(held, shares) if share in own]
-        given = [_parts.given(name, part) for name, part in held]
+        given += [_parts.given(name, part) for name, part in held]
         tree = json.dumps(sketch.tree, separators=(",", ":")).encode()
         return [*given, _parts.opaque(TREE.format(self._ranks.rank), tree)]
 
@@ -380,6 +391,18 @@ def check_bounds(
         raise ValueError("keep_every says what stays beside the last steps\nhint: say by keep_last= how many those are")
     if parity < 0 or (memory_bytes_max is not None and memory_bytes_max < 0):
         raise ValueError("parity and memory_bytes_max are no less than 0")
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Keeps Python from looking for garbage: what describes 100,000 tensors is none, and each look walks through all of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _share(name: str, part: _parts.Part) -> Share:

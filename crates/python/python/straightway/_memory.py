@@ -20,18 +20,39 @@ def is_masked(value: Any) -> bool:
     return ma is not None and isinstance(value, ma.MaskedArray)
 
 
+#: Which library the types of tensors belong to, as far as it was asked. A state has 100,000 tensors of a few types.
+_LIBRARIES: dict[type, str] = {}
+
+
 def library(tensor: Any) -> str:
     """``pt`` for tensors of PyTorch, ``np`` for all others. Tensors of other libraries are loaded as NumPy's."""
-    torch = sys.modules.get("torch")
-    return "pt" if torch is not None and isinstance(tensor, torch.Tensor) else "np"
+    known = _LIBRARIES.get(type(tensor))
+    if known is None:
+        torch = sys.modules.get("torch")
+        known = "pt" if torch is not None and isinstance(tensor, torch.Tensor) else "np"
+        _LIBRARIES[type(tensor)] = known
+    return known
+
+
+def is_exact(value: Any) -> bool:
+    """Whether a value is just a tensor of NumPy or PyTorch, and of no class derived from theirs."""
+    kind = type(value)
+    if kind.__module__ == "numpy":
+        return kind is sys.modules["numpy"].ndarray
+    if kind.__module__ == "torch":
+        return kind is sys.modules["torch"].Tensor
+    return kind.__module__ == "torch.nn.parameter" and kind is sys.modules["torch"].nn.Parameter
 
 
 def readable(name: str, tensor: Any) -> Any:
     """A tensor whose memory holds the values of this one, in native byte order: its own memory, or a copy."""
     if library(tensor) == "pt":
-        plain = tensor.detach()
+        # A tensor that needs no gradient is its own detached one.
+        plain = tensor if is_exact(tensor) and not tensor.requires_grad else tensor.detach()
         _check_torch(name, plain)
         return plain.resolve_conj().resolve_neg() if plain.is_conj() or plain.is_neg() else plain
+    if is_exact(tensor):
+        return tensor if tensor.dtype.isnative else tensor.astype(tensor.dtype.newbyteorder("="))
     if _is_on_gpu(tensor):
         return tensor
     if not hasattr(tensor, "__array__") and not hasattr(tensor, "__array_interface__"):
@@ -88,7 +109,7 @@ def _check_torch(name: str, tensor: Any) -> None:
         raise TypeError(f"{name!r} has layout {tensor.layout}\nhint: store its values and indices")
     if tensor.is_quantized:
         raise TypeError(f"{name!r} is a quantized tensor\nhint: store its int_repr(), scale and zero point")
-    if tensor.device.type not in ("cpu", "cuda"):
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise ValueError(f"{name!r} is on device {tensor.device}, and only tensors on cpu or cuda have bytes to read or write")
     if not tensor.numel():
         return
@@ -119,6 +140,8 @@ def _storage_address(tensor: Any) -> int:
 
 def _last_element(tensor: Any) -> int:
     """How far the last element of a tensor is from its first, in elements."""
+    if tensor.is_contiguous():
+        return int(tensor.numel()) - 1
     return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 

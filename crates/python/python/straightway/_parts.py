@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ._memory import is_masked, library, readable
+from ._memory import is_exact, is_masked, library, readable
 from ._saving import Described, describe_plain, dtype_of, is_storable
 
 #: A tensor as the saver takes it: described, whether it is somebody's bytes, and of which whole it is part.
@@ -30,10 +31,16 @@ def is_tensor(value: Any) -> bool:
     if torch is not None and isinstance(value, torch.Tensor):
         return True
     if numpy is not None and isinstance(value, numpy.ndarray):
-        return (is_storable(value.dtype.name) or value.dtype.name == "complex128") and not is_masked(value)
+        return _has_name(value.dtype) and not is_masked(value)
     if isinstance(value, type) or not hasattr(value, "__dlpack__"):
         return False
     return hasattr(value, "__cuda_array_interface__") or hasattr(value, "__array__")
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_name(dtype: Any) -> bool:
+    """Whether arrays of NumPy's type are stored as tensors."""
+    return is_storable(dtype.name) or dtype.name == "complex128"
 
 
 def parts(name: str, tensor: Any, view: Callable[[str, Any], Any] = readable) -> list[Part]:
@@ -75,7 +82,12 @@ def stored_dtype(name: str, local: Any) -> str:
 
 def is_complex(tensor: Any) -> bool:
     """Whether ``stored`` takes its numbers apart."""
-    return str(tensor.dtype).removeprefix("torch.") in ("complex128", "complex32")
+    return _is_complex(tensor.dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_complex(dtype: Any) -> bool:
+    return str(dtype).removeprefix("torch.") in ("complex128", "complex32")
 
 
 def is_contiguous(local: Any) -> bool:
@@ -90,6 +102,11 @@ def contiguous(local: Any) -> Any:
     if is_contiguous(local):
         return local
     return local.contiguous() if library(local) == "pt" else local.copy(order="C")
+
+
+def whole(name: str, tensor: Any) -> Given:
+    """A tensor that this rank holds all of, as the saver takes it."""
+    return describe_plain(name, stored(contiguous(readable(name, tensor)))), False, None
 
 
 def given(name: str, part: Part) -> Given:

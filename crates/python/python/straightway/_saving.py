@@ -64,25 +64,39 @@ def describe_plain(name: str, plain: Any) -> Described:
         if dtype == "F4":
             # Two to a byte in PyTorch, which counts bytes; the file counts elements.
             shape[-1] *= 2
-        device = "host:" if plain.device.type == "cpu" else f"cuda:{plain.device.index or 0}"
+        device = "host:" if plain.is_cpu else f"cuda:{plain.device.index or 0}"
         nbytes = plain.numel() * plain.element_size()
         return name, dtype, shape, plain.data_ptr() if nbytes else 0, nbytes, device, plain
     if not plain.flags.c_contiguous:
         raise ValueError(f"tensor {name!r} is not contiguous\nhint: save numpy.ascontiguousarray(array)")
-    if hasattr(plain, "__array_interface__"):
-        address, device = plain.__array_interface__["data"][0], "host:"
+    # NumPy makes the whole description anew each time that it is looked at.
+    interface = getattr(plain, "__array_interface__", None)
+    if interface is not None:
+        address, device = interface["data"][0], "host:"
     else:
         address, device = plain.__cuda_array_interface__["data"][0], f"cuda:{plain.__dlpack_device__()[1]}"
     return name, dtype_of(name, plain), list(plain.shape), address if plain.nbytes else 0, plain.nbytes, device, plain
 
 
+#: What safetensors files call the types of elements, as far as it was asked.
+_KNOWN: dict[Any, str | None] = {}
+
+
 def dtype_of(name: str, tensor: Any) -> str:
     """What a safetensors file calls the elements of a tensor."""
-    theirs = str(tensor.dtype).removeprefix("torch.") if library(tensor) == "pt" else tensor.dtype.name
-    ours = _FROM_TORCH.get(theirs)
+    if tensor.dtype in _KNOWN:
+        ours = _KNOWN[tensor.dtype]
+    else:
+        ours = _KNOWN[tensor.dtype] = _FROM_TORCH.get(theirs_of(tensor))
     if ours is None:
+        theirs = theirs_of(tensor)
         raise ValueError(f"tensor {name!r} has elements of {theirs}, which a safetensors file has no name for")
     return ours
+
+
+def theirs_of(tensor: Any) -> str:
+    """What the library of a tensor calls its elements."""
+    return str(tensor.dtype).removeprefix("torch.") if library(tensor) == "pt" else str(tensor.dtype.name)
 
 
 def torch_name(dtype: str) -> str:

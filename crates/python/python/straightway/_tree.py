@@ -49,6 +49,12 @@ class Sketch:
         self._depth = 0
         self.tree = self._node(state, "")
 
+    def _member(self, value: Any, path: str) -> Node:
+        # The most frequent first: a state has many tensors and few other things.
+        if _memory.is_exact(value) and _parts.is_tensor(value):
+            return self._tensor(value, path)
+        return self._node(value, path)
+
     def _node(self, value: Any, path: str) -> Node:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
@@ -63,17 +69,20 @@ class Sketch:
         if _is_json(value):
             return ["v", value]
         if isinstance(value, dict):
-            pairs = [[self._key(k), self._node(v, _join(path, k))] for k, v in value.items()]
+            pairs = [[self._key(k), self._member(v, _join(path, k))] for k, v in value.items()]
             return ["o" if isinstance(value, OrderedDict) else "d", pairs]
         if type(value) in (list, tuple):
-            nodes = [self._node(v, _join(path, i)) for i, v in enumerate(value)]
+            nodes = [self._member(v, _join(path, i)) for i, v in enumerate(value)]
             return ["l" if type(value) is list else "t", nodes]
         if _parts.is_tensor(value):
-            kind = _memory.library(value) + ("-complex" if _parts.is_complex(value) else "")
-            return ["x", self._name(value, path), kind]
+            return self._tensor(value, path)
         if _memory.is_masked(value):
             return self._masked(value, path)
         return self._leaf(value, path)
+
+    def _tensor(self, value: Any, path: str) -> Node:
+        kind = _memory.library(value) + ("-complex" if _parts.is_complex(value) else "")
+        return ["x", self._name(value, path), kind]
 
     def _leaf(self, value: Any, path: str) -> Node:
         try:
@@ -132,9 +141,11 @@ def _join(path: str, key: Any) -> str:
 
 def _identity(tensor: Any) -> tuple[Any, ...] | None:
     """What two tensors have in common that are the same elements; ``None`` where that is hard to say."""
-    if type(tensor).__name__ == "DTensor" or _memory.library(tensor) != "pt" or hasattr(tensor, "local_shards"):
+    if _memory.library(tensor) != "pt":
         return None
-    if tensor.is_nested or str(tensor.layout) != "torch.strided" or not tensor.numel():
+    if not _memory.is_exact(tensor) and (type(tensor).__name__ == "DTensor" or hasattr(tensor, "local_shards")):
+        return None
+    if tensor.is_nested or tensor.layout is not sys.modules["torch"].strided or not tensor.numel():
         return None
     # A conjugate view has the memory of its base, and other values.
     kind = tensor.dtype, tensor.is_conj(), tensor.is_neg()

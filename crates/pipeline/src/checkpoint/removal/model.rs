@@ -1,9 +1,9 @@
 //! The protocol of removals, run in every order: each process may be overtaken, or die, before any access to the store.
 //!
-//! The processes run the real code on a store in memory. A process is a function of the answers that it got so far, so it is
-//! not suspended but run again from its start with those answers, until it asks for one more. A state is the store and the
-//! answers of all processes; every state that can be reached is visited once. In each of them
-//! nothing that was promised may be lost: not now, and not after all processes died and a sweep cleaned up.
+//! The processes run the real code on a store in memory. A process is a function of the answers that it got so far, so
+//! it is not suspended but run again from its start with those answers, until it asks for one more. A state is the
+//! store and the answers of all processes; every state that can be reached is visited once. In each of them nothing
+//! that was promised may be lost: not now, and not after all processes died and a sweep cleaned up.
 
 use std::{
     cell::{Cell, RefCell},
