@@ -33,7 +33,7 @@ const BTRFS: i128 = 0x9123_683e;
 const EXT: i128 = 0xef53;
 const XFS: i128 = 0x5846_5342;
 
-/// NFS, CephFS, Lustre, CIFS and SMB2.
+/// NFS, `CephFS`, Lustre, CIFS and SMB2.
 const NETWORK: [i128; 5] = [0x6969, 0x00c3_6400, 0x0bd0_0bd0, 0xff53_4d42, 0xfe53_4d42];
 
 /// Flags of an inode (`FS_IOC_GETFLAGS`): a journal for its data, encryption, extents, verity, inline data.

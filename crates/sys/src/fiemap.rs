@@ -63,7 +63,7 @@ pub(crate) fn stored(file: &OwnedFd) -> Stored {
             return Stored::Unknown;
         }
         match extents.last() {
-            Some(last) if last.flags & LAST == 0 => start = last.logical + last.bytes,
+            Some(last) if last.flags & LAST == 0 => start = last.logical.saturating_add(last.bytes),
             _ => return Stored::Plain,
         }
     }
@@ -79,7 +79,7 @@ fn ask(file: &OwnedFd, start: u64) -> Option<RawMap> {
         bytes: u64::MAX - start,
         flags: 0,
         mapped: 0,
-        room: BATCH as u32,
+        room: u32::try_from(BATCH).expect("a small constant"),
         reserved: 0,
         extents: [RawExtent::default(); BATCH],
     };
