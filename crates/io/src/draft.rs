@@ -361,7 +361,7 @@ mod tests {
         let (target, source) = (folder.path().join("file"), folder.path().join("source"));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let set = |path: &Path, mode| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };
         fs::write(&source, "secret").unwrap();
         fs::write(folder.path().join("new"), "").unwrap();

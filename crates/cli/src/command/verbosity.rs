@@ -9,7 +9,7 @@ use super::output::say;
 const VARIABLE: &str = "STRAIGHTWAY_LOG";
 
 /// Shows records of the library on stderr: warnings and what is of interest with one `-v`, details with two, all
-/// with three; without, what STRAIGHTWAY_LOG asks for, or errors.
+/// with three; without, what `STRAIGHTWAY_LOG` asks for, or errors.
 pub(crate) fn listen(verbose: u8) -> Result<()> {
     let asked = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let filter = match (verbose, asked) {
@@ -27,7 +27,7 @@ pub(crate) fn listen(verbose: u8) -> Result<()> {
             Level::DEBUG => "debug",
             Level::TRACE => "trace",
         };
-        say(&format!("{level}: {}", shown(&record.text)));
+        say(&format!("{level}: {}", shown(record.text)));
     });
     Ok(())
 }

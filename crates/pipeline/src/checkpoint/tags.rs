@@ -49,12 +49,12 @@ impl Store {
     pub fn tags(&self, step: u64) -> Result<Vec<String>> {
         match self.step(step) {
             Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
-            held => self.tags_in(&held?),
+            held => Self::tags_in(&held?),
         }
     }
 
     /// The tags of the step whose folder this is.
-    pub(crate) fn tags_in(&self, held: &Folder) -> Result<Vec<String>> {
+    pub(crate) fn tags_in(held: &Folder) -> Result<Vec<String>> {
         let names = held.list()?;
         let own = names
             .iter()

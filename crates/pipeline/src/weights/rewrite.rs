@@ -100,9 +100,10 @@ impl Saver {
         let is_many = targets.len() > 1 || model.index_metadata.is_some();
         // A folder whose index names other files would go on showing those.
         let has_index = into && (is_many || (!is_file && find_index(target)?.is_some()));
-        let publication = match has_index {
-            true => Some(publication(model, target, &mut targets, shard_bytes)?),
-            false => None,
+        let publication = if has_index {
+            Some(publication(model, target, &mut targets, shard_bytes)?)
+        } else {
+            None
         };
         let outlines = targets.iter().map(Target::outline);
         let outlines: Vec<_> = outlines.collect::<Result<_>>()?;

@@ -53,8 +53,7 @@ fn shown(folder: &Path) -> Shown {
             return Shown::Refused;
         }
     };
-    let loader = Loader::new(saver().executor);
-    let mut loaded = loader
+    let mut loaded = Loader::new(saver().executor)
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap();
     assert_eq!(loaded.tensors.len(), TENSORS, "all tensors, and none twice");
@@ -101,6 +100,7 @@ fn interrupted(root: &Path, before: &dyn Fn(&Path), shard_bytes: Option<u64>, do
 
 #[test]
 fn a_rewrite_over_another_model_that_is_killed_shows_one_of_them_or_is_refused() {
+    type Before<'a> = &'a dyn Fn(&Path);
     let root = tempfile::tempdir().unwrap();
     let divided = |bytes: u64| {
         move |folder: &Path| {
@@ -123,7 +123,6 @@ fn a_rewrite_over_another_model_that_is_killed_shows_one_of_them_or_is_refused()
         let model = Model::open(&parts).unwrap();
         saver().rewrite(&model, folder, Some(u64::MAX)).unwrap();
     };
-    type Before<'a> = &'a dyn Fn(&Path);
     let befores: [(&str, Before<'_>); 6] = [
         ("the same names", &divided(7000)),
         ("other names", &divided(4000)),
