@@ -96,14 +96,12 @@ fn parsed() -> Cli {
         let shown_args = args
             .iter()
             .map(|arg| shown(&arg.to_string_lossy()).into_owned());
-        match Cli::try_parse_from(shown_args) {
-            Err(same) => same.exit(),
-            // What was wrong is gone once it is escaped; the message still has it.
-            Ok(_) => {
-                say(&shown(&error.render().to_string()));
-                std::process::exit(error.exit_code());
-            }
+        if let Err(same) = Cli::try_parse_from(shown_args) {
+            same.exit();
         }
+        // What was wrong is gone once it is escaped; the message still has it.
+        say(&shown(&error.render().to_string()));
+        std::process::exit(error.exit_code());
     })
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     quantity::{Bytes, Rate, Seconds},
     route::{Leg, Reason, Route},
+    text::shown,
 };
 
 /// The name and version of the JSON form.
@@ -226,7 +227,7 @@ impl fmt::Display for Receipt {
             Bytes(self.staging_bytes_peak),
         )?;
         for warning in &self.warnings {
-            write!(f, "\n  warning: {warning}")?;
+            write!(f, "\n  warning: {}", shown(warning))?;
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("profile", profile::profile),
     ("safetensors", storage::safetensors),
     ("scenario", planner::scenario),
+    ("tags", storage::tags),
     ("text", text),
 ];
 

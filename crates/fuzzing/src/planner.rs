@@ -34,9 +34,10 @@ pub(crate) fn scenario(data: &[u8]) {
         Ok(scenario) => scenario,
     };
     // What is played out takes time that the fuzzer has better uses for.
-    let trials = scenario.checkpoint.as_ref().map_or(0, |c| {
-        u64::from(c.trials.runs) * u64::from(c.trials.segments)
-    });
+    let trials = scenario
+        .checkpoint
+        .as_ref()
+        .map_or(0, |c| c.trials.runs.saturating_mul(c.trials.segments));
     if scenario.qos.is_some() || trials > TRIALS_MAX {
         return;
     }

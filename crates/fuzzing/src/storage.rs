@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use safetensors::SafeTensors;
 use straightway_pipeline::{
-    checkpoint::{Manifest, Part, Sum},
+    checkpoint::{Manifest, Part, Sum, canonical, parse_tags},
     weights::{Header, Index},
 };
 
@@ -104,6 +104,28 @@ fn sealed(text: &[u8]) {
                 manifest.written_bytes(),
                 manifest.referenced(),
             );
+        }
+    }
+}
+
+/// Any bytes as a file of tags, and as names in a store: tags are refused with words or can be given again, and what a
+/// name is read as has that name and no other.
+pub(crate) fn tags(data: &[u8]) {
+    match parse_tags("the tags", data) {
+        Err(error) => assert_harmless(&error.to_string()),
+        Ok(tags) => {
+            for tag in &tags {
+                assert_eq!(
+                    canonical(&format!("tag-{tag}")).as_deref(),
+                    Some(format!("tag-{tag}").as_str())
+                );
+            }
+        }
+    }
+    for name in String::from_utf8_lossy(data).split(['/', '\n']) {
+        if let Some(written) = canonical(name) {
+            assert_eq!(written, name);
+            assert_harmless(name);
         }
     }
 }

@@ -79,7 +79,9 @@ fn every_attack_that_was_ever_found_is_survived() {
         for file in files(&root().join("attacks").join(folder)) {
             let data = fs::read(&file).unwrap();
             println!("{}", file.display());
-            names.iter().for_each(|name| target(name).unwrap()(&data));
+            for name in names {
+                target(name).unwrap()(&data);
+            }
         }
     }
 }

@@ -53,7 +53,7 @@ pub use manifest::{
     CHUNK_BYTES, MANIFEST_BYTES_MAX, Manifest, PARITY_MAX, ParityRecord, RANKS_MAX, Saved,
     SavedPart, ShardRecord, Stored, VERSION,
 };
-pub use name::{Attempt, STEP_MAX};
+pub use name::{Attempt, STEP_MAX, canonical};
 pub use opened::Checkpoint;
 pub use part::Part;
 pub use plain::{Array, DEPTH_MAX, Maker, Name, NumpyType, PLAIN_BYTES_MAX, Plain, Sequence};
@@ -65,5 +65,6 @@ pub use shard::Rank;
 pub use source::Source;
 pub use store::Store;
 pub use sum::{Digest, Sum};
+pub use tags::parse_tags;
 pub use trial::{Round, Trial};
 pub use verify::Verdict;

@@ -203,23 +203,24 @@ impl Root {
         }
     }
 
-    /// What a path's last name is, without following it: `None` where nothing is there, and for a link, what it
-    /// points to.
-    fn link_at(&self, inside: &Path) -> Option<Option<PathBuf>> {
+    /// What a path's last name is, without following it.
+    fn look(&self, inside: &Path) -> Seen {
         match &self.place {
             Place::Folder(base) => {
                 let outside = base.join(inside.strip_prefix("/").unwrap_or(inside));
-                let is_link = fs::symlink_metadata(&outside).ok()?.is_symlink();
-                // A link that cannot be read leads nowhere.
-                if is_link {
-                    fs::read_link(outside).ok().map(Some)
-                } else {
-                    Some(None)
+                match fs::symlink_metadata(&outside) {
+                    // A link that cannot be read leads nowhere.
+                    Ok(meta) if meta.is_symlink() => {
+                        fs::read_link(outside).map_or(Seen::Nothing, Seen::Link)
+                    }
+                    Ok(_) => Seen::Other,
+                    Err(_) => Seen::Nothing,
                 }
             }
-            Place::Memory(capture) => match capture.entry(inside)? {
-                Entry::Link(target) => Some(Some(target.clone())),
-                Entry::File(_) | Entry::Folder => Some(None),
+            Place::Memory(capture) => match capture.entry(inside) {
+                Some(Entry::Link(target)) => Seen::Link(target.clone()),
+                Some(Entry::File(_) | Entry::Folder) => Seen::Other,
+                None => Seen::Nothing,
             },
         }
     }
@@ -234,13 +235,13 @@ impl Root {
                 continue;
             }
             let next = at.join(&name);
-            let target = match self.link_at(&next) {
-                Some(Some(target)) => target,
-                Some(None) => {
+            let target = match self.look(&next) {
+                Seen::Link(target) => target,
+                Seen::Other => {
                     at = next;
                     continue;
                 }
-                None => return (join_rest(next, pending), false),
+                Seen::Nothing => return (join_rest(next, pending), false),
             };
             links += 1;
             if links > LINKS_MAX {
@@ -255,6 +256,13 @@ impl Root {
         }
         (at, true)
     }
+}
+
+/// What is under a name.
+enum Seen {
+    Link(PathBuf),
+    Other,
+    Nothing,
 }
 
 /// A file that is read.

@@ -37,14 +37,14 @@ impl Bar {
     }
 
     /// Shows a share of the whole and what is being done; breaks where the user has had enough.
-    pub(crate) fn show(&self, done: f64, doing: String) -> ControlFlow<()> {
+    pub(crate) fn show(&self, done: f64, doing: &str) -> ControlFlow<()> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a share of a thousand"
         )]
         self.bar.set_position((done * STEPS as f64) as u64);
-        self.bar.set_message(shown(&doing).into_owned());
+        self.bar.set_message(shown(doing).into_owned());
         self.look()
     }
 

@@ -52,11 +52,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Writes lines to stdout. A line feed in one of them is part of a name, and makes no second line.
 fn print_lines(lines: &[String]) -> anyhow::Result<()> {
-    let lines: String = lines
-        .iter()
-        .map(|line| format!("{}\n", shown(line)))
-        .collect();
-    print(&lines)
+    let lines: Vec<_> = lines.iter().map(|line| shown(line)).collect();
+    print(&(lines.join("\n") + "\n"))
 }
 
 /// A folder of checkpoints, and one of its steps.

@@ -64,7 +64,7 @@ impl Sweeping {
         let points = sweep::run(&sweeps, points_max, |settings| {
             let done = answered.load(Ordering::Relaxed);
             let doing = format!("{done} of {total} points");
-            if bar.show(done as f64 / total as f64, doing).is_break() {
+            if bar.show(done as f64 / total as f64, &doing).is_break() {
                 let stopped = Error::new(Kind::Cancelled, "sweep", title, "it was broken off");
                 return Err(anyhow::Error::new(stopped));
             }

@@ -1,6 +1,6 @@
 //! What the program says on stderr beside errors.
 
-use straightway_core::Result;
+use straightway_core::{Result, text::shown};
 use straightway_io::log::{self, Filter, Level};
 
 use super::output::say;
@@ -27,7 +27,7 @@ pub(crate) fn listen(verbose: u8) -> Result<()> {
             Level::DEBUG => "debug",
             Level::TRACE => "trace",
         };
-        say(&format!("{level}: {}", record.text));
+        say(&format!("{level}: {}", shown(record.text)));
     });
     Ok(())
 }

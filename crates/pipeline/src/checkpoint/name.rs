@@ -38,6 +38,22 @@ pub(crate) fn step_of(name: &str) -> Option<u64> {
     (step < STEP_MAX && step_folder(step) == name).then_some(step)
 }
 
+/// What a name in a store is read as, written again; `None` where it is no step, attempt, tag or record. Each has one
+/// name, so this is always `name` itself.
+pub fn canonical(name: &str) -> Option<String> {
+    let step = step_of(name).map(step_folder);
+    let attempt = || Some(Attempt::of(name)?.folder());
+    let intent = || Some(Removal::of_intent(name)?.intent());
+    let decision = || Some(Removal::of_decision(name)?.decision());
+    let hold = || Some(Hold::of(name)?.name());
+    let tag = || tag_of(name).map(tag_file);
+    step.or_else(attempt)
+        .or_else(intent)
+        .or_else(decision)
+        .or_else(hold)
+        .or_else(tag)
+}
+
 /// The shard of a rank: a safetensors file, or chunks that only the manifest makes sense of.
 pub(crate) fn shard_file(rank: u32, world: u32, is_plain: bool) -> String {
     let suffix = if is_plain { "safetensors" } else { "chunks" };
@@ -142,12 +158,12 @@ impl Removal {
 
     /// The removal that a record announces.
     pub(crate) fn of_intent(name: &str) -> Option<Self> {
-        Self::after(name.strip_prefix(".removal-")?)
+        Self::after(name.strip_prefix(".removal-")?).filter(|removal| removal.intent() == name)
     }
 
     /// The removal that a record decides.
     pub(crate) fn of_decision(name: &str) -> Option<Self> {
-        Self::after(name.strip_prefix(".decision-")?)
+        Self::after(name.strip_prefix(".decision-")?).filter(|removal| removal.decision() == name)
     }
 
     fn after(rest: &str) -> Option<Self> {
@@ -176,10 +192,11 @@ impl Hold {
     pub(crate) fn of(name: &str) -> Option<Self> {
         let rest = name.strip_prefix(".hold-")?;
         let (step, attempt) = rest.split_at(rest.find('.')?);
-        Some(Self {
+        let hold = Self {
             step: step.parse().ok()?,
             attempt: Attempt::of(attempt)?,
-        })
+        };
+        (hold.name() == name).then_some(hold)
     }
 }
 

@@ -183,7 +183,7 @@ impl Store {
             let is_free = matches!(self.root.kind(&step_folder(step)), Ok(None));
             let folder = self.root.open_folder(name).ok()?;
             // Tags that cannot be read are taken for tags.
-            let is_tagged = self.tags_in(&folder).map_or(true, |tags| !tags.is_empty());
+            let is_tagged = Self::tags_in(&folder).map_or(true, |tags| !tags.is_empty());
             Some(is_free && (is_tagged || survey.need(step).is_some()))
         };
         Ok(trash.iter().position(|name| is_needed(name) == Some(true)))
@@ -232,7 +232,7 @@ impl Ledger for Store {
     }
 
     fn tags(&self, held: &Folder) -> Result<Vec<String>> {
-        self.tags_in(held)
+        Self::tags_in(held)
     }
 
     fn dependant(&self, step: u64) -> Result<Option<String>> {

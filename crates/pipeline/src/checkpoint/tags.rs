@@ -50,12 +50,12 @@ impl Store {
     pub fn tags(&self, step: u64) -> Result<Vec<String>> {
         match self.step(step) {
             Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
-            held => self.tags_in(&held?),
+            held => Self::tags_in(&held?),
         }
     }
 
     /// The tags of the step whose folder this is.
-    pub(crate) fn tags_in(&self, held: &Folder) -> Result<Vec<String>> {
+    pub(crate) fn tags_in(held: &Folder) -> Result<Vec<String>> {
         let names = held.list()?;
         let own = names
             .iter()
@@ -80,10 +80,18 @@ fn old_tags(held: &Folder) -> Result<Vec<String>> {
         Err(error) if error.kind() == Kind::NotFound => return Ok(Vec::new()),
         read => read?,
     };
-    let tags: Vec<String> = serde_json::from_slice(&text).map_err(|e| {
-        let path = held.path().join(TAGS);
-        Error::new(Kind::Corrupt, "read", path.display(), e.to_string())
+    parse_tags(&held.path().join(TAGS).display().to_string(), &text)
+}
+
+/// The tags in a file of 0.1.0, which errors call `name`.
+pub fn parse_tags(name: &str, text: &[u8]) -> Result<Vec<String>> {
+    let corrupt = |why: String| {
+        Error::new(Kind::Corrupt, "read", name, why)
             .with_hint("delete that file if the tags in it are not needed")
-    })?;
-    Ok(tags)
+    };
+    let tags: Vec<String> = serde_json::from_slice(text).map_err(|e| corrupt(e.to_string()))?;
+    match tags.iter().find_map(|tag| check_tag(tag).err()) {
+        Some(error) => Err(corrupt(error.to_string())),
+        None => Ok(tags),
+    }
 }

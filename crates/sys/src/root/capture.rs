@@ -29,6 +29,13 @@ pub enum Entry {
     Folder,
 }
 
+/// What was put under a name.
+enum Found<'a> {
+    There(&'a Entry),
+    Removed,
+    Nowhere,
+}
+
 impl Capture {
     /// Reads all that is in `folder`, which is laid out like a machine's `/`.
     pub fn of(folder: &Path) -> io::Result<Self> {
@@ -82,8 +89,10 @@ impl Capture {
     /// What is under a name; links are not followed.
     pub(super) fn entry(&self, path: &Path) -> Option<&Entry> {
         let bytes = path.as_os_str().as_bytes();
-        if let Some(entry) = self.find(bytes) {
-            return entry;
+        match self.find(bytes) {
+            Found::There(entry) => return Some(entry),
+            Found::Removed => return None,
+            Found::Nowhere => {}
         }
         let is_folder = bytes == b"/" || self.names(bytes).next().is_some();
         is_folder.then_some(&Entry::Folder)
@@ -98,11 +107,13 @@ impl Capture {
         names.map(str::to_owned).collect()
     }
 
-    /// What was put under a name, or `Some(None)` where it was removed.
-    fn find(&self, path: &[u8]) -> Option<Option<&Entry>> {
-        match self.entries.get(path) {
-            Some(entry) => Some(entry.as_ref()),
-            None => self.base.as_ref()?.find(path),
+    /// What was put under a name.
+    fn find(&self, path: &[u8]) -> Found<'_> {
+        match (self.entries.get(path), &self.base) {
+            (Some(Some(entry)), _) => Found::There(entry),
+            (Some(None), _) => Found::Removed,
+            (None, Some(base)) => base.find(path),
+            (None, None) => Found::Nowhere,
         }
     }
 

@@ -91,7 +91,7 @@ fn watched(scenario: &Scenario) -> anyhow::Result<Outcome> {
             "{} simulated, {} packets",
             progress.simulated, progress.packets
         );
-        bar.show(progress.done, doing)
+        bar.show(progress.done, &doing)
     });
     Ok(outcome?)
 }

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let bar = Bar::begin();
     let watch = Stopwatch::begin();
-    let outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating".to_owned()))?;
+    let outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating"))?;
     let took = watch.took();
     let more = more(args, &scenario, &outcome, &bar)?;
     drop(bar);
@@ -95,14 +95,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn more(args: &Args, scenario: &Scenario, outcome: &Outcome, bar: &Bar) -> anyhow::Result<More> {
-    let sweep = args.streams_sweep.then(|| {
-        pcie::sweep(scenario, |done| {
-            bar.show(done, "more and more streams".to_owned())
-        })
-    });
+    let sweep = args
+        .streams_sweep
+        .then(|| pcie::sweep(scenario, |done| bar.show(done, "more and more streams")));
     let what_if = args.what_if.then(|| {
         pcie::what_if(scenario, outcome, |done| {
-            bar.show(done, "changing the tree".to_owned())
+            bar.show(done, "changing the tree")
         })
     });
     Ok(More {

@@ -361,9 +361,12 @@ impl Job {
         match self {
             Self::Remove => Ok(remove(view, 1, || view.nonce())? == Outcome::Removed),
             Self::Tag => {
-                let put = |held: &usize| match view.flag(Access::PutTag(*held))? {
-                    true => Ok(()),
-                    false => Err(Error::new(Kind::NotFound, "tag", "it", "it is gone")),
+                let put = |held: &usize| {
+                    if view.flag(Access::PutTag(*held))? {
+                        Ok(())
+                    } else {
+                        Err(Error::new(Kind::NotFound, "tag", "it", "it is gone"))
+                    }
                 };
                 keep(view, 1, put)
             }
