@@ -101,7 +101,8 @@ def _check_torch(name: str, tensor: Any) -> None:
     why = "it is a wrapper around other tensors, or its storage was freed"
     if address:
         why = f"its elements take {needed} bytes of storage, and {storage_bytes} are there"
-    hint = "store the tensors that it is made of" if hasattr(tensor, "__tensor_flatten__") else "store a tensor with memory of its own"
+    is_wrapper = hasattr(tensor, "__tensor_flatten__")
+    hint = "store the tensors that it is made of" if is_wrapper else "store a tensor with memory of its own"
     raise ValueError(f"{name!r} ({type(tensor).__name__}) has no memory of its own: {why}\nhint: {hint}")
 
 

@@ -59,7 +59,7 @@ def _holds_as_saved(own: Any) -> bool:
 
 
 class _Batch(NamedTuple):
-    """Targets that are read together, the memory that each is read into, and that as ``Checkpoint.restore`` takes it."""
+    """Targets that are read together, the memory each is read into, and that as ``Checkpoint.restore`` takes it."""
 
     targets: list[_Target]
     memories: list[Any]
@@ -111,7 +111,8 @@ class Filling:
         span = None if 0 in own.shape else Span.of(own)
         is_direct = saved == ours and _holds_as_saved(own)
         # Tied weights have one name and one memory: they are read once.
-        same = (name, span, part.start, own.shape, own.stride() if library(own) == "pt" else own.strides, ours, is_direct)
+        strides = own.stride() if library(own) == "pt" else own.strides
+        same = (name, span, part.start, own.shape, strides, ours, is_direct)
         if span is None or same not in self._seen:
             self._seen.add(same)
             self._targets.append(_Target(name, part, start, None if saved == ours else saved, span, is_direct))
