@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from . import _framework, _memory, _metadata, _parts, _restoring
+from ._collector import without_collector
 from ._ranks import Ranks, Share
 from ._saving import synchronize
 from ._straightway import Checkpoint, Receipt, Saver, Store
@@ -227,14 +228,12 @@ class Checkpointer:
         if into is None:
             raise TypeError("restore needs into=, the state to restore\nhint: load() makes a new one")
         opened = self._open(step)
-        plan = Plan(self._tree(opened), into, self._trust)
-        return self._run(opened, plan, device, cast)[0]
+        return self._run(opened, self._plan(opened, into), device, cast)[0]
 
     def load(self, step: int | str = "latest", device: Any = "cpu") -> Any:
         """A step as a new state, its tensors whole and on ``device``."""
         opened = self._open(step)
-        plan = Plan(self._tree(opened), None, self._trust, has_target=False)
-        return self._run(opened, plan, device)[1]
+        return self._run(opened, self._plan(opened, None, has_target=False), device)[1]
 
     def metadata(self, step: int | str = "latest") -> Any:
         """What was given to ``save`` as ``metadata``."""
@@ -282,6 +281,7 @@ class Checkpointer:
             self._finish = weakref.finalize(self, _finish, self._saver)
         return self._saver
 
+    @without_collector
     def _given(self, state: Any) -> list[_parts.Given]:
         """The state as the saver takes it. What other ranks hold as well is written by one of them."""
         try:
@@ -313,6 +313,10 @@ class Checkpointer:
                 raise ValueError(f'a step is a number or "latest", not {step!r}')
             return Store(self._folder).open(None)
         return Store(self._folder).open(_check_step(step))
+
+    @without_collector
+    def _plan(self, opened: Checkpoint, into: Any, has_target: bool = True) -> Plan:
+        return Plan(self._tree(opened), into, self._trust, has_target)
 
     def _tree(self, opened: Checkpoint) -> Node:
         """This rank's tree. Where another number of ranks saved, with what only other ranks' trees have."""

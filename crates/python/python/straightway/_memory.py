@@ -8,7 +8,7 @@ copy where it must. ``writable`` never copies: it gives the tensor's own memory,
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 #: Integers of each element size. Every library can copy and compare them, whatever the elements mean.
 _TORCH_BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
@@ -71,7 +71,7 @@ def writable(name: str, tensor: Any) -> Any:
         plain = tensor.detach()
         _check_torch(name, plain)
         # A subclass may answer with a copy of what it stands for.
-        if plain.numel() and _storage_address(tensor) != _storage_address(plain):
+        if type(tensor) is not type(plain) and plain.numel() and _storage(tensor)[0] != _storage(plain)[0]:
             raise _unwritable(name, f"{type(tensor).__name__} gives a copy of its values")
         return plain
     numpy = sys.modules.get("numpy")
@@ -111,31 +111,31 @@ def _check_torch(name: str, tensor: Any) -> None:
         raise TypeError(f"{name!r} is a quantized tensor\nhint: store its int_repr(), scale and zero point")
     if not (tensor.is_cpu or tensor.is_cuda):
         raise ValueError(f"{name!r} is on device {tensor.device}, and only tensors on cpu or cuda have bytes to read or write")
-    if not tensor.numel():
+    elements = tensor.numel()
+    if not elements:
+        return
+    last = elements if tensor.is_contiguous() else _last_element(tensor) + 1
+    needed = (tensor.storage_offset() + last) * tensor.element_size()
+    address, storage_bytes = _storage(tensor)
+    if address and needed <= storage_bytes:
         return
     why = "it is a wrapper around other tensors, or its storage was freed"
-    hint = "store the tensors that it is made of" if hasattr(tensor, "__tensor_flatten__") else "store a tensor with memory of its own"
-    storage_bytes = _storage_bytes(tensor)
-    if storage_bytes is not None:
-        needed = (tensor.storage_offset() + _last_element(tensor) + 1) * tensor.element_size()
-        if needed <= storage_bytes:
-            return
+    if address:
         why = f"its elements take {needed} bytes of storage, and {storage_bytes} are there"
+    is_wrapper = hasattr(tensor, "__tensor_flatten__")
+    hint = "store the tensors that it is made of" if is_wrapper else "store a tensor with memory of its own"
     raise ValueError(f"{name!r} ({type(tensor).__name__}) has no memory of its own: {why}\nhint: {hint}")
 
 
-def _storage_bytes(tensor: Any) -> int | None:
-    """How many bytes of memory a tensor's storage has; ``None`` where it has none that may be looked at."""
-    return cast(int, tensor.untyped_storage().nbytes()) if _storage_address(tensor) else None
-
-
-def _storage_address(tensor: Any) -> int:
-    """Where a tensor's storage begins; 0 where it has none."""
+def _storage(tensor: Any) -> tuple[int, int]:
+    """Where a tensor's storage begins, and how many bytes it has; 0 and 0 where it has none that may be looked at."""
     try:
-        return int(tensor.untyped_storage().data_ptr())
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr()
     except (NotImplementedError, RuntimeError):
         # What PyTorch raises for wrappers, functional tensors and those inside vmap and grad.
-        return 0
+        return 0, 0
+    return (address, storage.nbytes()) if address else (0, 0)
 
 
 def _last_element(tensor: Any) -> int:
@@ -151,32 +151,37 @@ class Span(NamedTuple):
     device: str
     start: int
     end: int
-    #: Steps between neighbours along each dimension, in bytes.
-    strides: tuple[int, ...]
 
     @staticmethod
     def of(tensor: Any) -> Span:
         """The span of a tensor that has elements."""
         if library(tensor) == "pt":
-            element_bytes = tensor.element_size()
-            device = "cpu" if tensor.device.type == "cpu" else f"cuda:{tensor.device.index or 0}"
-            start, strides = tensor.data_ptr(), tuple(s * element_bytes for s in tensor.stride())
-        else:
-            element_bytes, strides = tensor.dtype.itemsize, tuple(tensor.strides)
-            on_gpu = _is_on_gpu(tensor)
-            device = f"cuda:{tensor.__dlpack_device__()[1]}" if on_gpu else "cpu"
-            interface = tensor.__cuda_array_interface__ if on_gpu else tensor.__array_interface__
-            start = interface["data"][0]
-        reach = [(size - 1) * stride for size, stride in zip(tensor.shape, strides)]
+            device = "cpu" if tensor.is_cpu else f"cuda:{tensor.device.index or 0}"
+            start = tensor.data_ptr()
+            # Strides are never negative in PyTorch.
+            last = tensor.numel() - 1 if tensor.is_contiguous() else _last_element(tensor)
+            return Span(device, start, start + (last + 1) * tensor.element_size())
+        on_gpu = _is_on_gpu(tensor)
+        device = f"cuda:{tensor.__dlpack_device__()[1]}" if on_gpu else "cpu"
+        interface = tensor.__cuda_array_interface__ if on_gpu else tensor.__array_interface__
+        start = interface["data"][0]
+        reach = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides)]
         low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-        return Span(device, start + low, start + high + element_bytes, strides)
+        return Span(device, start + low, start + high + tensor.dtype.itemsize)
+
+
+def strides_of(tensor: Any) -> tuple[int, ...]:
+    """The steps between neighbours along each dimension, in bytes."""
+    if library(tensor) == "pt":
+        size = tensor.element_size()
+        return tuple(stride * size for stride in tensor.stride())
+    return tuple(tensor.strides)
 
 
 def may_overlap_itself(tensor: Any) -> bool:
     """Whether two elements of a tensor may be the same memory, as in ``expand`` and ``as_strided``."""
-    steps = tensor.stride() if library(tensor) == "pt" else [s // tensor.dtype.itemsize for s in tensor.strides]
-    reach = 0
-    for step, size in sorted((abs(step), size) for step, size in zip(steps, tensor.shape) if size > 1):
+    reach = (tensor.element_size() if library(tensor) == "pt" else tensor.dtype.itemsize) - 1
+    for step, size in sorted((abs(step), size) for step, size in zip(strides_of(tensor), tensor.shape) if size > 1):
         if step <= reach:
             return True
         reach += step * (size - 1)

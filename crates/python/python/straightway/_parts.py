@@ -8,10 +8,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ._memory import is_exact, is_masked, library, readable
-from ._saving import Described, describe_plain, dtype_of, is_storable
+from ._saving import Described, describe_plain, dtype_of, is_storable, type_name
 
 #: A tensor as the saver takes it: described, whether it is somebody's bytes, and of which whole it is part.
 Given = tuple[Described, bool, tuple[list[int], list[int]] | None]
+
+
+#: Complex numbers that a checkpoint has no name for, and what it calls their halves.
+_HALVES = {"complex128": "F64", "complex32": "F16"}
 
 
 class Part(NamedTuple):
@@ -75,19 +79,12 @@ def stored(local: Any) -> Any:
 
 def stored_dtype(name: str, local: Any) -> str:
     """What a checkpoint calls the elements of a tensor as ``stored`` gives it."""
-    if is_complex(local):
-        return "F64" if str(local.dtype).endswith("complex128") else "F16"
-    return dtype_of(name, local)
+    return _HALVES.get(type_name(local)) or dtype_of(name, local)
 
 
 def is_complex(tensor: Any) -> bool:
     """Whether ``stored`` takes its numbers apart."""
-    return _is_complex(tensor.dtype)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_complex(dtype: Any) -> bool:
-    return str(dtype).removeprefix("torch.") in ("complex128", "complex32")
+    return type_name(tensor) in _HALVES
 
 
 def is_contiguous(local: Any) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _framework
+from ._collector import without_collector
 from ._conversion import is_lossless
-from ._memory import Span, assign, holds, library, may_overlap_itself, writable
+from ._memory import Span, assign, holds, library, may_overlap_itself, strides_of, writable
 from ._parts import Part, counted, is_contiguous, parts, stored, stored_dtype
 from ._saving import Described, describe_plain, empty_like, synchronize
 from ._straightway import Checkpoint
@@ -20,12 +22,16 @@ class _Target(NamedTuple):
     """Memory that is to be filled."""
 
     name: str
+    #: The part; its memory is the tensor's own.
     part: Part
     #: Where in the saved tensor what goes there begins.
     start: list[int]
     #: The type of its elements, if it differs from what was saved.
     saved_dtype: str | None
+    #: ``None`` where there are no elements.
     span: Span | None
+    #: Whether bytes can be read straight into it.
+    is_direct: bool
 
     @property
     def own(self) -> Any:
@@ -33,20 +39,47 @@ class _Target(NamedTuple):
         return self.part.local
 
     @property
-    def origin(self) -> tuple[Any, ...] | None:
+    def origin(self) -> tuple[Any, ...]:
         """Where the first element of the whole tensor would be. What has the same origin agrees on every element."""
-        if self.span is None:
-            return None
-        strides = self.span.strides
+        assert self.span is not None, "only memory that has elements is shared"
+        strides = strides_of(self.own)
         return self.name, self.span.start - sum(s * stride for s, stride in zip(self.part.start, strides)), strides
 
     @property
-    def is_direct(self) -> bool:
-        """Whether bytes can be read straight into it."""
-        own = self.own
-        if self.saved_dtype is not None or not is_contiguous(own):
-            return False
-        return not (own.is_conj() or own.is_neg()) if library(own) == "pt" else bool(own.dtype.isnative)
+    def may_overlap_itself(self) -> bool:
+        """Whether two of its elements may be the same memory."""
+        return not self.is_direct and may_overlap_itself(self.own)
+
+
+def _holds_as_saved(own: Any) -> bool:
+    """Whether the memory of a tensor is row after row, as a checkpoint has it."""
+    if not is_contiguous(own):
+        return False
+    return not (own.is_conj() or own.is_neg()) if library(own) == "pt" else bool(own.dtype.isnative)
+
+
+class _Batch(NamedTuple):
+    """Targets that are read together, the memory each is read into, and that as ``Checkpoint.restore`` takes it."""
+
+    targets: list[_Target]
+    memories: list[Any]
+    described: list[tuple[Described, list[int]]]
+
+    @staticmethod
+    def aside(targets: list[_Target]) -> _Batch:
+        """All of it into new memory."""
+        return _Batch.of(targets, [empty_like(t.own, t.saved_dtype) for t in targets])
+
+    @staticmethod
+    def straight(targets: list[_Target]) -> _Batch:
+        """Into the targets themselves where that can be, and else into new memory."""
+        return _Batch.of(targets, [t.own if t.is_direct else empty_like(t.own, t.saved_dtype) for t in targets])
+
+    @staticmethod
+    def of(targets: list[_Target], memories: list[Any]) -> _Batch:
+        """What goes where."""
+        described = [(describe_plain(t.name, stored(memory)), t.start) for t, memory in zip(targets, memories)]
+        return _Batch(targets, memories, described)
 
 
 class Filling:
@@ -66,52 +99,48 @@ class Filling:
         self._seen: set[tuple[Any, ...]] = set()
 
     def add(self, name: str, part: Part) -> None:
-        """Fills the memory of a part with what was saved of the tensor of that name."""
+        """Fills the memory of a part, which is ``writable``, with what was saved of the tensor of that name."""
         if name not in self.known:
             raise KeyError(f"step {self._opened.step} has no tensor {name!r}")
         saved, _ = self.known[name]
-        own = writable(name, part.local)
+        own = part.local
         ours = stored_dtype(name, own)
         if saved != ours:
             self._check_conversion(name, saved, ours, own)
         _, start = counted(part, saved)
         span = None if 0 in own.shape else Span.of(own)
-        target = _Target(name, part._replace(local=own), start, None if saved == ours else saved, span)
+        is_direct = saved == ours and _holds_as_saved(own)
         # Tied weights have one name and one memory: they are read once.
-        same = (name, span, tuple(own.shape), part.start, ours, target.is_direct)
+        strides = own.stride() if library(own) == "pt" else own.strides
+        same = (name, span, part.start, own.shape, strides, ours, is_direct)
         if span is None or same not in self._seen:
             self._seen.add(same)
-            self._targets.append(target)
+            self._targets.append(_Target(name, part, start, None if saved == ours else saved, span, is_direct))
 
-    def run(self) -> Told:
-        """Reads all of it. Says what was read."""
-        told = nothing()
+    def prepare(self) -> Callable[[], Told]:
+        """What reads all of it, and says what was read."""
         apart, contested = _sorted_out(self._targets)
-        if contested:
-            aside = self._read(contested, [None] * len(contested), told)
-            _settle(contested, aside)
-        direct = [target.own if target.is_direct else None for target in apart]
-        aside = self._read(apart, direct, told)
-        for target, values in zip(apart, aside):
-            if not target.is_direct:
-                assign(target.own, values)
-        for target in self._targets:
-            _note_change(target.own)
+        batches = _Batch.aside(contested), _Batch.straight(apart)
+        return lambda: self._run(*batches)
+
+    def _run(self, contested: _Batch, apart: _Batch) -> Told:
+        told = nothing()
+        self._read(contested, told)
+        _settle(contested.targets, contested.memories)
+        self._read(apart, told)
+        for target, memory in zip(apart.targets, apart.memories):
+            if memory is not target.own:
+                assign(target.own, memory)
+        _note_changes([target.own for target in self._targets])
         return told
 
-    def _read(self, targets: list[_Target], places: list[Any], told: Told) -> list[Any]:
-        """Reads into the places that are given, and into new memory for the others."""
-        made = [empty_like(t.own, t.saved_dtype) if place is None else place for t, place in zip(targets, places)]
-        described: list[tuple[Described, list[int]]] = []
-        for target, memory in zip(targets, made):
-            described.append((describe_plain(target.name, stored(memory)), target.start))
-        for device in {target[0][5] for target in described} - {"host:"}:
+    def _read(self, batch: _Batch, told: Told) -> None:
+        for device in {described[5] for described, _ in batch.described} - {"host:"}:
             synchronize(device)
-        if described:
-            more = self._opened.restore(described)
+        if batch.described:
+            more = self._opened.restore(batch.described)
             for key in told:
                 told[key] += more[key]
-        return made
 
     def _check_conversion(self, name: str, saved: str, ours: str, own: Any) -> None:
         """Refuses conversions that lose something, unless they are asked for, and those that nobody can do."""
@@ -132,9 +161,9 @@ def _sorted_out(targets: list[_Target]) -> tuple[list[_Target], list[_Target]]:
     contested: list[_Target] = []
     groups: list[list[_Target]] = []
     end = ("", 0)
-    for target in sorted((t for t in targets if t.span is not None), key=lambda t: t.span[:3] if t.span else ()):
+    for target in sorted((t for t in targets if t.span is not None), key=lambda t: t.span or ()):
         assert target.span is not None, "those without elements were left out"
-        device, start, stop, _ = target.span
+        device, start, stop = target.span
         if groups and end[0] == device and start < end[1]:
             groups[-1].append(target)
             end = (device, max(stop, end[1]))
@@ -142,15 +171,15 @@ def _sorted_out(targets: list[_Target]) -> tuple[list[_Target], list[_Target]]:
             groups.append([target])
             end = (device, stop)
     for group in groups:
-        is_apart = len({target.origin for target in group}) == 1 and not any(may_overlap_itself(t.own) for t in group)
-        (apart if is_apart else contested).extend(group)
+        is_apart = len(group) == 1 or len({target.origin for target in group}) == 1
+        (contested if not is_apart or any(t.may_overlap_itself for t in group) else apart).extend(group)
     return apart, contested
 
 
 def _settle(targets: list[_Target], values: list[Any]) -> None:
     """Assigns values to memory that overlaps. Where not all of them can arrive, none does."""
     for target in targets:
-        if library(target.own) == "pt" and may_overlap_itself(target.own) and (target.own.is_conj() or target.own.is_neg()):
+        if library(target.own) == "pt" and target.may_overlap_itself and (target.own.is_conj() or target.own.is_neg()):
             raise ValueError(f"{target.name!r} cannot be restored in place: it is a conjugate view that overlaps itself")
     before = [target.own.clone() if library(target.own) == "pt" else target.own.copy() for target in targets]
     for target, new in zip(targets, values):
@@ -166,18 +195,24 @@ def _settle(targets: list[_Target], values: list[Any]) -> None:
         )
 
 
-def _note_change(tensor: Any) -> None:
+def _note_changes(tensors: list[Any]) -> None:
     """Tells autograd, which would otherwise compute gradients with values that are gone."""
-    if library(tensor) == "pt" and not tensor.is_inference():
+    changed = [tensor for tensor in tensors if library(tensor) == "pt" and not tensor.is_inference()]
+    if changed:
         import torch
 
-        torch.autograd.graph.increment_version(tensor)
+        for tensor in changed:
+            torch.autograd.graph.increment_version(tensor)
 
 
 def fill(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool = False) -> Told:
     """Fills tensors, or the parts of them that this rank holds, each with what is saved under a name."""
-    if not filled:
-        return nothing()
+    return _prepared(opened, filled, cast)() if filled else nothing()
+
+
+@without_collector
+def _prepared(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool) -> Callable[[], Told]:
+    """What reads it all. Everything that can be refused was refused."""
     filling = Filling(opened, cast)
     for name, tensor in filled:
         dtype, saved = filling.known[name]
@@ -186,7 +221,7 @@ def fill(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool = False) 
             if saved != wanted:
                 raise ValueError(f"{name!r} was saved with shape {tuple(saved)}, and goes to one of {tuple(wanted)}")
             filling.add(name, part)
-    return filling.run()
+    return filling.prepare()
 
 
 def nothing() -> Told:

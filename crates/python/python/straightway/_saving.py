@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -78,25 +79,24 @@ def describe_plain(name: str, plain: Any) -> Described:
     return name, dtype_of(name, plain), list(plain.shape), address if plain.nbytes else 0, plain.nbytes, device, plain
 
 
-#: What safetensors files call the types of elements, as far as it was asked.
-_KNOWN: dict[Any, str | None] = {}
+def type_name(tensor: Any) -> str:
+    """What NumPy and PyTorch call the elements of a tensor."""
+    return _type_name(tensor.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _type_name(dtype: Any) -> str:
+    # A library's types are few, and their names take longer to make than to find.
+    return getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
 
 
 def dtype_of(name: str, tensor: Any) -> str:
     """What a safetensors file calls the elements of a tensor."""
-    if tensor.dtype in _KNOWN:
-        ours = _KNOWN[tensor.dtype]
-    else:
-        ours = _KNOWN[tensor.dtype] = _FROM_TORCH.get(theirs_of(tensor))
+    theirs = type_name(tensor)
+    ours = _FROM_TORCH.get(theirs)
     if ours is None:
-        theirs = theirs_of(tensor)
         raise ValueError(f"tensor {name!r} has elements of {theirs}, which a safetensors file has no name for")
     return ours
-
-
-def theirs_of(tensor: Any) -> str:
-    """What the library of a tensor calls its elements."""
-    return str(tensor.dtype).removeprefix("torch.") if library(tensor) == "pt" else str(tensor.dtype.name)
 
 
 def torch_name(dtype: str) -> str:

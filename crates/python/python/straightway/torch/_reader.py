@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
+from .._memory import writable
 from .._parts import Part
 from .._pickling import unpickled
 from .._restoring import Filling
@@ -96,12 +97,12 @@ class StorageReader(_StorageReader):
             if item.type == LoadItemType.BYTE_IO:
                 byte_items.append(item)
                 continue
-            target = planner.resolve_tensor(item).detach()
+            target = writable(item.storage_index.fqn, planner.resolve_tensor(item))
             begin = item.storage_index.offset or (0,) * len(item.lengths)
             start = tuple(a + b for a, b in zip(begin, item.storage_offsets))
             filling.add(item.storage_index.fqn, Part(target, start, tuple(target.shape)))
             resolved.append((item, target))
-        filling.run()
+        filling.prepare()()
         for item, target in resolved:
             planner.commit_tensor(item, target)
         contents = opened.contents([item.storage_index.fqn for item in byte_items])
