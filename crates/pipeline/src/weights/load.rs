@@ -93,7 +93,8 @@ impl Loader {
 
     /// Makes a load ready that goes into a region of the caller's, at least as long as the layout.
     pub fn prepare_in(&self, model: &Model, layout: Layout, region: Arc<Region>) -> Prepared {
-        let files_max = limit::files_at_once(DESCRIPTORS_EACH, FILES_PER_JOB);
+        let files = model.shards.len().min(layout.moves.len());
+        let files_max = limit::files_at_once(DESCRIPTORS_EACH, files.min(FILES_PER_JOB));
         let mut batches: Vec<Batch> = Vec::new();
         let mut open = None;
         for m in layout.moves {
