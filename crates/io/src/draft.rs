@@ -72,7 +72,7 @@ impl Rights {
 }
 
 /// What temporary names end in.
-const SUFFIX: &str = ".straightway-part";
+const SUFFIX: &str = straightway_sys::folder::DRAFT_SUFFIX;
 
 /// How much of the final name is in the temporary one: with the random number and the suffix it stays
 /// under the 255 bytes that file systems allow.

@@ -13,7 +13,6 @@ use std::{
     io::{Read, Write},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
 };
 
 use rustix::{
@@ -37,8 +36,8 @@ const DEPTH_MAX: usize = 64;
 /// What temporary names end in. Those that a killed process left are swept by this suffix.
 pub const DRAFT_SUFFIX: &str = ".straightway-part";
 
-/// Tells the temporary files of one process apart.
-static DRAFTS: AtomicU64 = AtomicU64::new(0);
+/// How often a temporary file is begun again because a sweep took it for abandoned.
+const DRAFT_TRIES: usize = 8;
 
 /// An open folder.
 #[derive(Debug)]
@@ -228,12 +227,8 @@ impl Folder {
         bytes: &[u8],
         durability: Durability,
     ) -> Result<(String, fs::File)> {
-        let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
         let front = &name[..name.floor_char_boundary(150)];
-        let draft = format!(".{front}.{:016x}-{number}{DRAFT_SUFFIX}", nonce());
-        let mut file = self.open_file(&draft, Access::Create)?;
-        // A file system without locks loses the sweep and nothing else.
-        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let (draft, mut file) = self.claim(front)?;
         let written = file.write_all(bytes).and_then(|()| match durability {
             Durability::Synced => file.sync_data(),
             Durability::Unsynced => Ok(()),
@@ -243,6 +238,29 @@ impl Folder {
             Error::os("write", self.path.join(name).display(), e)
         })?;
         Ok((draft, file))
+    }
+
+    /// A new file of its own that no sweep takes for a dead process's: one that came between its creation and its lock
+    /// has removed it, and it is begun again.
+    fn claim(&self, front: &str) -> Result<(String, fs::File)> {
+        for _ in 0..DRAFT_TRIES {
+            let draft = format!(".{front}.{:016x}{DRAFT_SUFFIX}", nonce());
+            let file = self.open_file(&draft, Access::Create)?;
+            // A file system without locks loses the sweep and nothing else.
+            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            let is_there = fstat(&file).is_ok_and(|stat| stat.st_nlink > 0);
+            if locked != Err(Errno::WOULDBLOCK) && is_there {
+                return Ok((draft, file));
+            }
+        }
+        let message = "other processes keep removing its temporary file";
+        let path = self.path.join(front);
+        Err(Error::new(
+            Kind::Transient,
+            "create",
+            path.display(),
+            message,
+        ))
     }
 
     /// The names in it that are text, in no order. Each is listed that was there from the call to its return.
