@@ -32,10 +32,6 @@ pub fn files_at_once(descriptors_each: u64, most: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
         return most;
     };
-    // With room for twice as many, nobody needs to count: that takes longer than a small load.
-    if limit >= 2 * most as u64 * descriptors_each {
-        return most;
-    }
     // A process that cannot see its descriptors is taken to have few.
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64);
     let free = limit.saturating_sub(open + SPARE_DESCRIPTORS);
