@@ -11,8 +11,8 @@ mod work;
 use std::{path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Place, Receipt, Result, Route};
-use straightway_io::Progress;
+use straightway_core::{Alignment, Place, Receipt, Result, Route};
+use straightway_io::{Draft, File, Progress, draft};
 
 pub use limits::Limit;
 pub use outcome::{Knee, Outcome};
@@ -109,6 +109,27 @@ pub struct Sample {
     pub rates_bytes_per_s: Vec<f64>,
     /// The receipt of the run with the median rate.
     pub receipt: Receipt,
+}
+
+/// The tracks of `spec` that its file system has. Reads and writes differ: btrfs reads by O_DIRECT what it does not write by it.
+pub fn possible(spec: &Spec) -> Result<Vec<Track>> {
+    let is_folder = spec.path.is_dir();
+    let folder = if is_folder {
+        &spec.path
+    } else {
+        draft::folder_of(&spec.path)
+    };
+    let probe = Draft::new(
+        &folder.join("straightway-bench-probe"),
+        Alignment::PAGE_BYTES,
+    )?;
+    let read = File::open(if is_folder { probe.path() } else { &spec.path })?;
+    let is_possible = |track: &&Track| match (track.route, track.work) {
+        (Route::Buffered, _) => true,
+        (_, Work::Write) => probe.file().alignment().is_some(),
+        (_, Work::Read | Work::Gather) => read.alignment().is_some(),
+    };
+    Ok(spec.tracks.iter().filter(is_possible).copied().collect())
 }
 
 /// Measures everything in `spec`, telling `begins` before each point which one it is, of how many.

@@ -104,7 +104,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.output.check(&args.path)?;
-    let spec = args.spec();
+    let mut spec = args.spec();
+    if args.route.is_empty() {
+        spec.tracks = bench::possible(&spec)?;
+    }
     // A profile that cannot be added to is better known before the work than after it.
     let mut kept = match Profile::place() {
         Some(path) if !args.no_profile => Some((Profile::read(&path)?, path)),

@@ -188,6 +188,22 @@ fn btrfs_is_called_direct_only_where_it_is() {
     run("mount", &remount).unwrap();
     yard.file("small/plain", 3_000_000, 2);
     run("sync", &["-f", &mount.at.display().to_string()]).unwrap();
+    // A sweep leaves out what the file system does not do.
+    let ran = yard.run([
+        "bench", "small", "--size", "4MiB", "--runs", "1", "--depth", "1", "--block", "1MiB",
+        "--json",
+    ]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let outcome: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let tracks = |work: &str| -> Vec<String> {
+        let samples = outcome["samples"].as_array().unwrap().iter();
+        let of_work = samples.filter(|s| s["work"] == work);
+        of_work
+            .map(|s| s["route"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(tracks("write"), ["buffered"]);
+    assert_eq!(tracks("read"), ["direct", "staged", "buffered", "buffered"]);
     let receipt = yard.receipt(&["small/plain", "host:", "--route", "direct"]);
     assert!(
         routed(&receipt, "read", Some("direct")) > 2_900_000,

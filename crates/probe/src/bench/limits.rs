@@ -96,6 +96,9 @@ fn drive(file: &Arc<File>, runs: usize, is_write: bool) -> Result<Option<Limit>>
         let rates = (0..runs).map(|_| once(&executor, file, &region, is_write));
         best = best.max(median(rates.collect::<Result<_>>()?));
     }
+    if best == 0.0 {
+        return Ok(None);
+    }
     let word = if is_write { "write, synced" } else { "read" };
     Ok(Some(Limit {
         name: format!("raw O_DIRECT {word}"),
@@ -125,6 +128,9 @@ fn once(
         &file.path().with_extension("straightway-limit"),
         file.bytes(),
     )?;
+    if draft.file().alignment().is_none() {
+        return Ok(0.0);
+    }
     let job = Job::write(
         region,
         vec![Arc::clone(draft.file())],
