@@ -1,6 +1,10 @@
 //! The files of a captured machine, as `doctor --root` reads them.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, sync::OnceLock};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
 
 use straightway_core::text::{is_unsafe, shown};
 use straightway_probe::doctor::{Measured, Request, Style, Verdict, checks, diagnose};
@@ -48,23 +52,26 @@ const BETWEEN: u8 = 0xff;
 /// The first byte chooses the machine. Then come changes: two bytes that choose a file, one that says what happens
 /// to it, and its new text.
 pub(crate) fn captured_machine(data: &[u8]) {
-    static CAPTURES: OnceLock<Vec<(Arc<Capture>, &str)>> = OnceLock::new();
+    static CAPTURES: OnceLock<Vec<(Arc<Capture>, Vec<PathBuf>, &str)>> = OnceLock::new();
     let captures = CAPTURES.get_or_init(|| {
         MACHINES
             .iter()
-            .map(|(manifests, path)| (Arc::new(captured(manifests)), *path))
+            .map(|(manifests, path)| {
+                let capture = captured(manifests);
+                let files = capture.files();
+                (Arc::new(capture), files, *path)
+            })
             .collect()
     });
     let Some((first, changes)) = data.split_first() else {
         return;
     };
-    let (capture, path) = &captures[usize::from(*first) % captures.len()];
+    let (capture, files, path) = &captures[usize::from(*first) % captures.len()];
     let mut machine = Capture::like(capture);
-    let files: Vec<&Path> = capture.files().collect();
     for change in changes.split(|byte| *byte == BETWEEN) {
         if let [high, low, kind, text @ ..] = change {
             let number = usize::from(u16::from_be_bytes([*high, *low]));
-            let file = files[number % files.len()];
+            let file = files[number % files.len()].as_path();
             match kind % 8 {
                 0 => machine.remove(file),
                 1 => machine.set(file, Entry::Folder),
