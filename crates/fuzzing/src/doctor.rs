@@ -1,6 +1,10 @@
 //! The files of a captured machine, as `doctor --root` reads them.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, sync::OnceLock};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
 
 use straightway_core::text::{is_unsafe, shown};
 use straightway_probe::doctor::{Measured, Request, Style, Verdict, checks, diagnose};
@@ -10,7 +14,7 @@ use straightway_sys::{
 };
 
 /// Captured machines, and the path that is examined on each.
-const MACHINES: [(&[&str], &str); 4] = [
+const FIXTURES: [(&[&str], &str); 4] = [
     (
         &[
             include_str!("../../sys/fixtures/dgx-h100.txt"),
@@ -48,23 +52,21 @@ const BETWEEN: u8 = 0xff;
 /// The first byte chooses the machine. Then come changes: two bytes that choose a file, one that says what happens
 /// to it, and its new text.
 pub(crate) fn captured_machine(data: &[u8]) {
-    static CAPTURES: OnceLock<Vec<(Arc<Capture>, &str)>> = OnceLock::new();
-    let captures = CAPTURES.get_or_init(|| {
-        MACHINES
-            .iter()
-            .map(|(manifests, path)| (Arc::new(captured(manifests)), *path))
-            .collect()
-    });
+    static MACHINES: OnceLock<Vec<Machine>> = OnceLock::new();
+    let machines = MACHINES.get_or_init(|| FIXTURES.iter().map(Machine::new).collect());
     let Some((first, changes)) = data.split_first() else {
         return;
     };
-    let (capture, path) = &captures[usize::from(*first) % captures.len()];
+    let Machine {
+        capture,
+        files,
+        path,
+    } = &machines[usize::from(*first) % machines.len()];
     let mut machine = Capture::like(capture);
-    let files: Vec<&Path> = capture.files().collect();
     for change in changes.split(|byte| *byte == BETWEEN) {
         if let [high, low, kind, text @ ..] = change {
             let number = usize::from(u16::from_be_bytes([*high, *low]));
-            let file = files[number % files.len()];
+            let file = files[number % files.len()].as_path();
             match kind % 8 {
                 0 => machine.remove(file),
                 1 => machine.set(file, Entry::Folder),
@@ -97,11 +99,27 @@ pub(crate) fn captured_machine(data: &[u8]) {
     );
 }
 
-/// A machine as its manifests say.
-fn captured(manifests: &[&str]) -> Capture {
-    let folder = tempfile::tempdir().expect("a place for temporary files");
-    for manifest in manifests {
-        expand(manifest, folder.path()).expect("the fixtures are sound");
+/// A captured machine.
+struct Machine {
+    capture: Arc<Capture>,
+    /// Its files, in order.
+    files: Vec<PathBuf>,
+    /// The path that is examined.
+    path: &'static str,
+}
+
+impl Machine {
+    /// A machine as its manifests say.
+    fn new((manifests, path): &(&[&str], &'static str)) -> Self {
+        let folder = tempfile::tempdir().expect("a place for temporary files");
+        for manifest in *manifests {
+            expand(manifest, folder.path()).expect("the fixtures are sound");
+        }
+        let capture = Capture::of(folder.path()).expect("what was written can be read");
+        Self {
+            files: capture.files(),
+            capture: Arc::new(capture),
+            path,
+        }
     }
-    Capture::of(folder.path()).expect("what was written can be read")
 }

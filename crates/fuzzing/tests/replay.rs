@@ -75,6 +75,7 @@ fn every_attack_that_was_ever_found_is_survived() {
         ("safetensors", &["safetensors", "index"][..]),
         ("manifest", &["manifest"]),
         ("scenarios", &["scenario", "pcie", "fabric"]),
+        ("tags", &["tags"]),
     ] {
         for file in files(&root().join("attacks").join(folder)) {
             let data = fs::read(&file).unwrap();

@@ -237,6 +237,8 @@ impl Attempt {
     pub(crate) fn of(name: &str) -> Option<Self> {
         let (step, rest) = name.strip_prefix(".step-")?.split_once('.')?;
         let (run, sequence) = rest.rsplit_once('-')?;
+        // What another program made is none of ours, whatever it is called.
+        check_run(run).ok()?;
         let attempt = Self {
             step: step.parse().ok()?,
             run: run.to_owned(),

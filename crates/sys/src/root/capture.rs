@@ -1,7 +1,7 @@
 //! A machine's files in memory: a capture that is examined without a file system under it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, HashMap},
     ffi::OsStr,
     fs, io,
     os::unix::ffi::OsStrExt,
@@ -14,8 +14,10 @@ use std::{
 pub struct Capture {
     /// What is changed here: another capture, which stays as it is.
     base: Option<Arc<Self>>,
-    /// By the bytes of their paths, so that what is in a folder follows it; `None` where something was removed.
-    entries: BTreeMap<Vec<u8>, Option<Entry>>,
+    /// By the bytes of their paths; `None` where something was removed.
+    entries: HashMap<Vec<u8>, Option<Entry>>,
+    /// The names that were ever put into each folder.
+    names: HashMap<Vec<u8>, BTreeSet<Vec<u8>>>,
 }
 
 /// What is under a name.
@@ -63,21 +65,34 @@ impl Capture {
     pub fn like(base: &Arc<Self>) -> Self {
         Self {
             base: Some(Arc::clone(base)),
-            entries: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
     /// The paths of all files that were put here, in order.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
+    pub fn files(&self) -> Vec<PathBuf> {
         let is_file = |entry: &Option<Entry>| matches!(entry, Some(Entry::File(_)));
-        let files = self.entries.iter().filter(move |(_, entry)| is_file(entry));
-        files.map(|(path, _)| Path::new(OsStr::from_bytes(path)))
+        let files = self.entries.iter().filter(|(_, entry)| is_file(entry));
+        let mut files: Vec<_> = files
+            .map(|(path, _)| PathBuf::from(OsStr::from_bytes(path)))
+            .collect();
+        files.sort_unstable();
+        files
     }
 
     /// Puts something under a name, over what is there.
     pub fn set(&mut self, path: &Path, entry: Entry) {
-        let path = path.as_os_str().as_bytes().to_vec();
-        self.entries.insert(path, Some(entry));
+        let bytes = path.as_os_str().as_bytes().to_vec();
+        self.entries.insert(bytes, Some(entry));
+        let mut path = path;
+        while let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
+            let folder_bytes = folder.as_os_str().as_bytes().to_vec();
+            self.names
+                .entry(folder_bytes)
+                .or_default()
+                .insert(name.as_bytes().to_vec());
+            path = folder;
+        }
     }
 
     /// Removes what is under a name, but nothing below it.
@@ -94,17 +109,39 @@ impl Capture {
             Found::Removed => return None,
             Found::Nowhere => {}
         }
-        let is_folder = bytes == b"/" || self.names(bytes).next().is_some();
-        is_folder.then_some(&Entry::Folder)
+        (bytes == b"/" || self.has_names(bytes)).then_some(&Entry::Folder)
     }
 
     /// The names in a folder, in order.
     pub(super) fn list(&self, folder: &Path) -> Vec<String> {
-        let names: BTreeSet<_> = self.names(folder.as_os_str().as_bytes()).collect();
-        let names = names
-            .into_iter()
-            .filter_map(|name| std::str::from_utf8(name).ok());
-        names.map(str::to_owned).collect()
+        let mut names = BTreeSet::new();
+        self.collect(folder.as_os_str().as_bytes(), &mut names);
+        let is_there = |name: &&[u8]| self.entry(&folder.join(OsStr::from_bytes(name))).is_some();
+        let names = names.into_iter().filter(is_there);
+        names
+            .filter_map(|name| Some(std::str::from_utf8(name).ok()?.to_owned()))
+            .collect()
+    }
+
+    fn collect<'a>(&'a self, folder: &[u8], names: &mut BTreeSet<&'a [u8]>) {
+        names.extend(
+            self.names
+                .get(folder)
+                .into_iter()
+                .flatten()
+                .map(Vec::as_slice),
+        );
+        if let Some(base) = &self.base {
+            base.collect(folder, names);
+        }
+    }
+
+    fn has_names(&self, folder: &[u8]) -> bool {
+        self.names.contains_key(folder)
+            || self
+                .base
+                .as_ref()
+                .is_some_and(|base| base.has_names(folder))
     }
 
     /// What was put under a name.
@@ -115,26 +152,6 @@ impl Capture {
             (None, Some(base)) => base.find(path),
             (None, None) => Found::Nowhere,
         }
-    }
-
-    /// The names in a folder, each as often as something is under it.
-    fn names<'a>(&'a self, folder: &[u8]) -> Box<dyn Iterator<Item = &'a [u8]> + 'a> {
-        let mut start = folder.to_vec();
-        if !start.ends_with(b"/") {
-            start.push(b'/');
-        }
-        let from = self.base.as_ref().map(|base| base.names(folder));
-        let (length, after) = (start.len(), self.entries.range(start.clone()..));
-        let own = after.take_while(move |(path, _)| path.starts_with(&start));
-        let own = own.filter(|(_, entry)| entry.is_some());
-        let own =
-            own.filter_map(move |(path, _)| path[length..].split(|byte| *byte == b'/').next());
-        let folder = folder.to_vec();
-        let is_there = move |name: &&[u8]| {
-            let path = [&folder[..], b"/", name].concat();
-            !matches!(self.entries.get(&path), Some(None))
-        };
-        Box::new(from.into_iter().flatten().filter(is_there).chain(own))
     }
 }
 
@@ -169,6 +186,6 @@ mod tests {
         );
         assert!(!root.exists("/sys/block/vda/queue/dax"));
         assert!(root.list("/sys/block/vda/queue").is_empty());
-        assert_eq!(base.files().count(), 2);
+        assert_eq!(base.files().len(), 2);
     }
 }
