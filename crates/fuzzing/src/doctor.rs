@@ -14,7 +14,7 @@ use straightway_sys::{
 };
 
 /// Captured machines, and the path that is examined on each.
-const MACHINES: [(&[&str], &str); 4] = [
+const FIXTURES: [(&[&str], &str); 4] = [
     (
         &[
             include_str!("../../sys/fixtures/dgx-h100.txt"),
@@ -52,21 +52,16 @@ const BETWEEN: u8 = 0xff;
 /// The first byte chooses the machine. Then come changes: two bytes that choose a file, one that says what happens
 /// to it, and its new text.
 pub(crate) fn captured_machine(data: &[u8]) {
-    static CAPTURES: OnceLock<Vec<(Arc<Capture>, Vec<PathBuf>, &str)>> = OnceLock::new();
-    let captures = CAPTURES.get_or_init(|| {
-        MACHINES
-            .iter()
-            .map(|(manifests, path)| {
-                let capture = captured(manifests);
-                let files = capture.files();
-                (Arc::new(capture), files, *path)
-            })
-            .collect()
-    });
+    static MACHINES: OnceLock<Vec<Machine>> = OnceLock::new();
+    let machines = MACHINES.get_or_init(|| FIXTURES.iter().map(Machine::new).collect());
     let Some((first, changes)) = data.split_first() else {
         return;
     };
-    let (capture, files, path) = &captures[usize::from(*first) % captures.len()];
+    let Machine {
+        capture,
+        files,
+        path,
+    } = &machines[usize::from(*first) % machines.len()];
     let mut machine = Capture::like(capture);
     for change in changes.split(|byte| *byte == BETWEEN) {
         if let [high, low, kind, text @ ..] = change {
@@ -104,11 +99,27 @@ pub(crate) fn captured_machine(data: &[u8]) {
     );
 }
 
-/// A machine as its manifests say.
-fn captured(manifests: &[&str]) -> Capture {
-    let folder = tempfile::tempdir().expect("a place for temporary files");
-    for manifest in manifests {
-        expand(manifest, folder.path()).expect("the fixtures are sound");
+/// A captured machine.
+struct Machine {
+    capture: Arc<Capture>,
+    /// Its files, in order.
+    files: Vec<PathBuf>,
+    /// The path that is examined.
+    path: &'static str,
+}
+
+impl Machine {
+    /// A machine as its manifests say.
+    fn new((manifests, path): &(&[&str], &'static str)) -> Self {
+        let folder = tempfile::tempdir().expect("a place for temporary files");
+        for manifest in *manifests {
+            expand(manifest, folder.path()).expect("the fixtures are sound");
+        }
+        let capture = Capture::of(folder.path()).expect("what was written can be read");
+        Self {
+            files: capture.files(),
+            capture: Arc::new(capture),
+            path,
+        }
     }
-    Capture::of(folder.path()).expect("what was written can be read")
 }
