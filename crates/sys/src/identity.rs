@@ -5,17 +5,26 @@
 //! stamp, and nobody can see them: those through a mapping whose page is dirty already, and the rest
 //! of a write that had begun before the file was opened.
 //!
-//! Before Linux 6.13 stamps follow a clock that ticks every 1 to 10 ms, and two writes within one tick
-//! look the same. A file whose last stamp may be of the running tick is therefore looked at again after
-//! a tick.
+//! Stamps follow a clock that ticks every 1 to 10 ms, and two writes within one tick look the same. A file
+//! whose last stamp may be of the running tick is therefore looked at again after a tick. Since Linux 6.13
+//! ext4, XFS, btrfs and tmpfs need no second look: once somebody has asked for a file's stamps, its next
+//! change gets one of its own (`FS_MGTIME`).
 
-use std::{os::fd::AsFd, thread, time::Duration};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::LazyLock,
+    thread,
+    time::Duration,
+};
 
 use rustix::{
     fs::{Stat, fstat},
     io::Errno,
+    system::uname,
     time::{ClockId, Timespec, clock_getres, clock_gettime},
 };
+
+use crate::direct;
 
 /// How often a file is looked at until its stamps stay the same for a tick. One that is written to for
 /// longer is refused.
@@ -38,14 +47,21 @@ impl Identity {
     /// where the file is being written to.
     pub(crate) fn settled(file: impl AsFd) -> Result<Option<Self>, Errno> {
         let file = file.as_fd();
-        let mut identity = Self::of(&fstat(file)?);
-        if identity.changed < seconds_and_ns(clock_gettime(ClockId::RealtimeCoarse)) {
+        let identity = Self::of(&fstat(file)?);
+        let now = seconds_and_ns(clock_gettime(ClockId::RealtimeCoarse));
+        if identity.changed < now || stamps_every_change(file) {
             return Ok(Some(identity));
         }
+        identity.settled_by_ticks(file)
+    }
+
+    /// The same by looking again: after a whole tick without a write the next one gets another stamp, even from the
+    /// clock of a file server.
+    fn settled_by_ticks(self, file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+        let mut identity = self;
         for _ in 0..LOOKS_MAX {
             thread::sleep(tick());
             let again = Self::of(&fstat(file)?);
-            // A whole tick without a write: the next one gets another stamp, even from the clock of a file server.
             if again == identity {
                 return Ok(Some(identity));
             }
@@ -67,6 +83,23 @@ impl Identity {
     }
 }
 
+/// Whether the change after a look at a file's stamps has a stamp of its own.
+fn stamps_every_change(file: BorrowedFd<'_>) -> bool {
+    static KERNEL: LazyLock<bool> =
+        LazyLock::new(|| stamps_by(&uname().release().to_string_lossy()));
+    let file_systems = [direct::EXT, direct::XFS, direct::BTRFS, direct::TMPFS];
+    *KERNEL && file_systems.contains(&direct::file_system(file))
+}
+
+/// Whether a kernel has multigrain timestamps: from 6.13 on.
+fn stamps_by(release: &str) -> bool {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
+    let version = (numbers.next(), numbers.next());
+    matches!(version, (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (6, 13))
+}
+
 /// The period of the clock that files are stamped by.
 fn tick() -> Duration {
     let period = clock_getres(ClockId::RealtimeCoarse);
@@ -81,7 +114,12 @@ fn seconds_and_ns(time: Timespec) -> (i64, i64) {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Write, os::unix::fs::FileExt};
+    use std::{
+        fs,
+        io::Write,
+        os::unix::fs::FileExt,
+        sync::atomic::{AtomicBool, Ordering},
+    };
 
     use super::*;
 
@@ -97,6 +135,44 @@ mod tests {
             };
             file.write_all_at(b"new", 0).unwrap();
             assert_ne!(Identity::of(&fstat(&file).unwrap()), before);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_written_to_all_the_time_does_not_settle_and_one_at_rest_does() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "old").unwrap();
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        let now = || Identity::of(&fstat(&file).unwrap());
+        let settled = now().settled_by_ticks(file.as_fd()).unwrap().unwrap();
+        assert_eq!(settled, now());
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    file.write_all_at(b"new", 0).unwrap();
+                    thread::sleep(Duration::from_micros(200));
+                }
+            });
+            thread::sleep(Duration::from_millis(20));
+            let unsettled = now().settled_by_ticks(file.as_fd()).unwrap();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(unsettled, None);
+        });
+    }
+
+    #[test]
+    fn kernels_are_told_apart_by_their_release() {
+        for release in ["6.13.0", "6.18.44-fc-v310", "7.0-rc1", "6.130"] {
+            assert!(stamps_by(release), "{release}");
+        }
+        for release in ["6.12.9", "5.15.0-91-generic", "6", "", "x"] {
+            assert!(!stamps_by(release), "{release}");
         }
     }
 
