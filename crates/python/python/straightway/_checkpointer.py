@@ -143,12 +143,17 @@ class Checkpointer:
         committed and durable when this returns. ``metadata`` is anything that JSON gives back as it was (no NaN, string keys
         only); rank 0's counts.
         """
+        # Until what describes the state is let go of: to free it is cheap, to look through it for garbage is not.
+        with _without_collection():
+            self._start(step, state, metadata)
+        return None if async_ else self.wait()
+
+    def _start(self, step: int, state: Any, metadata: Any) -> None:
         saver = self._open_saver()
         try:
             _check_step(step)
             text = _metadata.text(metadata)
-            with _without_collection():
-                given = self._given(state)
+            given = self._given(state)
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
                 synchronize(device)
         except BaseException:
@@ -164,7 +169,6 @@ class Checkpointer:
         self._prune()
         self._last = (step, sum(tensor[0][4] for tensor in given))
         self._warn_of_later(step)
-        return None if async_ else self.wait()
 
     def wait(self) -> Saved | None:
         """Waits until the save under way is committed, and says what came of it; ``None`` where none was."""
@@ -378,7 +382,7 @@ class Checkpointer:
             warnings.warn(
                 f"step {step} is below step {self._highest} of {self._folder}, which stays the latest\n"
                 "hint: remove(step) those that the job went back from, or save to another folder",
-                stacklevel=3,
+                stacklevel=4,
             )
         self._highest = max(step, self._highest or 0)
 
