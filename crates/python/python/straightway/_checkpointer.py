@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -144,7 +142,7 @@ class Checkpointer:
         only); rank 0's counts.
         """
         # Until what describes the state is let go of: to free it is cheap, to look through it for garbage is not.
-        with _without_collection():
+        with without_collector():
             self._start(step, state, metadata)
         return None if async_ else self.wait()
 
@@ -285,7 +283,6 @@ class Checkpointer:
             self._finish = weakref.finalize(self, _finish, self._saver)
         return self._saver
 
-    @without_collector
     def _given(self, state: Any) -> list[_parts.Given]:
         """The state as the saver takes it. What other ranks hold as well is written by one of them."""
         try:
@@ -318,7 +315,7 @@ class Checkpointer:
             return Store(self._folder).open(None)
         return Store(self._folder).open(_check_step(step))
 
-    @without_collector
+    @without_collector()
     def _plan(self, opened: Checkpoint, into: Any, has_target: bool = True) -> Plan:
         return Plan(self._tree(opened), into, self._trust, has_target)
 
@@ -399,18 +396,6 @@ def check_bounds(
         raise ValueError("keep_every says what stays beside the last steps\nhint: say by keep_last= how many those are")
     if parity < 0 or (memory_bytes_max is not None and memory_bytes_max < 0):
         raise ValueError("parity and memory_bytes_max are no less than 0")
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Keeps Python from looking for garbage: what describes 100,000 tensors is none, and each look walks through all of it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _share(name: str, part: _parts.Part) -> Share:

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, at rest while hundreds of thousands of objects are made of which none is garbage.
+"""Python's collector of cycles, off while hundreds of thousands of objects are made of which none is garbage.
 
 It would look through all of them again and again, which takes longer than making them.
 """
@@ -6,25 +6,17 @@ It would look through all of them again and again, which takes longer than makin
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-def without_collector(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function, during which the collector rests."""
-
-    @wraps(function)
-    def resting(*arguments: _P.args, **options: _P.kwargs) -> _R:
-        was_on = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*arguments, **options)
-        finally:
-            if was_on:
-                gc.enable()
-
-    return resting
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Turns the collector off, and on again where it was on. Also a decorator."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

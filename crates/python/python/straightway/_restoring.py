@@ -210,7 +210,7 @@ def fill(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool = False) 
     return _prepared(opened, filled, cast)() if filled else nothing()
 
 
-@without_collector
+@without_collector()
 def _prepared(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool) -> Callable[[], Told]:
     """What reads it all. Everything that can be refused was refused."""
     filling = Filling(opened, cast)
