@@ -33,7 +33,7 @@ use super::{
 };
 
 #[cfg(test)]
-mod model;
+mod tests;
 
 /// How often a removal that others stopped is begun again.
 const TRIES: usize = 4;

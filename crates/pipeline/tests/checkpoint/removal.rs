@@ -1,5 +1,5 @@
 //! Removals on a real file system: refused ones, broken-off ones, and what 0.1.0 left.
-//! `src/checkpoint/removal/model.rs` has all orders and crashes.
+//! `src/checkpoint/removal/tests.rs` has all orders and crashes.
 
 use std::{fs, path::Path, sync::atomic::AtomicBool, sync::atomic::Ordering};
 
