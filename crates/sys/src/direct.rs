@@ -84,7 +84,7 @@ struct Facts {
 impl DirectIo {
     /// Asks the kernel about an open file.
     pub(crate) fn of(file: &OwnedFd, access: Access) -> Self {
-        decide(&Facts::of(file), access)
+        decide(&Facts::of(file, access), access)
     }
 
     const NONE: Self = Self {
@@ -94,7 +94,7 @@ impl DirectIo {
 }
 
 impl Facts {
-    fn of(file: &OwnedFd) -> Self {
+    fn of(file: &OwnedFd, access: Access) -> Self {
         let stat = fstat(file);
         let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
         let mut facts = Self {
@@ -106,6 +106,8 @@ impl Facts {
             stored: Stored::Unknown,
         };
         match facts.file_system {
+            // `statx(2)` has told all that matters to a reader: each open file would cost one more call.
+            EXT if access == Access::Read && facts.says.is_some() => {}
             EXT => {
                 facts.flags = ioctl_getflags(file).map_or(0, |flags| flags.bits());
                 facts.is_journalled =
