@@ -81,12 +81,7 @@ impl Layout {
                 self.push(object, (Route::Staged, reason), Extent::new(block, 0));
                 self.open = true;
             }
-            let chunk = self
-                .chunks
-                .last()
-                .expect("one was pushed where there was none");
-            let limit = chunk.extent.offset + chunk_bytes;
-            let part = Extent::between(rest.offset, rest.end().min(limit));
+            let part = self.fitting(rest, chunk_bytes);
             self.append(Piece { extent: part, at }, block_bytes);
             at += part.bytes;
             rest = Extent::between(part.end(), rest.end());
@@ -102,6 +97,13 @@ impl Layout {
                     && block <= chunk.extent.end() + self.gap_bytes
                     && block < chunk.extent.offset + chunk_bytes
             })
+    }
+
+    /// As much of `rest` as the last chunk has room for.
+    fn fitting(&self, rest: Extent, chunk_bytes: u64) -> Extent {
+        let chunk = self.chunks.last().expect("there is a chunk to add to");
+        let limit = chunk.extent.offset + chunk_bytes;
+        Extent::between(rest.offset, rest.end().min(limit))
     }
 
     /// Adds a piece to the last chunk, which grows to the piece's last block.
@@ -147,12 +149,7 @@ impl Layout {
                 self.push(m.object, read, Extent::new(block, 0));
                 self.chunks.last_mut().expect("just pushed").onward = Some(write);
             }
-            let chunk = self
-                .chunks
-                .last()
-                .expect("one was pushed where there was none");
-            let limit = chunk.extent.offset + chunk_bytes;
-            let part = Extent::between(rest.offset, rest.end().min(limit));
+            let part = self.fitting(rest, chunk_bytes);
             let at = part.offset;
             self.append(Piece { extent: part, at }, block_bytes);
             let chunk = self.chunks.last_mut().expect("it has just grown");
