@@ -17,13 +17,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, StatxFlags, fstat, fstatfs, ioctl_getflags, statx};
+use rustix::fs::{FileType, fstatfs, ioctl_getflags};
 use straightway_core::{Alignment, Reason};
 
 use crate::{
     fiemap::{self, Stored},
     mount::{DeviceNumber, Mounts},
     root::Root,
+    status::Status,
 };
 
 pub(crate) const TMPFS: i128 = 0x0102_1994;
@@ -83,8 +84,8 @@ struct Facts {
 
 impl DirectIo {
     /// Asks the kernel about an open file.
-    pub(crate) fn of(file: &OwnedFd, access: Access) -> Self {
-        decide(&Facts::of(file, access), access)
+    pub(crate) fn of(file: &OwnedFd, status: &Status, access: Access) -> Self {
+        decide(&Facts::of(file, status, access), access)
     }
 
     const NONE: Self = Self {
@@ -94,13 +95,11 @@ impl DirectIo {
 }
 
 impl Facts {
-    fn of(file: &OwnedFd, access: Access) -> Self {
-        let stat = fstat(file);
-        let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
+    fn of(file: &OwnedFd, status: &Status, access: Access) -> Self {
         let mut facts = Self {
-            is_block_device: kind == Ok(FileType::BlockDevice),
+            is_block_device: status.kind == FileType::BlockDevice,
             file_system: file_system(file),
-            says: says(file),
+            says: status.direct_align,
             flags: 0,
             is_journalled: false,
             stored: Stored::Unknown,
@@ -110,8 +109,7 @@ impl Facts {
             EXT if access == Access::Read && facts.says.is_some() => {}
             EXT => {
                 facts.flags = ioctl_getflags(file).map_or(0, |flags| flags.bits());
-                facts.is_journalled =
-                    facts.says.is_none() && stat.is_ok_and(|stat| is_journalled(stat.st_dev));
+                facts.is_journalled = facts.says.is_none() && is_journalled(status.identity.device);
             }
             BTRFS => facts.stored = fiemap::stored(file),
             _ => {}
@@ -166,12 +164,6 @@ pub(crate) fn is_memory(file: &OwnedFd) -> bool {
 /// The kernel's number for the file system of a file; 0 where it will not say.
 pub(crate) fn file_system(file: impl AsFd) -> i128 {
     fstatfs(file).map_or(0, |fs| i128::from(fs.f_type))
-}
-
-fn says(file: &OwnedFd) -> Option<(u32, u32)> {
-    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let known = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    known.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
 fn is_journalled(device: u64) -> bool {

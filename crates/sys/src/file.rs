@@ -29,6 +29,7 @@ use crate::{
     identity::Identity,
     limit,
     mapping::Mapping,
+    status::Status,
 };
 
 /// From this many files on, syncing their whole file system is cheaper than syncing each.
@@ -76,10 +77,10 @@ impl File {
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let buffered = open(path, flags, Mode::empty()).map_err(failed)?;
-        let stat = fstat(&buffered).map_err(failed)?;
-        let (bytes, opened) = match FileType::from_raw_mode(stat.st_mode) {
+        let status = Status::of(&buffered).map_err(failed)?;
+        let (bytes, opened) = match status.kind {
             FileType::BlockDevice => (seek(&buffered, SeekFrom::End(0)).map_err(failed)?, None),
-            _ => match Identity::settled(&buffered).map_err(failed)? {
+            _ => match status.identity.settled(&buffered).map_err(failed)? {
                 Some(identity) => (identity.bytes, Some(identity)),
                 None => return Err(changed(path, "it is being written to")),
             },
@@ -89,7 +90,8 @@ impl File {
         if bytes == 0 && pread(&buffered, &mut [0_u8; 1], 0).is_ok_and(|read| read > 0) {
             return refuse("it says that it has no bytes, and yet it has");
         }
-        let file = Self::with_direct(path, CWD, path, bytes, buffered, OFlags::RDONLY);
+        let opening = (CWD, path, OFlags::RDONLY);
+        let file = Self::with_direct(path, opening, bytes, buffered, &status);
         Ok(Self { opened, ..file })
     }
 
@@ -99,11 +101,12 @@ impl File {
     pub fn open_in(folder: &Folder, name: &str) -> Result<Self> {
         let path = folder.path_of(name)?;
         let buffered = open_regular(folder, name, OFlags::RDONLY, &path, "open")?;
-        let stat = fstat(&buffered).map_err(|e| Error::os("examine", path.display(), e.into()))?;
-        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
-        let (at, access) = (folder.as_fd(), OFlags::RDONLY | OFlags::NOFOLLOW);
-        let file = Self::with_direct(&path, at, Path::new(name), bytes, buffered, access);
-        Ok(file)
+        let status =
+            Status::of(&buffered).map_err(|e| Error::os("examine", path.display(), e.into()))?;
+        let access = OFlags::RDONLY | OFlags::NOFOLLOW;
+        let opening = (folder.as_fd(), Path::new(name), access);
+        let bytes = status.identity.bytes;
+        Ok(Self::with_direct(&path, opening, bytes, buffered, &status))
     }
 
     /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write. It is meant to become
@@ -138,7 +141,9 @@ impl File {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let buffered = openat(at, path, flags, Mode::from_raw_mode(mode))
             .map_err(|e| open_failed("create", target, e))?;
-        let file = Self::with_direct(target, at, path, bytes, buffered, OFlags::RDWR);
+        let status = Status::of(&buffered).map_err(|e| open_failed("create", target, e))?;
+        let opening = (at, path, OFlags::RDWR);
+        let file = Self::with_direct(target, opening, bytes, buffered, &status);
         // At its full length from the start, to whole pages: a direct write that makes a file longer
         // is run alone by most file systems, and one inside it beside others. It is cut at the end.
         file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
@@ -158,20 +163,20 @@ impl File {
         }
     }
 
+    /// An open file with its second descriptor, which is opened as the first was: in a folder, by a path, with flags.
     fn with_direct(
         name: &Path,
-        at: BorrowedFd<'_>,
-        path: &Path,
+        (at, path, access): (BorrowedFd<'_>, &Path, OFlags),
         bytes: u64,
         buffered: OwnedFd,
-        access: OFlags,
+        status: &Status,
     ) -> Self {
         let purpose = if access.contains(OFlags::RDWR) {
             Access::Write
         } else {
             Access::Read
         };
-        let direct_io = DirectIo::of(&buffered, purpose);
+        let direct_io = DirectIo::of(&buffered, status, purpose);
         let direct = direct_io.alignment.and_then(|_| {
             openat(
                 at,
@@ -181,7 +186,9 @@ impl File {
             )
             .ok()
             // The name may have become another file's meanwhile, by whoever may write to the folder.
-            .filter(|direct| is_same_file(direct, &buffered))
+            .filter(|direct| {
+                fstat(direct).is_ok_and(|stat| status.identity.is_same_file(&Identity::of(&stat)))
+            })
         });
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
@@ -415,10 +422,4 @@ pub fn open_failed(operation: &'static str, path: &Path, errno: Errno) -> Error 
 fn changed(path: &Path, message: impl Into<String>) -> Error {
     Error::new(Kind::Corrupt, "read", path.display(), message)
         .with_hint("wait until nobody writes to it, and try again")
-}
-
-/// Whether two descriptors are of one file.
-fn is_same_file(one: &OwnedFd, other: &OwnedFd) -> bool {
-    let identity = |file| fstat(file).map(|stat| (stat.st_dev, stat.st_ino));
-    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }

@@ -141,7 +141,9 @@ impl Folder {
     pub fn read(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>> {
         let path = self.path_of(name)?;
         let file = self.open_file(name, Access::Read)?;
-        let mut bytes = Vec::new();
+        let there = file.metadata().map_or(0, |m| m.len()).min(bytes_max);
+        // One byte more than it has: the read that finds its end needs room.
+        let mut bytes = Vec::with_capacity(usize::try_from(there).map_or(0, |there| there + 1));
         file.take(bytes_max.saturating_add(1))
             .read_to_end(&mut bytes)
             .map_err(|e| Error::os("read", path.display(), e))?;

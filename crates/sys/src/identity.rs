@@ -33,26 +33,30 @@ const LOOKS_MAX: u32 = 16;
 /// Which file it was, and when it was last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    device: u64,
-    inode: u64,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
     pub(crate) bytes: u64,
     /// Seconds and nanoseconds of the last write. A program can set it back.
-    modified: (i64, i64),
+    pub(crate) modified: (i64, i64),
     /// Of the last change, be it of bytes or of attributes. Nobody can set it back.
-    changed: (i64, i64),
+    pub(crate) changed: (i64, i64),
 }
 
 impl Identity {
-    /// The identity that a file has now, once it is certain that a later write would change it. `None`
-    /// where the file is being written to.
-    pub(crate) fn settled(file: impl AsFd) -> Result<Option<Self>, Errno> {
+    /// This identity, which the file has just been seen to have, once it is certain that a later write would change
+    /// it. `None` where the file is being written to.
+    pub(crate) fn settled(self, file: impl AsFd) -> Result<Option<Self>, Errno> {
         let file = file.as_fd();
-        let identity = Self::of(&fstat(file)?);
         let now = seconds_and_ns(clock_gettime(ClockId::RealtimeCoarse));
-        if identity.changed < now || stamps_every_change(file) {
-            return Ok(Some(identity));
+        if self.changed < now || stamps_every_change(file) {
+            return Ok(Some(self));
         }
-        identity.settled_by_ticks(file)
+        self.settled_by_ticks(file)
+    }
+
+    /// Whether both are of one file, in whatever state.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
     }
 
     /// The same by looking again: after a whole tick without a write the next one gets another stamp, even from the
@@ -122,6 +126,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::status::Status;
 
     #[test]
     fn a_write_after_the_look_is_seen_however_soon_it_comes() {
@@ -130,7 +135,7 @@ mod tests {
         let mut file = fs::File::create(&path).unwrap();
         file.write_all(b"old").unwrap();
         for _ in 0..200 {
-            let Some(before) = Identity::settled(&file).unwrap() else {
+            let Some(before) = Status::of(&file).unwrap().identity.settled(&file).unwrap() else {
                 panic!("nobody else writes to it");
             };
             file.write_all_at(b"new", 0).unwrap();
@@ -182,7 +187,12 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, "old").unwrap();
         let file = fs::File::open(&path).unwrap();
-        let before = Identity::settled(&file).unwrap().unwrap();
+        let before = Status::of(&file)
+            .unwrap()
+            .identity
+            .settled(&file)
+            .unwrap()
+            .unwrap();
         let modified = file.metadata().unwrap().modified().unwrap();
         fs::write(&path, "new").unwrap();
         let writer = fs::File::options().write(true).open(&path).unwrap();

@@ -32,6 +32,7 @@ pub mod root;
 mod shared;
 pub mod signal;
 pub mod slot;
+mod status;
 mod streaming;
 pub mod topology;
 pub mod tree;
