@@ -23,7 +23,7 @@ pub mod transfer;
 pub use error::{Error, Kind, Result};
 pub use extent::Extent;
 pub use object::Object;
-pub use plan::{Chunk, Piece, Plan};
+pub use plan::{Chunk, Delivery, Piece, Plan, Portion};
 pub use policy::Policy;
 pub use quantity::{Bytes, Rate, Seconds};
 pub use receipt::Receipt;

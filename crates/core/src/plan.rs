@@ -23,8 +23,11 @@ use crate::{
 };
 
 mod layout;
+mod portion;
 
 use layout::Layout;
+use portion::Portions;
+pub use portion::{Delivery, Portion};
 
 /// Part of a chunk: bytes of the object and where they are on the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,7 @@ pub struct Plan {
     chunks: Vec<Chunk>,
     pieces: Vec<Piece>,
     drive_chunks: usize,
+    portions: Portions,
     bytes: u64,
 }
 
@@ -115,6 +119,7 @@ impl Plan {
             chunks,
             pieces,
             drive_chunks,
+            portions: Portions::default(),
             bytes: transfer.bytes(),
         })
     }
@@ -126,7 +131,7 @@ impl Plan {
 
     /// The chunks that go through the page cache, in the order of the other side.
     pub fn cached(&self) -> &[Chunk] {
-        &self.chunks[self.drive_chunks..]
+        &self.chunks[self.checked().len().max(self.drive_chunks)..]
     }
 
     /// All chunks.

@@ -45,7 +45,7 @@ impl Default for Books {
 
 impl Books {
     /// Notes which engine took part.
-    pub fn name(&mut self, engine: &'static str) {
+    pub(crate) fn name(&mut self, engine: &'static str) {
         if !self.engines.contains(&engine) {
             self.engines.push(engine);
         }
@@ -66,7 +66,7 @@ impl Books {
             Direction::Across => [true, true],
         };
         for (leg, has) in self.legs.iter_mut().zip(has_legs) {
-            *leg += if has { job.plan().bytes() } else { 0 };
+            *leg += if has { job.arrived_bytes() } else { 0 };
         }
         job.warnings().iter().for_each(|w| self.tally.warn(w));
         self.planning += job.planning_before(self.start);
@@ -85,6 +85,7 @@ impl Books {
     fn add_lanes(&mut self, lanes: &Tally) {
         // Jobs follow each other on the same lanes and rings: their peaks do not add up.
         self.lanes = self.lanes.max(lanes.lanes);
+        lanes.engines().iter().for_each(|engine| self.name(engine));
         let staging = self.tally.staging_bytes_peak.max(lanes.staging_bytes_peak);
         let pinned = self.tally.pinned_bytes.max(lanes.pinned_bytes);
         self.tally.add(lanes);

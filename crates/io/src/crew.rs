@@ -63,15 +63,13 @@ enum Order {
 /// A lane's thread. Dropping it waits for it to end.
 #[derive(Debug)]
 struct Handle {
-    /// The name of its engine, once it has one.
-    engine: &'static str,
     /// `None` only while being dropped.
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where a lane that was just started says what its engine is called, or why it has none.
-type Ready = Receiver<Result<&'static str>>;
+/// Where a lane that was just started says whether it has all that it needs.
+type Ready = Receiver<Result<()>>;
 
 impl Crew {
     /// A crew without lanes yet.
@@ -94,13 +92,13 @@ impl Crew {
         }
     }
 
-    /// Sends `job` to as many lanes as have a chunk to do. Answers the name of their engine.
+    /// Sends `job` to as many lanes as have a chunk to do.
     pub(crate) fn order(
         &mut self,
         job: &Arc<Job>,
         chunks: usize,
         answers: &Sender<Tally>,
-    ) -> Result<&'static str> {
+    ) -> Result<()> {
         // A lane without a chunk would only wake up to find that out.
         let Post { track, place, .. } = self.post;
         let lanes = self.post.settings.lanes_for(job.plan(), track, place);
@@ -109,7 +107,7 @@ impl Crew {
         for lane in &self.lanes[..wanted] {
             lane.send(Order::Run(Arc::clone(job), answers.clone()))?;
         }
-        Ok(self.lanes[0].engine)
+        Ok(())
     }
 
     /// Starts all lanes and makes their rings.
@@ -136,8 +134,8 @@ impl Crew {
         let starting: Vec<_> = fresh
             .map(|number| self.post.clone().start(number))
             .collect::<Result<_>>()?;
-        for (mut lane, ready) in starting {
-            lane.engine = ready.recv().unwrap_or_else(|_| Err(ended("start")))?;
+        for (lane, ready) in starting {
+            ready.recv().unwrap_or_else(|_| Err(ended("start")))?;
             self.lanes.push(lane);
         }
         Ok(())
@@ -157,13 +155,13 @@ impl Post {
         let track = match self.track {
             Track::Drive => "drive",
             Track::Cached => "cache",
+            Track::Checked => "check",
         };
         let thread = Builder::new()
             .name(format!("straightway-{track}{place}-{number}"))
             .spawn(move || self.serve(&answer, &inbox))
             .map_err(|e| Error::os("start", "a lane", e))?;
         let handle = Handle {
-            engine: "none",
             orders: Some(orders),
             thread: Some(thread),
         };
@@ -171,7 +169,7 @@ impl Post {
     }
 
     /// The life of a lane's thread: one order after the other.
-    fn serve(&self, ready: &Sender<Result<&'static str>>, inbox: &Receiver<Order>) {
+    fn serve(&self, ready: &Sender<Result<()>>, inbox: &Receiver<Order>) {
         stay_on(&self.cpus);
         let made = Berth::new(|| self.lane());
         let mut berth = match made {
@@ -182,8 +180,7 @@ impl Post {
                 return;
             }
         };
-        let name = berth.lane().map(|lane| lane.engine_name());
-        if ready.send(name).is_err() {
+        if ready.send(Ok(())).is_err() {
             return;
         }
         while let Some(order) = next_order(inbox, &mut berth) {
@@ -194,7 +191,7 @@ impl Post {
                     let _ = answer.send(tally);
                 }
                 Order::MakeRing(answer) => {
-                    let _ = answer.send(berth.lane().and_then(Lane::make_ring));
+                    let _ = answer.send(berth.lane().and_then(|lane| lane.make_ring(0)));
                 }
             }
         }
@@ -204,6 +201,7 @@ impl Post {
         let engine = match self.track {
             Track::Drive => self.settings.drive_engine(self.place)?,
             Track::Cached => self.settings.cached_engine(),
+            Track::Checked => self.settings.checked_engine(),
         };
         let stage: Box<dyn Stage> = match &self.context {
             None => Box::new(HostStage::default()),

@@ -8,6 +8,7 @@
 pub mod cached;
 pub mod gds;
 pub mod memory;
+pub mod mixed;
 pub mod pool;
 pub mod ring;
 
@@ -26,6 +27,11 @@ pub trait Engine: fmt::Debug + Send {
 
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
+
+    /// The names of what took part since the last rest, as receipts have them.
+    fn names(&self) -> Vec<&'static str> {
+        vec![self.capabilities().name]
+    }
 
     /// What it does another way than it should, and why.
     fn warning(&self) -> Option<&str> {
@@ -58,6 +64,10 @@ impl Engine for Box<dyn Engine> {
 
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        (**self).names()
     }
 
     fn warning(&self) -> Option<&str> {

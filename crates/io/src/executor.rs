@@ -60,7 +60,8 @@ impl Executor {
         Ok(books.close(self.settings.rate_max))
     }
 
-    fn run_one(&self, job: Job, books: &mut Books) -> Result<()> {
+    /// Runs a job, waits for it, and enters it in the books. For what is part of something larger.
+    pub fn run_one(&self, job: Job, books: &mut Books) -> Result<()> {
         job.check_runs_with(&self.settings)?;
         let job = Arc::new(job);
         let counted = job.pass().map(|pass| pass.session.counters());
@@ -68,17 +69,16 @@ impl Executor {
         let tracks = [
             (Track::Drive, job.plan().drive().len()),
             (Track::Cached, job.plan().cached().len()),
+            (Track::Checked, job.plan().checked().len()),
         ];
         for (track, chunks) in tracks {
             if chunks == 0 {
                 continue;
             }
-            let region = job.region().map(Arc::as_ref);
-            match self.with_crew(track, region, |crew| crew.order(&job, chunks, &answers)) {
-                Ok(engine) => books.name(engine),
-                // Lanes of the other track may be at work already: they stop, and are waited for.
-                Err(error) => job.fail(error),
-            }
+            let region = job.lead_region().map(Arc::as_ref);
+            let ordered = self.with_crew(track, region, |crew| crew.order(&job, chunks, &answers));
+            // Lanes of another track may be at work already: they stop, and are waited for.
+            ordered.unwrap_or_else(|error| job.fail(error));
         }
         drop(answers);
         let mut lanes = inbox.into_iter().reduce(|mut all, lane| {
@@ -137,7 +137,7 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
         Direction::Out => &[Leg::Write],
         Direction::Across => &[Leg::Read, Leg::Write],
     };
-    let wanted = job.plan().bytes();
+    let wanted = job.arrived_bytes();
     for &leg in legs {
         let rows = lanes.map(Tally::routes).unwrap_or_default();
         let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Instant};
 use straightway_core::{
     Alignment, Chunk, Direction, Error, Kind, Leg, Piece, Place, Reason, Route, extent::down,
 };
-use straightway_sys::{Buf, By, File, Io, Op, Slot, Window, cuda::Span};
+use straightway_sys::{
+    Buf, By, File, Io, Op, Slot, Window,
+    cuda::{Landing, Span},
+};
 
 use crate::job::Job;
 
@@ -20,6 +23,8 @@ pub(crate) struct Flight {
     piece: u32,
     /// Reading or writing; a copy across does one and then the other.
     pub(crate) leg: Leg,
+    /// Where in its slot the image of its portion begins, once it was inspected.
+    pub(crate) image_start: usize,
     /// Whether bytes were read that the page cache turned out not to have.
     missed: bool,
     /// How often the running I/O came back without having moved anything.
@@ -47,6 +52,7 @@ impl Flight {
             chunk,
             piece: 0,
             leg: direction.leg(),
+            image_start: 0,
             missed: false,
             stalls: 0,
             taken: now,
@@ -108,11 +114,11 @@ impl Flight {
     /// whole extent.
     pub(crate) fn slot_io(&self, job: &Job, slot: Slot, tag: u32) -> Io {
         let (extent, start) = match self.route() {
-            Route::Buffered => {
+            Route::Buffered if job.inspect().is_none() => {
                 let piece = self.piece(job);
                 (piece.extent, self.slot_offset(job, piece))
             }
-            Route::Direct | Route::Staged => (self.chunk.extent, 0),
+            Route::Buffered | Route::Direct | Route::Staged => (self.chunk.extent, 0),
         };
         let bytes = usize_of(extent.bytes);
         Io {
@@ -138,23 +144,40 @@ impl Flight {
 
     /// How many bytes of payload its chunk has.
     pub(crate) fn payload_bytes(&self, job: &Job) -> u64 {
+        if job.inspect().is_some() {
+            return job.plan().portion(&self.chunk).1.wanted_bytes;
+        }
         let pieces = job.plan().pieces(&self.chunk);
         pieces.iter().map(|p| p.extent.bytes).sum()
     }
 
-    /// What is to be copied between its slot and the region, into `spans`.
-    pub(crate) fn spans(&self, job: &Job, spans: &mut Vec<Span>) {
-        spans.clear();
-        let pieces = job.plan().pieces(&self.chunk);
-        let span = |piece: &Piece, bytes: u64| Span {
-            slot_offset: self.slot_offset(job, *piece),
-            memory_offset: usize_of(piece.at),
-            bytes: usize_of(bytes),
+    /// What is to be copied between its slot and the regions, into `landings`.
+    pub(crate) fn landings(&self, job: &Job, landings: &mut Vec<Landing>) {
+        landings.clear();
+        let landing = |region: u32, slot_offset: usize, at: u64, bytes: u64| Landing {
+            region,
+            span: Span {
+                slot_offset,
+                memory_offset: usize_of(at),
+                bytes: usize_of(bytes),
+            },
         };
+        if job.inspect().is_some() {
+            landings.extend(
+                job.plan()
+                    .deliveries(&self.chunk)
+                    .iter()
+                    .map(|d| landing(d.region, self.image_start + usize_of(d.from), d.at, d.bytes)),
+            );
+            return;
+        }
+        let pieces = job.plan().pieces(&self.chunk);
+        let whole =
+            |piece: &Piece, bytes: u64| landing(0, self.slot_offset(job, *piece), piece.at, bytes);
         if self.is_gathered(job) {
-            spans.push(span(&pieces[0], self.payload_bytes(job)));
+            landings.push(whole(&pieces[0], self.payload_bytes(job)));
         } else {
-            spans.extend(pieces.iter().map(|piece| span(piece, piece.extent.bytes)));
+            landings.extend(pieces.iter().map(|piece| whole(piece, piece.extent.bytes)));
         }
     }
 
@@ -269,6 +292,9 @@ impl Flight {
     /// Where the last byte that anyone wants of this chunk ends. A superset may reach past the
     /// file's end, and then comes up short without harm.
     fn needed_end(&self, job: &Job) -> u64 {
+        if job.inspect().is_some() {
+            return job.plan().portion(&self.chunk).1.extent.end();
+        }
         if self.route() == Route::Buffered {
             return self.piece(job).extent.end();
         }

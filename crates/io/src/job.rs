@@ -3,21 +3,23 @@
 
 use std::sync::{
     Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use std::time::{Duration, Instant};
 
 use straightway_core::{
-    Bytes, Choice, Chunk, Direction, Error, Extent, Kind, Move, Object, Place, Plan, Policy,
-    Result, Route, Survey, Transfer,
+    Bytes, Choice, Chunk, Delivery, Direction, Error, Extent, Kind, Move, Object, Place, Plan,
+    Policy, Portion, Result, Route, Survey, Transfer,
 };
 use straightway_sys::{File, Region, residency};
 
 use crate::{
     gds::{Pass, Proof},
+    inspect::Inspect,
     progress::Progress,
     settings::Settings,
+    stage::Regions,
     track::Track,
 };
 
@@ -28,7 +30,11 @@ pub struct Job {
     plan: Plan,
     files: Vec<Arc<File>>,
     twins: Vec<Arc<File>>,
-    region: Option<Arc<Region>>,
+    regions: Regions,
+    /// What looks at its portions, where it has any.
+    inspect: Option<Arc<dyn Inspect>>,
+    /// Bytes that were wanted of portions that were refused.
+    refused_bytes: AtomicU64,
     choice: Choice,
     /// What it has of cuFile, where some of its bytes go that way.
     pass: Option<Pass>,
@@ -43,6 +49,7 @@ pub struct Job {
     progress: Arc<Progress>,
     next_drive: AtomicUsize,
     next_cached: AtomicUsize,
+    next_checked: AtomicUsize,
     failed: AtomicBool,
     error: Mutex<Option<Error>>,
 }
@@ -116,6 +123,41 @@ impl Job {
         })
     }
 
+    /// Reads portions of `files` and has each of them inspected before anything of it goes to `regions`.
+    /// `deliveries` says what goes where: those of the first portion, then those of the second, and so on.
+    pub fn check(
+        files: Vec<Arc<File>>,
+        portions: Vec<Portion>,
+        deliveries: Vec<Delivery>,
+        regions: Vec<Arc<Region>>,
+        inspect: Arc<dyn Inspect>,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let start = Instant::now();
+        let mut hulls = vec![None; files.len()];
+        for portion in &portions {
+            if let Some(hull) = hulls.get_mut(portion.object as usize) {
+                widen(hull, portion.extent);
+            }
+        }
+        let surveys = surveys(&files, hulls, residency::resident_by_sample);
+        let region_bytes: Vec<_> = regions.iter().map(|r| r.bytes()).collect();
+        let plan = Plan::of_portions(
+            &objects(&files),
+            &surveys,
+            portions,
+            deliveries,
+            &region_bytes,
+        )?;
+        let policy = Policy::new(Choice::Auto, settings.chunk_bytes);
+        let new = Self::new((Direction::In, Choice::Auto), plan, &policy, files, start);
+        Ok(Self {
+            regions: regions.into(),
+            inspect: Some(inspect),
+            ..new
+        })
+    }
+
     fn with_region(
         direction: Direction,
         files: Vec<Arc<File>>,
@@ -138,7 +180,7 @@ impl Job {
         let policy = policy(direction, choice, span, settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
         Ok(Self {
-            region: Some(Arc::clone(region)),
+            regions: [Arc::clone(region)].into(),
             pass,
             warnings,
             ..Self::new((direction, choice), plan, &policy, files, start)
@@ -159,7 +201,9 @@ impl Job {
             plan,
             files,
             twins: Vec::new(),
-            region: None,
+            regions: Arc::new([]),
+            inspect: None,
+            refused_bytes: AtomicU64::new(0),
             pass: None,
             warnings: Vec::new(),
             chunk_bytes_max: (policy.chunk_bytes, policy.cached_chunk_bytes),
@@ -167,6 +211,7 @@ impl Job {
             progress: Arc::default(),
             next_drive: AtomicUsize::new(0),
             next_cached: AtomicUsize::new(0),
+            next_checked: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             error: Mutex::new(None),
         }
@@ -223,9 +268,52 @@ impl Job {
         &self.twins
     }
 
-    /// The region; a copy across has none.
+    /// The region of a transfer with one; a copy across has none.
     pub(crate) fn region(&self) -> Option<&Arc<Region>> {
-        self.region.as_ref()
+        self.regions.first()
+    }
+
+    /// All regions.
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// The region whose place its lanes serve: one on a GPU where there is one.
+    pub(crate) fn lead_region(&self) -> Option<&Arc<Region>> {
+        let on_gpu = |region: &&Arc<Region>| region.place() != Place::Host;
+        self.regions.iter().find(on_gpu).or(self.regions.first())
+    }
+
+    fn place(&self) -> Place {
+        self.lead_region().map_or(Place::Host, |r| r.place())
+    }
+
+    /// What looks at its portions, where it has any.
+    pub(crate) fn inspect(&self) -> Option<&dyn Inspect> {
+        self.inspect.as_deref()
+    }
+
+    /// Takes note that a portion cannot be had. An error stops the job; whoever inspects has the reason.
+    pub(crate) fn refuse(&self, chunk: &Chunk, error: Error) -> Result<()> {
+        let inspect = self.inspect().expect("only portions are refused");
+        let (number, portion) = self.plan.portion(chunk);
+        self.refused_bytes
+            .fetch_add(portion.wanted_bytes, Ordering::Relaxed);
+        if inspect.refuse(number, error) {
+            return Ok(());
+        }
+        let name = self.files[portion.object as usize].object().name;
+        Err(Error::new(
+            Kind::Corrupt,
+            "read",
+            name,
+            "a part of it was refused",
+        ))
+    }
+
+    /// How many bytes it brings to where they go, once it has ended well.
+    pub(crate) fn arrived_bytes(&self) -> u64 {
+        self.plan.bytes() - self.refused_bytes.load(Ordering::Relaxed)
     }
 
     /// What its planning found to be another way than it should.
@@ -242,7 +330,7 @@ impl Job {
     /// GPU by the same cuFile.
     pub(crate) fn check_runs_with(&self, settings: &Settings) -> Result<()> {
         let (drive, cached) = self.chunk_bytes_max;
-        let message = match self.region.as_ref().map_or(Place::Host, |r| r.place()) {
+        let message = match self.place() {
             _ if drive > settings.chunk_bytes => format!(
                 "it was planned with chunks of {}, and the executor has {}",
                 Bytes(drive),
@@ -283,9 +371,8 @@ impl Job {
 
     /// Whether a chunk goes by way of the ring: the CPU and the drive reach into host memory only.
     pub(crate) fn needs_slot(&self, chunk: &Chunk) -> bool {
-        let place = self.region.as_ref().map_or(Place::Host, |r| r.place());
-        match (place, chunk.route) {
-            _ if self.direction == Direction::Across => true,
+        match (self.place(), chunk.route) {
+            _ if self.direction == Direction::Across || self.inspect.is_some() => true,
             (Place::Host, route) => route == Route::Staged,
             (Place::Gpu(_), route) => route != Route::Direct,
         }
@@ -297,6 +384,7 @@ impl Job {
             Track::Drive => self.plan.drive(),
             // All alike.
             Track::Cached => &self.plan.cached()[..1],
+            Track::Checked => &self.plan.checked()[..1],
         };
         chunks.iter().any(|chunk| self.needs_slot(chunk))
     }
@@ -309,6 +397,7 @@ impl Job {
         let (next, chunks) = match track {
             Track::Drive => (&self.next_drive, self.plan.drive()),
             Track::Cached => (&self.next_cached, self.plan.cached()),
+            Track::Checked => (&self.next_checked, self.plan.checked()),
         };
         chunks.get(next.fetch_add(1, Ordering::Relaxed)).copied()
     }
@@ -378,20 +467,39 @@ fn objects(files: &[Arc<File>]) -> Vec<Object> {
 /// Finds out which bytes are in the page cache, where that can matter.
 fn survey(files: &[Arc<File>], transfer: &Transfer, choice: Choice) -> Vec<Survey> {
     let mut hulls: Vec<Option<Extent>> = vec![None; files.len()];
-    for m in transfer.moves() {
-        let hull = &mut hulls[m.object as usize];
-        let known = hull.unwrap_or(m.extent);
-        let start = known.offset.min(m.extent.offset);
-        *hull = Some(Extent::between(start, known.end().max(m.extent.end())));
+    if choice == Choice::Auto {
+        for m in transfer.moves() {
+            widen(&mut hulls[m.object as usize], m.extent);
+        }
     }
+    // A read says itself what was not there after all; across, the kernel reads for us.
+    surveys(
+        files,
+        hulls,
+        match transfer.direction() {
+            Direction::In => residency::resident_by_sample,
+            Direction::Out | Direction::Across => residency::resident,
+        },
+    )
+}
+
+/// Makes a hull take in an extent.
+fn widen(hull: &mut Option<Extent>, extent: Extent) {
+    let known = hull.unwrap_or(extent);
+    let start = known.offset.min(extent.offset);
+    *hull = Some(Extent::between(start, known.end().max(extent.end())));
+}
+
+/// What is known of each file, and what of its hull is resident where O_DIRECT is the other way.
+fn surveys(
+    files: &[Arc<File>],
+    hulls: Vec<Option<Extent>>,
+    resident: impl Fn(&File, Extent) -> Vec<Extent>,
+) -> Vec<Survey> {
     let one = |(file, hull): (&Arc<File>, Option<Extent>)| {
         let mut survey = file.survey();
-        if let (Choice::Auto, Some(_), Some(hull)) = (choice, survey.usable().ok(), hull) {
-            // A read says itself what was not there after all; across, the kernel reads for us.
-            survey.resident = match transfer.direction() {
-                Direction::In => residency::resident_by_sample(file, hull),
-                Direction::Out | Direction::Across => residency::resident(file, hull),
-            };
+        if let (Ok(_), Some(hull)) = (survey.usable(), hull) {
+            survey.resident = resident(file, hull);
         }
         survey
     };

@@ -5,22 +5,26 @@
 //! slot and the region, and a copy across turned round and written. Storage and copies are under
 //! way at the same time: copies are looked at whenever storage has answered, and waited for only
 //! when nothing else is left to do. Nothing on the way of one I/O allocates, locks or logs; what is
-//! counted goes into the lane's own [`Tally`].
+//! counted goes into the lane's own [`Tally`]. Portions are inspected in their slot before they are copied on.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Chunk, Direction, Leg, Result, Route};
-use straightway_sys::{Buf, Done, Io, Slot, cuda::Span};
+use straightway_core::{Chunk, Direction, Error, Kind, Leg, Result, Route};
+use straightway_sys::{
+    Buf, By, Done, Io, Slot,
+    cuda::{Direction as Heading, Landing},
+};
 
 use crate::{
     engine::Engine,
-    flight::{Flight, Verdict},
+    flight::{Flight, Verdict, usize_of},
+    inspect::Image,
     job::Job,
     settings::RingSize,
-    stage::{Copied, Copy, Heading, Stage},
+    stage::{Copied, Copy, Stage},
     tally::{Tally, record},
     track::Track,
 };
@@ -39,12 +43,16 @@ pub(crate) struct Lane {
     engine: Box<dyn Engine>,
     depth: usize,
     stage: Box<dyn Stage>,
+    /// How much memory its ring has, and how that is cut now.
+    ring_size: RingSize,
     ring: RingSize,
     /// How long it waits for I/Os in flight after a failure.
     settle_max: Duration,
     slots: Vec<Slot>,
     /// How many slots the ring has, whoever holds them now.
     slots_made: usize,
+    /// The slot that portions are unpacked into, while a job has such.
+    spare: Option<Slot>,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
     /// How many I/Os the engine has.
@@ -57,7 +65,7 @@ pub(crate) struct Lane {
     queued: Vec<u32>,
     done: Vec<Done>,
     copied: Vec<Copied>,
-    spans: Vec<Span>,
+    landings: Vec<Landing>,
     tally: Tally,
 }
 
@@ -78,10 +86,12 @@ impl Lane {
             engine,
             depth,
             stage,
+            ring_size: ring,
             ring,
             settle_max,
             slots: Vec::new(),
             slots_made: 0,
+            spare: None,
             flights: vec![None; flights],
             free: (0..u32::try_from(flights).expect("depths and rings are small"))
                 .rev()
@@ -92,14 +102,9 @@ impl Lane {
             queued: Vec::with_capacity(depth),
             done: Vec::with_capacity(depth),
             copied: Vec::with_capacity(flights),
-            spans: Vec::new(),
+            landings: Vec::new(),
             tally: Tally::default(),
         }
-    }
-
-    /// The name of its engine.
-    pub(crate) fn engine_name(&self) -> &'static str {
-        self.engine.capabilities().name
     }
 
     /// Runs its share of `job` and answers what it counted. An error goes to the job.
@@ -115,6 +120,14 @@ impl Lane {
             self.settle();
         }
         self.parked = None;
+        self.slots.extend(self.spare.take());
+        self.engine
+            .names()
+            .into_iter()
+            .for_each(|name| self.tally.name(name));
+        if let Some(warning) = self.engine.warning() {
+            self.tally.warn(warning);
+        }
         if self.is_home() {
             self.engine.rest();
         }
@@ -123,9 +136,11 @@ impl Lane {
         tally
     }
 
-    /// Makes the ring, if there is none yet.
-    pub(crate) fn make_ring(&mut self) -> Result<()> {
-        if self.slots.is_empty() {
+    /// Makes the ring, if there is none yet or its slots are shorter than `slot_bytes`.
+    pub(crate) fn make_ring(&mut self, slot_bytes: usize) -> Result<()> {
+        if self.slots.is_empty() || self.ring.slot_bytes < slot_bytes {
+            self.slots.clear();
+            self.ring = self.ring_size.cut(slot_bytes);
             self.slots = self.stage.ring(self.ring.slots, self.ring.slot_bytes)?;
             self.slots_made = self.slots.len();
         }
@@ -134,13 +149,20 @@ impl Lane {
 
     fn prepare(&mut self, job: &Job) -> Result<()> {
         if job.needs_ring(self.track) {
-            self.make_ring()?;
+            self.make_ring(usize_of(job.plan().slot_bytes()))?;
         }
         self.tally.pinned_bytes = (self.slots_made * self.ring.slot_bytes) as u64;
-        if let Some(warning) = self.engine.warning() {
-            self.tally.warn(warning);
-        }
         self.tally.note_ring(self.slots_made, self.ring.slots);
+        if !job.inspect().is_some_and(|inspect| inspect.unpacks()) {
+            return Ok(());
+        }
+        if self.slots_made < 2 {
+            let message = "there is too little of it for two portions";
+            let target = "pinned memory";
+            return Err(Error::new(Kind::Transient, "read through", target, message)
+                .with_hint("let the process lock more memory (`ulimit -l`)"));
+        }
+        self.spare = self.slots.pop();
         Ok(())
     }
 
@@ -157,8 +179,9 @@ impl Lane {
             } else {
                 self.poll_storage(job)?
             };
-            // What came makes room in the queue, and that is filled before a copy is made by hand.
-            let by_hand = self.stage.is_by_hand() && came == 0;
+            // What came makes room in the queue, and that is filled before a copy is made by hand. What was checked is
+            // copied at once, as long as it is in the processor's cache.
+            let by_hand = self.stage.is_by_hand() && (came == 0 || self.track == Track::Checked);
             self.poll_copies(job, storage_idles || by_hand)?;
         }
     }
@@ -223,6 +246,8 @@ impl Lane {
         match self.track {
             Track::Drive => self.tally.drive += time,
             Track::Cached => self.tally.page_cache += time,
+            // Those through the page cache are booked where they are submitted.
+            Track::Checked => self.tally.drive += time,
         }
     }
 
@@ -253,11 +278,12 @@ impl Lane {
                 return Ok(());
             }
             self.free.pop();
-            self.begin(
-                job,
-                Flight::new(chunk, job.direction(), Instant::now()),
-                tag,
-            )?;
+            let flight = Flight::new(chunk, job.direction(), Instant::now());
+            self.begin(job, flight, tag)?;
+            if self.track == Track::Checked && chunk.route == Route::Buffered {
+                // It is there already, and is checked before anything pushes it out of the processor's cache.
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -277,7 +303,7 @@ impl Lane {
         self.tally.staging_bytes_peak = self.tally.staging_bytes_peak.max(used as u64);
         if job.direction() == Direction::Out {
             flight.clear_gaps(job, &mut slot);
-            self.copy(job, tag, slot, Heading::Slot);
+            self.copy(job, tag, slot, Heading::ToHost);
             return self.poll_copies(job, false);
         }
         self.submit(flight.slot_io(job, slot, tag));
@@ -287,13 +313,18 @@ impl Lane {
     /// Hands an I/O to the engine; one that does not fit waits. Answers whether it fit.
     fn submit(&mut self, io: Io) -> bool {
         let tag = io.tag;
-        let refused = if self.track == Track::Cached {
-            // This engine runs the I/O while it is submitted.
+        let is_inline = match self.track {
+            Track::Drive => false,
+            Track::Cached => true,
+            Track::Checked => io.by != By::Direct,
+        };
+        let refused = if is_inline {
+            // The engine runs the I/O while it is submitted.
             let start = Instant::now();
             self.queued.push(tag);
             self.stamp_queued(start);
             let refused = self.engine.submit(io).err();
-            self.spend(start.elapsed());
+            self.tally.page_cache += start.elapsed();
             refused
         } else {
             let refused = self.engine.submit(io).err();
@@ -313,10 +344,13 @@ impl Lane {
             .as_mut()
             .expect("a copy has its flight");
         flight.submitted = start;
-        flight.spans(job, &mut self.spans);
-        let copy = Copy { tag, slot, heading };
-        let region = job.region().expect("only a copy across has no region");
-        self.stage.start(copy, region, &self.spans);
+        flight.landings(job, &mut self.landings);
+        let copy = Copy {
+            tag,
+            slot,
+            direction: heading,
+        };
+        self.stage.start(copy, job.regions(), &self.landings);
         self.tally.copying += start.elapsed();
     }
 
@@ -350,14 +384,56 @@ impl Lane {
         match flight.judge(job, done.io, done.result) {
             Verdict::Failed(io, error) => {
                 self.land(io);
+                if job.inspect().is_some() {
+                    return job.refuse(&flight.chunk, error);
+                }
                 return Err(error);
             }
             Verdict::Again(io) => {
                 self.flights[tag] = Some(flight);
                 self.submit(io);
             }
+            Verdict::Whole(io) if job.inspect().is_some() => return self.inspect(job, flight, io),
             Verdict::Whole(io) => self.onward(job, flight, io, now),
         }
+        Ok(())
+    }
+
+    /// After a whole read of a portion: has it inspected, and sends what is wanted of it on.
+    fn inspect(&mut self, job: &Job, mut flight: Flight, io: Io) -> Result<()> {
+        let (Some(inspect), Buf::Slot(mut slot)) = (job.inspect(), io.buf) else {
+            unreachable!("portions are read into slots");
+        };
+        let (number, portion) = job.plan().portion(&flight.chunk);
+        let start = usize_of(portion.extent.offset - flight.chunk.extent.offset);
+        let stored = &slot.as_slice()[start..start + usize_of(portion.extent.bytes)];
+        let image_bytes = usize_of(portion.image_bytes);
+        let spare = self.spare.as_mut().map(Slot::as_mut_slice);
+        let unpacked = spare.map_or(&mut [][..], |spare| &mut spare[..image_bytes]);
+        flight.image_start = match inspect.inspect(number, stored, unpacked) {
+            Ok(Image::Stored) => start,
+            Ok(Image::Unpacked) => {
+                let spare = self.spare.as_mut().expect("it was unpacked into");
+                std::mem::swap(&mut slot, spare);
+                0
+            }
+            Err(error) => {
+                self.slots.push(slot);
+                self.release(io.tag);
+                return job.refuse(&flight.chunk, error);
+            }
+        };
+        let (route, reason) = flight.route_and_reason();
+        self.tally
+            .count(flight.leg, route, reason, portion.wanted_bytes);
+        self.flights[io.tag as usize] = Some(flight);
+        if portion.deliveries > 0 {
+            self.copy(job, io.tag, slot, Heading::ToDevice);
+            return Ok(());
+        }
+        self.slots.push(slot);
+        self.release(io.tag);
+        job.progress().add(portion.wanted_bytes);
         Ok(())
     }
 
@@ -393,7 +469,7 @@ impl Lane {
                 self.submit(flight.slot_io(job, slot, tag));
             }
             Buf::Slot(slot) if job.direction() == Direction::In => {
-                self.copy(job, tag, slot, Heading::Region);
+                self.copy(job, tag, slot, Heading::ToDevice);
             }
             buf => {
                 // A slot's pieces are counted together, a window's one by one.

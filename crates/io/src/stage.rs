@@ -1,4 +1,4 @@
-//! The copy stage of a lane: between the slots of its ring and the region.
+//! The copy stage of a lane: between the slots of its ring and the regions.
 //!
 //! Like an engine it has two verbs: a copy is started, and taken when it is done. It owns the slot
 //! meanwhile, so a slot is filled again only after its copy. Into host memory the lane makes it with
@@ -14,16 +14,21 @@ pub(crate) use host::HostStage;
 use std::{fmt, sync::Arc};
 
 use straightway_core::{Error, Result};
-use straightway_sys::{Region, Slot, cuda::Span};
+use straightway_sys::{
+    Region, Slot,
+    cuda::{Direction, Landing},
+};
 
-/// Copies between slots and a region.
+/// The regions of a job. A copy in flight holds them.
+pub(crate) type Regions = Arc<[Arc<Region>]>;
+
+/// Copies between slots and regions.
 pub(crate) trait Stage: fmt::Debug + Send {
     /// A ring that it can copy with: `count` slots of `bytes` each, or fewer where memory is short.
     fn ring(&self, count: usize, bytes: usize) -> Result<Vec<Slot>>;
 
-    /// Starts a copy of `spans` between its slot and `region`. It comes back by `poll`, even if it
-    /// could not be started.
-    fn start(&mut self, copy: Copy, region: &Arc<Region>, spans: &[Span]);
+    /// Starts a copy between its slot and `regions`. It comes back by `poll`, even if it could not be started.
+    fn start(&mut self, copy: Copy, regions: &Regions, landings: &[Landing]);
 
     /// Appends the copies that are done to `done`. Where `wait` is set and there are any under way,
     /// waits for the oldest, or makes it.
@@ -38,15 +43,6 @@ pub(crate) trait Stage: fmt::Debug + Send {
 
 const _: [&dyn Stage; 0] = [];
 
-/// Which way a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heading {
-    /// Out of the slot: bytes were read.
-    Region,
-    /// Into the slot: bytes are to be written.
-    Slot,
-}
-
 /// A copy to be made.
 #[derive(Debug)]
 pub(crate) struct Copy {
@@ -54,8 +50,8 @@ pub(crate) struct Copy {
     pub(crate) tag: u32,
     /// The slot, which the copy owns until it is done.
     pub(crate) slot: Slot,
-    /// Which way.
-    pub(crate) heading: Heading,
+    /// Which way; for host memory the region is what the device is for a GPU.
+    pub(crate) direction: Direction,
 }
 
 /// A copy that is over.

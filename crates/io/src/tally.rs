@@ -45,6 +45,7 @@ pub struct Tally {
     /// and into all else.
     pub rest: Duration,
     warnings: Vec<String>,
+    engines: Vec<&'static str>,
 }
 
 impl Default for Tally {
@@ -67,6 +68,7 @@ impl Default for Tally {
             copying: Duration::ZERO,
             rest: Duration::ZERO,
             warnings: Vec::new(),
+            engines: Vec::new(),
         }
     }
 }
@@ -91,6 +93,18 @@ impl Tally {
         record(&mut self.storage, took);
         self.ios += 1;
         self.storage_bytes += bytes;
+    }
+
+    /// Notes which engine took part.
+    pub fn name(&mut self, engine: &'static str) {
+        if !self.engines.contains(&engine) {
+            self.engines.push(engine);
+        }
+    }
+
+    /// The engines that took part.
+    pub(crate) fn engines(&self) -> &[&'static str] {
+        &self.engines
     }
 
     /// Notes that something went another way than it should have, once and within a bound.
@@ -139,6 +153,7 @@ impl Tally {
             *self.routes.entry(*key).or_default() += bytes;
         }
         other.warnings.iter().for_each(|warning| self.warn(warning));
+        other.engines.iter().for_each(|engine| self.name(engine));
         self.ios += other.ios;
         self.storage_bytes += other.storage_bytes;
         self.staging_bytes_peak += other.staging_bytes_peak;

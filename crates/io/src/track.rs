@@ -1,4 +1,4 @@
-//! The two kinds of lanes: to the drive, and through the page cache.
+//! The kinds of lanes: to the drive, through the page cache, and those that check what they read.
 
 /// Which chunks a lane takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -7,4 +7,6 @@ pub enum Track {
     Drive,
     /// Those that go through the page cache.
     Cached,
+    /// Those that are checked before they go on, whichever way they are read.
+    Checked,
 }

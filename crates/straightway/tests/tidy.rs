@@ -175,6 +175,27 @@ fn unsafe_code_stays_in_its_rooms() {
     assert_none(&complaints);
 }
 
+#[test]
+fn only_lanes_and_engines_submit_ios() {
+    let allowed = [
+        "io/src/lane.rs",
+        "io/src/engine",
+        "io/src/wrapper",
+        "sys/src/uring",
+    ];
+    let is_source = |file: &str| file.contains("/src/") && !file.contains("test");
+    let mut complaints = Vec::new();
+    for (file, text) in sources().into_iter().filter(|(file, _)| is_source(file)) {
+        let is_allowed = allowed
+            .iter()
+            .any(|a| file.starts_with(&format!("crates/{a}")));
+        if text.contains(".submit(") && !is_allowed {
+            complaints.push(file);
+        }
+    }
+    assert_none(&complaints);
+}
+
 /// The crates that `package` depends on, by cargo's own word.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))

@@ -25,6 +25,7 @@ mod driver;
 mod event;
 mod pin;
 mod stream;
+mod streams;
 
 pub use code::Code;
 pub use context::Context;
@@ -32,7 +33,8 @@ pub use copying::{Copying, Refused};
 pub use device::{ComputeMode, Device};
 pub use device_memory::DeviceMemory;
 pub use driver::{DRIVER_VERSION_MIN, Driver, Version};
-pub use stream::{Span, Stream};
+pub use stream::{Direction, Landing, Span, Stream};
+pub use streams::Streams;
 
 pub(crate) use event::Event;
 pub(crate) use pin::Pin;

@@ -113,6 +113,10 @@ impl<E: Engine> Engine for Direct<E> {
         }
     }
 
+    fn names(&self) -> Vec<&'static str> {
+        self.engine.names()
+    }
+
     fn warning(&self) -> Option<&str> {
         self.engine.warning()
     }

@@ -6,24 +6,43 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use straightway_core::Result;
-use straightway_sys::{Region, Slot, Window, cuda::Span};
+use straightway_sys::{
+    Region, Slot, Window,
+    cuda::{Direction, Landing},
+};
 
-use super::{Copied, Copy, Heading, Stage};
+use super::{Copied, Copy, Regions, Stage};
 
 /// Copies by the CPU.
 #[derive(Debug, Default)]
 pub(crate) struct HostStage {
     pending: VecDeque<Pending>,
     /// Lists that were used before, so that no copy has to allocate one.
-    spare: Vec<Vec<Span>>,
+    spare: Vec<Vec<Landing>>,
 }
 
 /// A copy that is still to be made.
 #[derive(Debug)]
 struct Pending {
     copy: Copy,
-    region: Arc<Region>,
-    spans: Vec<Span>,
+    regions: Regions,
+    landings: Vec<Landing>,
+}
+
+/// Makes one copy between a slot and host memory.
+pub(super) fn copy(
+    direction: Direction,
+    slot: &mut Slot,
+    regions: &[Arc<Region>],
+    landing: &Landing,
+) {
+    let span = landing.span;
+    let region = &regions[landing.region as usize];
+    let window = Window::new(region, span.memory_offset as u64, span.bytes);
+    match direction {
+        Direction::ToDevice => window.fill_from(slot, span.slot_offset),
+        Direction::ToHost => window.spill_into(slot, span.slot_offset),
+    }
 }
 
 impl Stage for HostStage {
@@ -31,13 +50,13 @@ impl Stage for HostStage {
         Slot::ring(count, bytes)
     }
 
-    fn start(&mut self, copy: Copy, region: &Arc<Region>, spans: &[Span]) {
+    fn start(&mut self, copy: Copy, regions: &Regions, landings: &[Landing]) {
         let mut own = self.spare.pop().unwrap_or_default();
-        own.extend_from_slice(spans);
+        own.extend_from_slice(landings);
         self.pending.push_back(Pending {
             copy,
-            region: Arc::clone(region),
-            spans: own,
+            regions: Arc::clone(regions),
+            landings: own,
         });
     }
 
@@ -46,24 +65,20 @@ impl Stage for HostStage {
             return;
         }
         let Some(Pending {
-            mut copy,
-            region,
-            mut spans,
+            copy: mut made,
+            regions,
+            mut landings,
         }) = self.pending.pop_front()
         else {
             return;
         };
-        for span in spans.drain(..) {
-            let window = Window::new(&region, span.memory_offset as u64, span.bytes);
-            match copy.heading {
-                Heading::Region => window.fill_from(&copy.slot, span.slot_offset),
-                Heading::Slot => window.spill_into(&mut copy.slot, span.slot_offset),
-            }
+        for landing in landings.drain(..) {
+            copy(made.direction, &mut made.slot, &regions, &landing);
         }
-        self.spare.push(spans);
+        self.spare.push(landings);
         done.push(Copied {
-            tag: copy.tag,
-            slot: Some(copy.slot),
+            tag: made.tag,
+            slot: Some(made.slot),
             outcome: Ok(()),
         });
     }
@@ -79,26 +94,28 @@ impl Stage for HostStage {
 
 #[cfg(test)]
 mod tests {
+    use straightway_sys::cuda::Span;
+
     use super::*;
 
     #[test]
     fn copies_are_made_one_at_a_time_and_only_when_waited_for() {
         let mut stage = HostStage::default();
-        let mut region = Arc::new(Region::host(64).unwrap());
+        let mut regions: Regions = [Arc::new(Region::host(64).unwrap())].into();
         let slots = stage.ring(2, 4096).unwrap();
         for (tag, mut slot) in (0..).zip(slots) {
             slot.as_mut_slice().fill(tag + 1);
             let copy = Copy {
                 tag: u32::from(tag),
                 slot,
-                heading: Heading::Region,
+                direction: Direction::ToDevice,
             };
             let span = Span {
                 slot_offset: 0,
                 memory_offset: usize::from(tag) * 32,
                 bytes: 32,
             };
-            stage.start(copy, &region, &[span]);
+            stage.start(copy, &regions, &[Landing { region: 0, span }]);
         }
         let mut done = Vec::new();
         stage.poll(&mut done, false);
@@ -109,7 +126,8 @@ mod tests {
         }
         let tags: Vec<_> = done.iter().map(|copied| copied.tag).collect();
         assert_eq!(tags, [0, 1]);
-        let bytes = Arc::get_mut(&mut region).unwrap().as_slice();
+        let region = &mut Arc::get_mut(&mut regions).unwrap()[0];
+        let bytes = Arc::get_mut(region).unwrap().as_slice();
         assert!(bytes[..32] == [1; 32] && bytes[32..] == [2; 32]);
     }
 }

@@ -129,6 +129,10 @@ impl<E: Engine> Engine for Faulty<E> {
         self.engine.capabilities()
     }
 
+    fn names(&self) -> Vec<&'static str> {
+        self.engine.names()
+    }
+
     fn warning(&self) -> Option<&str> {
         self.engine.warning()
     }

@@ -102,6 +102,10 @@ impl<E: Engine> Engine for Throttled<E> {
         self.engine.capabilities()
     }
 
+    fn names(&self) -> Vec<&'static str> {
+        self.engine.names()
+    }
+
     fn warning(&self) -> Option<&str> {
         self.engine.warning()
     }

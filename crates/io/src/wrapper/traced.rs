@@ -120,6 +120,10 @@ impl<E: Engine> Engine for Traced<E> {
         self.engine.capabilities()
     }
 
+    fn names(&self) -> Vec<&'static str> {
+        self.engine.names()
+    }
+
     fn warning(&self) -> Option<&str> {
         self.engine.warning()
     }

@@ -1,7 +1,6 @@
 //! How the bytes of a chunk are stored: as they are, or compressed.
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, Kind, Result};
 
 /// What was done to a chunk before it was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -48,8 +47,8 @@ impl Codec {
         Some(small)
     }
 
-    /// Brings a chunk back into `chunk`, which is as long as it was. Errors call it `name`.
-    pub(crate) fn restore(self, name: &str, stored: &[u8], chunk: &mut [u8]) -> Result<()> {
+    /// Brings a chunk back into `chunk`, which is as long as it was, or says why it cannot.
+    pub(crate) fn restore(self, stored: &[u8], chunk: &mut [u8]) -> Result<(), String> {
         let made = match self {
             Self::Raw if stored.len() == chunk.len() => {
                 chunk.copy_from_slice(stored);
@@ -61,12 +60,14 @@ impl Codec {
             }
             Self::Lz4 => lz4_flex::block::decompress_into(stored, chunk).map_err(|e| e.to_string()),
         };
-        let why = match made {
-            Ok(bytes) if bytes == chunk.len() => return Ok(()),
-            Ok(bytes) => format!("it unpacks to {bytes} bytes, and {} are meant", chunk.len()),
-            Err(why) => format!("it does not unpack: {why}"),
-        };
-        Err(Error::new(Kind::Corrupt, "read", name, why))
+        match made {
+            Ok(bytes) if bytes == chunk.len() => Ok(()),
+            Ok(bytes) => Err(format!(
+                "it unpacks to {bytes} bytes, and {} are meant",
+                chunk.len()
+            )),
+            Err(why) => Err(format!("it does not unpack: {why}")),
+        }
     }
 }
 
@@ -89,11 +90,11 @@ mod tests {
             let small = codec.shrink(&even).unwrap();
             assert!(small.len() < even.len() / 10);
             let mut back = vec![0; even.len()];
-            codec.restore("c", &small, &mut back).unwrap();
+            codec.restore(&small, &mut back).unwrap();
             assert!(back == even);
-            assert!(codec.restore("c", &small[1..], &mut back).is_err());
+            assert!(codec.restore(&small[1..], &mut back).is_err());
             let mut longer = vec![0; even.len() + 1];
-            assert!(codec.restore("c", &small, &mut longer).is_err());
+            assert!(codec.restore(&small, &mut longer).is_err());
             assert_eq!(codec.shrink(&noise), None);
             assert_eq!(codec.shrink(&[]), None);
         }

@@ -19,13 +19,13 @@ use crate::weights::quoted;
 
 /// A checkpoint to read. Files that were opened stay open, so it can be read to its end even when it
 /// is removed meanwhile.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Checkpoint {
     manifest: Arc<Manifest>,
     store: Store,
     /// The folder that its own files are in: the step's, or before the commit the attempt's.
     own: String,
-    files: Mutex<HashMap<(u64, String), Arc<File>>>,
+    files: Arc<Mutex<HashMap<(u64, String), Arc<File>>>>,
 }
 
 impl Store {
@@ -55,7 +55,7 @@ impl Checkpoint {
             manifest: Arc::new(manifest),
             store: store.clone(),
             own,
-            files: Mutex::default(),
+            files: Arc::default(),
         }
     }
 
@@ -116,8 +116,8 @@ impl Checkpoint {
         let mut stored = vec![0; length];
         file.read_exact_at(place.offset, &mut stored)?;
         let mut bytes = vec![0; self.chunk_len(shard, chunk)];
-        let name = file.path().display().to_string();
-        place.codec.restore(&name, &stored, &mut bytes)?;
+        let unpacked = place.codec.restore(&stored, &mut bytes);
+        unpacked.map_err(|why| self.damaged(shard, chunk, &why))?;
         self.check(shard, chunk, &bytes)?;
         Ok(bytes)
     }

@@ -1,34 +1,32 @@
 //! Restoring: wanted rectangles, from any sharding into any other, checked before they arrive.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use straightway_core::{Error, Kind, Leg, Rate, Reason, Result, Route};
-use straightway_io::{Books, Progress, Settings, Tally};
+use hashbrown::HashMap;
+use straightway_core::{Delivery, Error, Extent, Kind, Leg, Portion, Rate, Reason, Result, Route};
+use straightway_io::{Books, Executor, File, Job, Progress, Region, Settings, Tally};
+use straightway_sys::{Slot, Window};
 
 use super::{
-    fetch::{Bad, Fetch},
     fetched::Fetched,
+    inspector::{Bad, Inspector, Target},
     opened::Checkpoint,
     parity,
-    ring::Rings,
-    scatter::{Scatter, Wanted},
+    scatter::{Scatter, Task, Wanted},
 };
 
-/// Restores checkpoints. What it needs for that, pinned memory above all, is kept from one to the next.
+/// Restores checkpoints. What it needs for that, lanes and pinned memory above all, is kept from one to the next.
 #[derive(Debug)]
 pub struct Restorer {
-    settings: Settings,
-    rings: Rings,
+    executor: Executor,
     progress: Arc<Progress>,
 }
 
 impl Restorer {
     /// A restorer with these settings.
     pub fn new(settings: Settings) -> Result<Self> {
-        settings.check()?;
         Ok(Self {
-            settings,
-            rings: Rings::default(),
+            executor: Executor::new(settings)?,
             progress: Arc::default(),
         })
     }
@@ -47,7 +45,7 @@ impl Restorer {
 
     /// The rate that it is held to, if it is.
     pub(crate) fn rate_max(&self) -> Option<Rate> {
-        self.settings.rate_max
+        self.executor.settings().rate_max
     }
 
     /// Puts all that is wanted where it goes. What is damaged is mended where there is parity, and
@@ -57,15 +55,14 @@ impl Restorer {
         let mut books = Books::default();
         let scatter = Scatter::new(checkpoint.manifest(), wanted)?;
         let has_parity = !checkpoint.manifest().parity.is_empty();
-        open_files(checkpoint, &scatter, has_parity)?;
-        let fetch = self.fetch(checkpoint, &scatter, has_parity);
-        let (chunks, bad) = fetch.run(&mut books)?;
+        let (chunks, bad) = self.read(checkpoint, &scatter, has_parity, &mut books)?;
         let mut rebuilt = Vec::new();
-        for (number, error) in first_first(bad) {
+        for (number, error) in bad {
             if !has_parity {
                 return Err(error);
             }
-            books.add_read(&self.mend(&fetch, number)?);
+            let task = &scatter.tasks[number];
+            books.add_read(&mend(checkpoint, task, &scatter.regions)?);
             rebuilt.push(error.to_string());
         }
         Ok(Fetched {
@@ -75,67 +72,140 @@ impl Restorer {
         })
     }
 
-    pub(crate) fn fetch<'a>(
-        &'a self,
-        checkpoint: &'a Checkpoint,
-        scatter: &'a Scatter,
+    /// Reads chunks, checks them, and brings what is wanted of the good ones to where it goes. Answers how many are good,
+    /// and which tasks could not be had. Who is patient gets all that can be had.
+    pub(crate) fn read(
+        &self,
+        checkpoint: &Checkpoint,
+        scatter: &Scatter,
         is_patient: bool,
-    ) -> Fetch<'a> {
-        Fetch {
-            checkpoint,
-            scatter,
-            settings: &self.settings,
-            rings: &self.rings,
-            progress: &self.progress,
-            is_patient,
-        }
-    }
-
-    /// Makes a chunk from parity and puts it where it goes.
-    fn mend(&self, fetch: &Fetch<'_>, number: usize) -> Result<Tally> {
-        let task = &fetch.scatter.tasks[number];
-        let chunk = parity::rebuild(fetch.checkpoint, task.shard, task.chunk)?;
-        let mut ring = fetch.ring()?;
-        let mut slot = ring
-            .slot()?
-            .expect("a ring that nobody uses has a free slot");
-        slot.as_mut_slice()[..chunk.len()].copy_from_slice(&chunk);
-        let regions = &fetch.scatter.regions;
-        let delivered = ring.deliver(slot, 0, &task.copies, regions, Instant::now());
-        let delivered = delivered.and(ring.settle());
-        self.rings.give_back(ring);
-        let mut tally = Tally::default();
-        let bytes = fetch.wanted_bytes(task);
-        tally.count(Leg::Read, Route::Buffered, Reason::Rebuilt, bytes);
-        delivered.map(|()| tally)
-    }
-}
-
-/// Opens every file that chunks lie in, so that they stay readable when the step is removed. Where
-/// there is parity, one that is not there is only one more that is lost.
-fn open_files(checkpoint: &Checkpoint, scatter: &Scatter, has_parity: bool) -> Result<()> {
-    for task in &scatter.tasks {
-        let place = checkpoint.place(task.shard, task.chunk);
-        match checkpoint.file(place.step, &place.file) {
-            Err(error) if !has_parity => {
-                return Err(match error.kind() {
-                    Kind::NotFound => {
-                        let path = checkpoint.path(place.step, &place.file);
-                        let message = "it is missing, and its manifest names it";
-                        Error::new(Kind::Corrupt, "open", path.display(), message)
-                            .with_hint("restore an earlier step")
-                    }
-                    _ => error,
-                });
+        books: &mut Books,
+    ) -> Result<(u64, Vec<Bad>)> {
+        let mut order = Order::default();
+        for (number, task) in scatter.tasks.iter().enumerate() {
+            let place = checkpoint.place(task.shard, task.chunk);
+            match order.object(checkpoint, place.step, &place.file) {
+                Ok(object) => {
+                    let extent = Extent::new(place.offset, place.bytes);
+                    let image_bytes = checkpoint.chunk_len(task.shard, task.chunk) as u64;
+                    order.add(number, task, (object, extent, image_bytes));
+                    order.targets.push(Target {
+                        shard: task.shard,
+                        chunk: task.chunk,
+                        codec: place.codec,
+                    });
+                }
+                Err(error) if is_patient => order.missing.push((number, error)),
+                Err(error) => return Err(error),
             }
-            _ => {}
         }
+        let inspector = Arc::new(Inspector::new(checkpoint, order.targets, is_patient));
+        let job = Job::check(
+            order.files,
+            order.portions,
+            order.deliveries,
+            scatter.regions.clone(),
+            Arc::clone(&inspector) as _,
+            self.executor.settings(),
+        )?;
+        let ran = self
+            .executor
+            .run_one(job.with_progress(&self.progress), books);
+        let found = inspector.take_bad().into_iter();
+        let mut bad: Vec<Bad> = found
+            .map(|(number, error)| (order.numbers[number], error))
+            .collect();
+        match (ran, bad.is_empty()) {
+            (Err(error), _) if is_patient || bad.is_empty() => return Err(error),
+            // The job was stopped because of the first of them.
+            (Err(_), _) => return Err(bad.swap_remove(0).1),
+            (Ok(()), _) => {}
+        }
+        bad.extend(order.missing);
+        bad.sort_by_key(|(number, _)| *number);
+        Ok((inspector.good(), bad))
     }
-    Ok(())
 }
 
-/// In the order of the chunks, so that of several errors it is always the same that is told.
-pub(crate) fn first_first(mut bad: Vec<Bad>) -> Vec<Bad> {
-    bad.sort_by_key(|(number, _)| *number);
-    bad
+/// What a job is made of, task by task.
+#[derive(Debug, Default)]
+struct Order {
+    files: Vec<Arc<File>>,
+    objects: HashMap<(u64, String), u32>,
+    portions: Vec<Portion>,
+    deliveries: Vec<Delivery>,
+    targets: Vec<Target>,
+    /// The task of each portion.
+    numbers: Vec<usize>,
+    /// Tasks whose file is not there.
+    missing: Vec<Bad>,
+}
+
+impl Order {
+    /// The number of a file, which is opened if it was not yet. It then stays readable when its step is removed.
+    fn object(&mut self, checkpoint: &Checkpoint, step: u64, name: &str) -> Result<u32> {
+        let key = (step, name.to_owned());
+        if let Some(known) = self.objects.get(&key) {
+            return Ok(*known);
+        }
+        let file = checkpoint
+            .file(step, name)
+            .map_err(|error| match error.kind() {
+                Kind::NotFound => {
+                    let path = checkpoint.path(step, name);
+                    let message = "it is missing, and its manifest names it";
+                    Error::new(Kind::Corrupt, "open", path.display(), message)
+                        .with_hint("restore an earlier step")
+                }
+                _ => error,
+            })?;
+        let number = u32::try_from(self.files.len()).expect("files are fewer than ranks and steps");
+        self.files.push(file);
+        self.objects.insert(key, number);
+        Ok(number)
+    }
+
+    fn add(
+        &mut self,
+        number: usize,
+        task: &Task,
+        (object, extent, image_bytes): (u32, Extent, u64),
+    ) {
+        let delivery = |copy: &super::scatter::CopyTo| Delivery {
+            from: copy.from as u64,
+            bytes: copy.bytes as u64,
+            region: u32::try_from(copy.region).expect("regions are listed in memory"),
+            at: copy.at,
+        };
+        self.deliveries.extend(task.copies.iter().map(delivery));
+        self.portions.push(Portion {
+            object,
+            extent,
+            image_bytes,
+            wanted_bytes: task.wanted_bytes(image_bytes),
+            deliveries: u32::try_from(task.copies.len()).expect("a chunk has fewer bytes"),
+        });
+        self.numbers.push(number);
+    }
+}
+
+/// Makes a chunk from parity and puts it where it goes.
+fn mend(checkpoint: &Checkpoint, task: &Task, regions: &[Arc<Region>]) -> Result<Tally> {
+    let chunk = parity::rebuild(checkpoint, task.shard, task.chunk)?;
+    let mut slot = Slot::ring(1, chunk.len())?.remove(0);
+    slot.as_mut_slice()[..chunk.len()].copy_from_slice(&chunk);
+    for copy in &task.copies {
+        let region = &regions[copy.region];
+        match region.device_memory() {
+            Some(memory) => {
+                let at = usize::try_from(copy.at).expect("it lies inside memory");
+                memory.write(at, &chunk[copy.from..copy.from + copy.bytes])?;
+            }
+            None => Window::new(region, copy.at, copy.bytes).fill_from(&slot, copy.from),
+        }
+    }
+    let mut tally = Tally::default();
+    let bytes = task.wanted_bytes(chunk.len() as u64);
+    tally.count(Leg::Read, Route::Buffered, Reason::Rebuilt, bytes);
+    Ok(tally)
 }

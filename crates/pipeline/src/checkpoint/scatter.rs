@@ -41,6 +41,16 @@ pub(crate) struct Task {
     pub(crate) copies: Vec<CopyTo>,
 }
 
+impl Task {
+    /// How many bytes are wanted of a chunk that has `all`: where nothing is copied anywhere, all are, to be checked.
+    pub(crate) fn wanted_bytes(&self, all: u64) -> u64 {
+        match self.copies.as_slice() {
+            [] => all,
+            copies => copies.iter().map(|copy| copy.bytes as u64).sum(),
+        }
+    }
+}
+
 /// All chunks that hold something that is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Scatter {

@@ -19,10 +19,10 @@ use straightway_core::{
 use straightway_io::Region;
 use straightway_sys::{
     Slot,
-    cuda::{Copying, DeviceMemory, Span},
+    cuda::{Copying, DeviceMemory, Span, Streams},
 };
 
-use super::{image::Image, source::Source, streams::Streams, sum::Sum};
+use super::{image::Image, source::Source, sum::Sum};
 
 /// Threads that copy host tensors. One copies 9 GB/s, and eight are what memory takes.
 const COPIERS_MAX: usize = 8;

@@ -3,13 +3,7 @@
 use straightway_core::{Receipt, Result};
 use straightway_io::Books;
 
-use super::{
-    manifest::Manifest,
-    opened::Checkpoint,
-    parity,
-    restorer::{Restorer, first_first},
-    scatter::Scatter,
-};
+use super::{manifest::Manifest, opened::Checkpoint, parity, restorer::Restorer, scatter::Scatter};
 
 /// What a verification found.
 #[derive(Clone, Debug)]
@@ -30,14 +24,14 @@ impl Restorer {
         let manifest = checkpoint.manifest();
         let scatter = Scatter::everything(manifest);
         let mut books = Books::default();
-        let (chunks, bad) = self.fetch(checkpoint, &scatter, true).run(&mut books)?;
+        let (chunks, bad) = self.read(checkpoint, &scatter, true, &mut books)?;
         let mut verdict = Verdict {
             receipt: books.close(self.rate_max()),
             chunks,
             damage: Vec::new(),
             is_mendable: true,
         };
-        for (number, error) in first_first(bad) {
+        for (number, error) in bad {
             let task = &scatter.tasks[number];
             verdict.damage.push(error.to_string());
             verdict.is_mendable &= parity::rebuild(checkpoint, task.shard, task.chunk).is_ok();

@@ -4,12 +4,12 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-use straightway_core::{Error, Result};
+use straightway_core::{Error, Kind, Result};
 
 use super::code::Code;
 use super::device_memory::DeviceMemory;
-use super::stream::{Direction, Span, Stream, check};
-use crate::slot::Slot;
+use super::stream::{Direction, Landing, Span, Stream, Stretch, check_pinned, stretch};
+use crate::{region::Region, slot::Slot};
 
 /// A copy between a slot and device memory. Dropping it waits for it.
 pub struct Copying {
@@ -19,8 +19,23 @@ pub struct Copying {
 
 struct Held {
     slot: Slot,
-    memory: Arc<DeviceMemory>,
+    memory: Kept,
     stream: Stream,
+}
+
+/// The device memory of a copy, kept until it is done.
+enum Kept {
+    One(Arc<DeviceMemory>),
+    Regions(Arc<[Arc<Region>]>),
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(memory) => memory.fmt(f),
+            Self::Regions(regions) => regions.fmt(f),
+        }
+    }
 }
 
 /// A copy that did not happen, or not wholly.
@@ -40,7 +55,7 @@ impl Stream {
         memory: &Arc<DeviceMemory>,
         spans: &[Span],
     ) -> Result<Copying, Box<Refused>> {
-        self.copy(Direction::ToDevice, slot, memory, spans)
+        self.copy_one(Direction::ToDevice, slot, memory, spans)
     }
 
     /// Starts copying spans of device memory into the slot.
@@ -50,35 +65,79 @@ impl Stream {
         memory: &Arc<DeviceMemory>,
         spans: &[Span],
     ) -> Result<Copying, Box<Refused>> {
-        self.copy(Direction::ToHost, slot, memory, spans)
+        self.copy_one(Direction::ToHost, slot, memory, spans)
     }
 
-    /// From the first span that the driver took, the slot is in flight: whatever goes wrong after
-    /// that, it is not given back before the stream has run dry.
-    fn copy(
+    fn copy_one(
         &self,
         direction: Direction,
-        mut slot: Slot,
+        slot: Slot,
         memory: &Arc<DeviceMemory>,
         spans: &[Span],
     ) -> Result<Copying, Box<Refused>> {
-        let checked = check(&slot, memory, spans).and_then(|()| {
+        let kept = Kept::One(Arc::clone(memory));
+        let of = |slot: &Slot, span: &Span| stretch(slot, memory, span);
+        // SAFETY: each stretch lies in `memory`, which is kept.
+        unsafe { self.copy(direction, slot, kept, spans, of) }
+    }
+
+    /// Starts copying between the slot and several regions, which are all on this stream's GPU.
+    pub fn copy_with_regions(
+        &self,
+        direction: Direction,
+        slot: Slot,
+        regions: &Arc<[Arc<Region>]>,
+        landings: &[Landing],
+    ) -> Result<Copying, Box<Refused>> {
+        let of = |slot: &Slot, landing: &Landing| {
+            let region = regions.get(landing.region as usize);
+            let memory = region.and_then(|region| region.device_memory());
+            let memory = memory.filter(|memory| memory.context().is_same(self.context()));
+            let memory = memory.ok_or_else(|| {
+                let message = "it is not on this GPU";
+                Error::new(Kind::Invalid, "copy to", "a region", message)
+            })?;
+            stretch(slot, memory, &landing.span)
+        };
+        let kept = Kept::Regions(Arc::clone(regions));
+        // SAFETY: each stretch lies in one of `regions`, which are kept.
+        unsafe { self.copy(direction, slot, kept, landings, of) }
+    }
+
+    /// From the first stretch that the driver took, the slot is in flight: whatever goes wrong after
+    /// that, it is not given back before the stream has run dry.
+    ///
+    /// # Safety
+    /// What `of` answers lies in device memory that `kept` keeps.
+    unsafe fn copy<T>(
+        &self,
+        direction: Direction,
+        mut slot: Slot,
+        kept: Kept,
+        list: &[T],
+        of: impl Fn(&Slot, &T) -> Result<Stretch>,
+    ) -> Result<Copying, Box<Refused>> {
+        let ready = check_pinned(&slot).and_then(|()| {
+            list.iter().try_for_each(|one| of(&slot, one).map(drop))?;
             slot.event_on(self.context())?;
             self.context().enter()
         });
-        let entered = match checked {
+        let entered = match ready {
             Ok(entered) => entered,
             Err(error) => return Err(Refused::before_start(slot, error)),
         };
-        // SAFETY: `check` proved every span to lie within the slot and the device memory; both are
-        // owned by `Copying` until the event recorded here has passed; the context is current.
-        let started = unsafe { self.enqueue(direction, &slot, memory, spans) }.and_then(|()| {
+        let stretches = list
+            .iter()
+            .map(|one| of(&slot, one).expect("found good above"));
+        // SAFETY: every stretch lies in the slot, and by the caller's word in what `kept` keeps; slot and memory are owned by `Copying` until the event recorded
+        // here has passed; the context is current.
+        let started = unsafe { self.enqueue(direction, &slot, stretches) }.and_then(|()| {
             let event = slot.event().expect("prepared above");
             // SAFETY: the stream is live, of the event's context, and that is current.
             unsafe { event.record(self.raw()) }
         });
         drop(entered);
-        let copying = Copying::new(self.clone(), slot, Arc::clone(memory));
+        let copying = Copying::new(self.clone(), slot, kept);
         match started {
             Ok(()) => Ok(copying),
             Err(code) => Err(copying.abandon(self.context().error(code, "start a copy on"))),
@@ -96,7 +155,7 @@ impl Refused {
 }
 
 impl Copying {
-    fn new(stream: Stream, slot: Slot, memory: Arc<DeviceMemory>) -> Self {
+    fn new(stream: Stream, slot: Slot, memory: Kept) -> Self {
         Self {
             held: Some(Held {
                 slot,
@@ -165,7 +224,7 @@ impl Held {
         if settled {
             return Some(self.slot);
         }
-        tracing::error!(memory = %self.memory, "a copy that cannot be waited for keeps its memory");
+        tracing::error!(memory = ?self.memory, "a copy that cannot be waited for keeps its memory");
         mem::forget(self);
         None
     }

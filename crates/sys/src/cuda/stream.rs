@@ -31,6 +31,23 @@ pub struct Span {
     pub bytes: usize,
 }
 
+/// A span, and which of several regions it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landing {
+    /// Which of the regions.
+    pub region: u32,
+    /// Where in the slot, and where in the region.
+    pub span: Span,
+}
+
+/// One copy as the driver takes it: an offset in the slot, an address on the device, and how many bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Stretch {
+    slot_offset: usize,
+    address: u64,
+    bytes: usize,
+}
+
 /// A queue of copies. Clones share it; what is in it runs in order, what is in others runs beside.
 #[derive(Clone)]
 pub struct Stream(Arc<Created>);
@@ -45,9 +62,12 @@ unsafe impl Send for Created {}
 // SAFETY: as above, and from several threads at once.
 unsafe impl Sync for Created {}
 
-#[derive(Clone, Copy)]
-pub(super) enum Direction {
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the slot into device memory.
     ToDevice,
+    /// From device memory into the slot.
     ToHost,
 }
 
@@ -88,34 +108,33 @@ impl Stream {
     }
 
     /// # Safety
-    /// Every span lies within the slot and the memory, both of which outlive the copies; the
-    /// context is current.
+    /// Every stretch lies within the slot and live device memory, both of which outlive the copies; the context is
+    /// current.
     pub(super) unsafe fn enqueue(
         &self,
         direction: Direction,
         slot: &Slot,
-        memory: &DeviceMemory,
-        spans: &[Span],
+        mut stretches: impl ExactSizeIterator<Item = Stretch>,
     ) -> Result<(), Code> {
         let api = self.context().api();
-        if api.memcpy_batch_async.is_some() && spans.len() > 1 {
-            for batch in spans.chunks(BATCH_SPANS_MAX) {
+        if api.memcpy_batch_async.is_some() && stretches.len() > 1 {
+            while stretches.len() > 0 {
                 // SAFETY: as the caller vouches.
-                unsafe { self.enqueue_batch(direction, slot, memory, batch) }?;
+                unsafe { self.enqueue_batch(direction, slot, &mut stretches) }?;
             }
             return Ok(());
         }
-        for span in spans {
-            let device = memory.address() + span.memory_offset as u64;
+        for stretch in stretches {
             // SAFETY: as the caller vouches.
             let code = unsafe {
-                let host = slot.pointer().add(span.slot_offset).cast();
+                let host = slot.pointer().add(stretch.slot_offset).cast();
+                let (device, bytes) = (stretch.address, stretch.bytes);
                 match direction {
                     Direction::ToDevice => {
-                        (api.memcpy_to_device_async)(device, host, span.bytes, self.0.raw)
+                        (api.memcpy_to_device_async)(device, host, bytes, self.0.raw)
                     }
                     Direction::ToHost => {
-                        (api.memcpy_to_host_async)(host, device, span.bytes, self.0.raw)
+                        (api.memcpy_to_host_async)(host, device, bytes, self.0.raw)
                     }
                 }
             };
@@ -124,24 +143,25 @@ impl Stream {
         Ok(())
     }
 
-    /// One driver call for many spans: a launch each is what makes small extents slow.
+    /// One driver call for the next [`BATCH_SPANS_MAX`] stretches: a launch each is what makes small extents slow.
     ///
     /// # Safety
-    /// As for `enqueue`, with at most [`BATCH_SPANS_MAX`] spans.
+    /// As for `enqueue`.
     unsafe fn enqueue_batch(
         &self,
         direction: Direction,
         slot: &Slot,
-        memory: &DeviceMemory,
-        spans: &[Span],
+        stretches: &mut impl Iterator<Item = Stretch>,
     ) -> Result<(), Code> {
         let mut host: [CUdeviceptr; BATCH_SPANS_MAX] = [0; BATCH_SPANS_MAX];
         let mut device: [CUdeviceptr; BATCH_SPANS_MAX] = [0; BATCH_SPANS_MAX];
         let mut bytes = [0; BATCH_SPANS_MAX];
-        for (i, span) in spans.iter().enumerate() {
-            host[i] = slot.pointer() as u64 + span.slot_offset as u64;
-            device[i] = memory.address() + span.memory_offset as u64;
-            bytes[i] = span.bytes;
+        let mut count = 0;
+        for stretch in stretches.take(BATCH_SPANS_MAX) {
+            host[count] = slot.pointer() as u64 + stretch.slot_offset as u64;
+            device[count] = stretch.address;
+            bytes[count] = stretch.bytes;
+            count += 1;
         }
         let (to, from) = match direction {
             Direction::ToDevice => (&mut device, &mut host),
@@ -154,14 +174,14 @@ impl Stream {
             .api()
             .memcpy_batch_async
             .expect("the caller looked");
-        // SAFETY: the arrays hold `spans.len()` entries and are read before the call returns; the
-        // one attribute holds from entry 0 on; the ranges are as the caller vouches.
+        // SAFETY: the arrays hold `count` entries and are read before the call returns; the one attribute holds from
+        // entry 0 on; the ranges are as the caller vouches.
         let code = unsafe {
             batch(
                 to.as_mut_ptr(),
                 from.as_mut_ptr(),
                 bytes.as_mut_ptr(),
-                spans.len(),
+                count,
                 &raw mut attributes,
                 &raw mut first,
                 1,
@@ -204,22 +224,30 @@ fn in_stream_order() -> CUmemcpyAttributes {
     }
 }
 
-pub(super) fn check(slot: &Slot, memory: &DeviceMemory, spans: &[Span]) -> Result<()> {
-    if !slot.memory().is_pinned() {
-        // The driver would copy it by way of memory of its own, and not asynchronously.
-        let message = "its memory is not pinned";
+/// Where a span is on the device, if it lies inside the memory and the slot, and is not empty.
+pub(super) fn stretch(slot: &Slot, memory: &DeviceMemory, span: &Span) -> Result<Stretch> {
+    let address = memory.place(span.memory_offset, span.bytes)?;
+    let end = span.slot_offset.checked_add(span.bytes);
+    if span.bytes == 0 || end.is_none_or(|end| end > slot.bytes()) {
+        let message = format!(
+            "{span:?} is empty or reaches beyond its {} bytes",
+            slot.bytes()
+        );
         return Err(Error::new(Kind::Invalid, "copy with", "a slot", message));
     }
-    for span in spans {
-        memory.place(span.memory_offset, span.bytes)?;
-        let end = span.slot_offset.checked_add(span.bytes);
-        if span.bytes == 0 || end.is_none_or(|end| end > slot.bytes()) {
-            let message = format!(
-                "{span:?} is empty or reaches beyond its {} bytes",
-                slot.bytes()
-            );
-            return Err(Error::new(Kind::Invalid, "copy with", "a slot", message));
-        }
+    Ok(Stretch {
+        slot_offset: span.slot_offset,
+        address,
+        bytes: span.bytes,
+    })
+}
+
+/// An error unless the device can copy with the slot by itself.
+pub(super) fn check_pinned(slot: &Slot) -> Result<()> {
+    if slot.memory().is_pinned() {
+        return Ok(());
     }
-    Ok(())
+    // The driver would copy it by way of memory of its own, and not asynchronously.
+    let message = "its memory is not pinned";
+    Err(Error::new(Kind::Invalid, "copy with", "a slot", message))
 }

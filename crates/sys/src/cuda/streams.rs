@@ -1,17 +1,18 @@
 //! Streams for copies to and from GPUs, one for each, made once.
 
 use straightway_core::Result;
-use straightway_sys::cuda::{Context, Stream};
+
+use super::{Context, Stream};
 
 /// The streams that were made so far.
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
+pub struct Streams {
     made: Vec<Stream>,
 }
 
 impl Streams {
     /// The stream on a context's GPU.
-    pub(crate) fn on(&mut self, context: &Context) -> Result<Stream> {
+    pub fn on(&mut self, context: &Context) -> Result<Stream> {
         let is_there = |stream: &&Stream| stream.context().is_same(context);
         if let Some(stream) = self.made.iter().find(is_there) {
             return Ok(stream.clone());
