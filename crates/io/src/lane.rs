@@ -7,12 +7,14 @@
 //! when nothing else is left to do. Nothing on the way of one I/O allocates, locks or logs; what is
 //! counted goes into the lane's own [`Tally`]. Portions are inspected in their slot before they are copied on.
 
+mod ring;
+
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Chunk, Direction, Error, Kind, Leg, Result, Route};
+use straightway_core::{Chunk, Direction, Leg, Result, Route};
 use straightway_sys::{
     Buf, By, Done, Io, Slot,
     cuda::{Direction as Heading, Landing},
@@ -21,13 +23,14 @@ use straightway_sys::{
 use crate::{
     engine::Engine,
     flight::{Flight, Verdict, usize_of},
-    inspect::Image,
+    inspect::{Image, Inspect},
     job::Job,
     settings::RingSize,
     stage::{Copied, Copy, Stage},
     tally::{Tally, record},
     track::Track,
 };
+use ring::Ring;
 
 /// How long a lane waits before it looks again whether it was asked to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -43,16 +46,9 @@ pub(crate) struct Lane {
     engine: Box<dyn Engine>,
     depth: usize,
     stage: Box<dyn Stage>,
-    /// How much memory its ring has, and how that is cut now.
-    ring_size: RingSize,
-    ring: RingSize,
+    ring: Ring,
     /// How long it waits for I/Os in flight after a failure.
     settle_max: Duration,
-    slots: Vec<Slot>,
-    /// How many slots the ring has, whoever holds them now.
-    slots_made: usize,
-    /// The slot that portions are unpacked into, while a job has such.
-    spare: Option<Slot>,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
     /// How many I/Os the engine has.
@@ -86,12 +82,8 @@ impl Lane {
             engine,
             depth,
             stage,
-            ring_size: ring,
-            ring,
+            ring: Ring::new(ring),
             settle_max,
-            slots: Vec::new(),
-            slots_made: 0,
-            spare: None,
             flights: vec![None; flights],
             free: (0..u32::try_from(flights).expect("depths and rings are small"))
                 .rev()
@@ -120,7 +112,7 @@ impl Lane {
             self.settle();
         }
         self.parked = None;
-        self.slots.extend(self.spare.take());
+        self.ring.put_spare();
         self.engine
             .names()
             .into_iter()
@@ -138,31 +130,17 @@ impl Lane {
 
     /// Makes the ring, if there is none yet or its slots are shorter than `slot_bytes`.
     pub(crate) fn make_ring(&mut self, slot_bytes: usize) -> Result<()> {
-        if self.slots.is_empty() || self.ring.slot_bytes < slot_bytes {
-            self.slots.clear();
-            self.ring = self.ring_size.cut(slot_bytes);
-            self.slots = self.stage.ring(self.ring.slots, self.ring.slot_bytes)?;
-            self.slots_made = self.slots.len();
-        }
-        Ok(())
+        self.ring.make(self.stage.as_ref(), slot_bytes)
     }
 
     fn prepare(&mut self, job: &Job) -> Result<()> {
         if job.needs_ring(self.track) {
             self.make_ring(usize_of(job.plan().slot_bytes()))?;
         }
-        self.tally.pinned_bytes = (self.slots_made * self.ring.slot_bytes) as u64;
-        self.tally.note_ring(self.slots_made, self.ring.slots);
-        if !job.inspect().is_some_and(|inspect| inspect.unpacks()) {
-            return Ok(());
+        self.ring.book(&mut self.tally);
+        if job.inspect().is_some_and(Inspect::unpacks) {
+            self.ring.set_spare_aside()?;
         }
-        if self.slots_made < 2 {
-            let message = "there is too little of it for two portions";
-            let target = "pinned memory";
-            return Err(Error::new(Kind::Transient, "read through", target, message)
-                .with_hint("let the process lock more memory (`ulimit -l`)"));
-        }
-        self.spare = self.slots.pop();
         Ok(())
     }
 
@@ -244,10 +222,9 @@ impl Lane {
     /// Books time that storage took.
     fn spend(&mut self, time: Duration) {
         match self.track {
-            Track::Drive => self.tally.drive += time,
+            // Portions through the page cache are booked where they are submitted.
+            Track::Drive | Track::Checked => self.tally.drive += time,
             Track::Cached => self.tally.page_cache += time,
-            // Those through the page cache are booked where they are submitted.
-            Track::Checked => self.tally.drive += time,
         }
     }
 
@@ -273,7 +250,7 @@ impl Lane {
             let Some(chunk) = self.parked.take().or_else(|| job.take(self.track)) else {
                 return Ok(());
             };
-            if job.needs_slot(&chunk) && self.slots.is_empty() {
+            if job.needs_slot(&chunk) && self.ring.is_empty() {
                 self.parked = Some(chunk);
                 return Ok(());
             }
@@ -295,12 +272,10 @@ impl Lane {
             self.submit(flight.window_io(job, tag));
             return Ok(());
         }
-        let mut slot = self
-            .slots
-            .pop()
-            .expect("it was looked for before the chunk was taken up");
-        let used = (self.slots_made - self.slots.len()) * self.ring.slot_bytes;
-        self.tally.staging_bytes_peak = self.tally.staging_bytes_peak.max(used as u64);
+        let slot = self.ring.take();
+        let mut slot = slot.expect("it was looked for before the chunk was taken up");
+        let used = self.ring.used_bytes();
+        self.tally.staging_bytes_peak = self.tally.staging_bytes_peak.max(used);
         if job.direction() == Direction::Out {
             flight.clear_gaps(job, &mut slot);
             self.copy(job, tag, slot, Heading::ToHost);
@@ -365,7 +340,7 @@ impl Lane {
                 Ok(())
             }
             (outcome, slot) => {
-                self.slots.extend(slot);
+                self.ring.put(slot);
                 self.release(copied.tag);
                 outcome.map(|()| job.progress().add(flight.payload_bytes(job)))
             }
@@ -408,17 +383,17 @@ impl Lane {
         let start = usize_of(portion.extent.offset - flight.chunk.extent.offset);
         let stored = &slot.as_slice()[start..start + usize_of(portion.extent.bytes)];
         let image_bytes = usize_of(portion.image_bytes);
-        let spare = self.spare.as_mut().map(Slot::as_mut_slice);
+        let spare = self.ring.spare.as_mut().map(Slot::as_mut_slice);
         let unpacked = spare.map_or(&mut [][..], |spare| &mut spare[..image_bytes]);
         flight.image_start = match inspect.inspect(number, stored, unpacked) {
             Ok(Image::Stored) => start,
             Ok(Image::Unpacked) => {
-                let spare = self.spare.as_mut().expect("it was unpacked into");
+                let spare = self.ring.spare.as_mut().expect("it was unpacked into");
                 std::mem::swap(&mut slot, spare);
                 0
             }
             Err(error) => {
-                self.slots.push(slot);
+                self.ring.put(slot);
                 self.release(io.tag);
                 return job.refuse(&flight.chunk, error);
             }
@@ -431,7 +406,7 @@ impl Lane {
             self.copy(job, io.tag, slot, Heading::ToDevice);
             return Ok(());
         }
-        self.slots.push(slot);
+        self.ring.put(slot);
         self.release(io.tag);
         job.progress().add(portion.wanted_bytes);
         Ok(())
@@ -484,7 +459,7 @@ impl Lane {
     fn land(&mut self, io: Io) {
         self.release(io.tag);
         if let Buf::Slot(slot) = io.buf {
-            self.slots.push(slot);
+            self.ring.put(slot);
         }
     }
 
@@ -517,7 +492,7 @@ impl Lane {
         }
         for copy in copied.drain(..) {
             self.release(copy.tag);
-            self.slots.extend(copy.slot);
+            self.ring.put(copy.slot);
         }
         self.copied = copied;
         if self.flying > 0 {

@@ -241,9 +241,8 @@ impl Settings {
         match (track, place) {
             (Track::Drive, Place::Host) => self.drive_lanes.max(self.copying_lanes()),
             (Track::Drive, Place::Gpu(_)) => self.drive_lanes,
-            (Track::Cached, Place::Host) => self.cached_lanes,
+            (Track::Cached | Track::Checked, Place::Host) => self.cached_lanes,
             (Track::Cached, Place::Gpu(_)) => self.gpu_lanes,
-            (Track::Checked, Place::Host) => self.cached_lanes,
             // A quarter more: so much time goes into checking what a load only copies.
             (Track::Checked, Place::Gpu(_)) => {
                 self.gpu_lanes.saturating_mul(5).div_ceil(4).min(LANES_MAX)

@@ -185,7 +185,7 @@ fn only_lanes_and_engines_submit_ios() {
     ];
     let is_source = |file: &str| file.contains("/src/") && !file.contains("test");
     let mut complaints = Vec::new();
-    for (file, text) in sources().into_iter().filter(|(file, _)| is_source(file)) {
+    for (file, text) in sources().filter(|(file, _)| is_source(file)) {
         let is_allowed = allowed
             .iter()
             .any(|a| file.starts_with(&format!("crates/{a}")));

@@ -17,6 +17,9 @@ use super::{
 };
 use crate::weights::quoted;
 
+/// Files that were opened, by the step whose folder they lie in and their name there.
+type Files = HashMap<(u64, String), Arc<File>>;
+
 /// A checkpoint to read. Files that were opened stay open, so it can be read to its end even when it
 /// is removed meanwhile.
 #[derive(Clone, Debug)]
@@ -25,7 +28,7 @@ pub struct Checkpoint {
     store: Store,
     /// The folder that its own files are in: the step's, or before the commit the attempt's.
     own: String,
-    files: Arc<Mutex<HashMap<(u64, String), Arc<File>>>>,
+    files: Arc<Mutex<Files>>,
 }
 
 impl Store {

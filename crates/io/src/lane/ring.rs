@@ -1,0 +1,87 @@
+//! The slots of a lane: made when they are first needed, cut again when a job has longer portions.
+
+use straightway_core::{Error, Kind, Result};
+use straightway_sys::Slot;
+
+use crate::{settings::RingSize, stage::Stage, tally::Tally};
+
+/// A lane's slots.
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// How much memory it may have.
+    size: RingSize,
+    /// How that is cut now.
+    cut: RingSize,
+    free: Vec<Slot>,
+    /// How many slots there are, whoever holds them now.
+    made: usize,
+    /// The slot that portions are unpacked into, while a job has such.
+    pub(super) spare: Option<Slot>,
+}
+
+impl Ring {
+    /// A ring without slots yet.
+    pub(super) fn new(size: RingSize) -> Self {
+        Self {
+            size,
+            cut: size,
+            free: Vec::new(),
+            made: 0,
+            spare: None,
+        }
+    }
+
+    /// Makes the slots, if there are none yet or they are shorter than `slot_bytes`. None may be in use.
+    pub(super) fn make(&mut self, stage: &dyn Stage, slot_bytes: usize) -> Result<()> {
+        if self.free.is_empty() || self.cut.slot_bytes < slot_bytes {
+            self.free.clear();
+            self.cut = self.size.cut(slot_bytes);
+            self.free = stage.ring(self.cut.slots, self.cut.slot_bytes)?;
+            self.made = self.free.len();
+        }
+        Ok(())
+    }
+
+    /// Sets a slot aside to unpack into.
+    pub(super) fn set_spare_aside(&mut self) -> Result<()> {
+        if self.made < 2 {
+            let message = "there is too little of it for two portions";
+            let target = "pinned memory";
+            return Err(Error::new(Kind::Transient, "read through", target, message)
+                .with_hint("let the process lock more memory (`ulimit -l`)"));
+        }
+        self.spare = self.free.pop();
+        Ok(())
+    }
+
+    /// Whether no slot is free.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// A free slot, the one that was used last: it may still be in the processor's cache.
+    pub(super) fn take(&mut self) -> Option<Slot> {
+        self.free.pop()
+    }
+
+    /// Takes a slot back, if there is one: a copy that failed may have kept its own.
+    pub(super) fn put(&mut self, slot: impl Into<Option<Slot>>) {
+        self.free.extend(slot.into());
+    }
+
+    /// Takes the spare slot back.
+    pub(super) fn put_spare(&mut self) {
+        self.free.extend(self.spare.take());
+    }
+
+    /// How much of it is in use.
+    pub(super) fn used_bytes(&self) -> u64 {
+        ((self.made - self.free.len()) * self.cut.slot_bytes) as u64
+    }
+
+    /// Enters its size in the books.
+    pub(super) fn book(&self, tally: &mut Tally) {
+        tally.pinned_bytes = (self.made * self.cut.slot_bytes) as u64;
+        tally.note_ring(self.made, self.cut.slots);
+    }
+}
