@@ -7,6 +7,7 @@
 //! when nothing else is left to do. Nothing on the way of one I/O allocates, locks or logs; what is
 //! counted goes into the lane's own [`Tally`]. Portions are inspected in their slot before they are copied on.
 
+mod inspecting;
 mod ring;
 
 use std::{
@@ -23,7 +24,7 @@ use straightway_sys::{
 use crate::{
     engine::Engine,
     flight::{Flight, Verdict, usize_of},
-    inspect::{Image, Inspect},
+    inspect::Inspect,
     job::Job,
     settings::RingSize,
     stage::{Copied, Copy, Stage},
@@ -371,44 +372,6 @@ impl Lane {
             Verdict::Whole(io) if job.inspect().is_some() => return self.inspect(job, flight, io),
             Verdict::Whole(io) => self.onward(job, flight, io, now),
         }
-        Ok(())
-    }
-
-    /// After a whole read of a portion: has it inspected, and sends what is wanted of it on.
-    fn inspect(&mut self, job: &Job, mut flight: Flight, io: Io) -> Result<()> {
-        let (Some(inspect), Buf::Slot(mut slot)) = (job.inspect(), io.buf) else {
-            unreachable!("portions are read into slots");
-        };
-        let (number, portion) = job.plan().portion(&flight.chunk);
-        let start = usize_of(portion.extent.offset - flight.chunk.extent.offset);
-        let stored = &slot.as_slice()[start..start + usize_of(portion.extent.bytes)];
-        let image_bytes = usize_of(portion.image_bytes);
-        let spare = self.ring.spare.as_mut().map(Slot::as_mut_slice);
-        let unpacked = spare.map_or(&mut [][..], |spare| &mut spare[..image_bytes]);
-        flight.image_start = match inspect.inspect(number, stored, unpacked) {
-            Ok(Image::Stored) => start,
-            Ok(Image::Unpacked) => {
-                let spare = self.ring.spare.as_mut().expect("it was unpacked into");
-                std::mem::swap(&mut slot, spare);
-                0
-            }
-            Err(error) => {
-                self.ring.put(slot);
-                self.release(io.tag);
-                return job.refuse(&flight.chunk, error);
-            }
-        };
-        let (route, reason) = flight.route_and_reason();
-        self.tally
-            .count(flight.leg, route, reason, portion.wanted_bytes);
-        self.flights[io.tag as usize] = Some(flight);
-        if portion.deliveries > 0 {
-            self.copy(job, io.tag, slot, Heading::ToDevice);
-            return Ok(());
-        }
-        self.ring.put(slot);
-        self.release(io.tag);
-        job.progress().add(portion.wanted_bytes);
         Ok(())
     }
 
