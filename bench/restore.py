@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Verified restores beside unverified loads of the same bytes, in alternating rounds of one process.
+
+A restore checks every chunk before any byte of it arrives; `load_model` checks nothing. The ratio of their median times
+says what that costs. The bars are those of the restore path: 0.95 warm and 0.92 cold. Dropping caches needs root.
+
+    python3 bench/restore.py --folder DIR [--device cuda:0] [--bytes N,…] [--rounds 5] [--out FILE]
+"""
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import statistics
+import time
+
+from checkpoint import checksum, clear, make_state, synchronize
+from machine import drop_caches
+from peers import machine, versions as packages
+from versions import warm
+
+BARS = {"warm": 0.95, "cold": 0.92}
+
+
+def measure(folder, total, device, rounds):
+    """The times of restores and loads of a state of `total` bytes."""
+    import straightway
+    import straightway.torch
+
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    state = make_state(total, device)
+    wanted = checksum(state)
+    straightway.torch.save_file(state, os.path.join(folder, "model.safetensors"))
+    checkpointer = straightway.Checkpointer(os.path.join(folder, "steps"))
+    checkpointer.save(1, state, async_=False)
+
+    def restore():
+        clear(state)
+        start = time.perf_counter()
+        checkpointer.restore(1, into=state)
+        synchronize(state)
+        seconds = time.perf_counter() - start
+        assert checksum(state) == wanted, "other bytes came back"
+        return seconds
+
+    def load():
+        start = time.perf_counter()
+        weights = straightway.load_model(os.path.join(folder, "model.safetensors"), device=device)
+        synchronize(state)
+        seconds = time.perf_counter() - start
+        del weights
+        return seconds
+
+    ways = {"restore": restore, "load": load}
+    times = {cache: {way: [] for way in ways} for cache in BARS}
+    for cache in BARS:
+        if cache == "warm":
+            # What was written by O_DIRECT is not in the page cache yet.
+            warm(folder)
+        for number in range(-1, rounds):
+            for way in ways if number % 2 else reversed(ways):
+                if cache == "cold":
+                    drop_caches()
+                seconds = ways[way]()
+                # The first round of each is not counted: lanes and rings are made in it.
+                if number >= 0:
+                    times[cache][way].append(seconds)
+    shutil.rmtree(folder)
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--bytes", default="8.6e9,16e9", type=lambda text: [int(float(n)) for n in text.split(",")])
+    parser.add_argument("--rounds", type=int, default=5)
+    date = datetime.date.today().isoformat()
+    here = os.path.dirname(os.path.abspath(__file__))
+    parser.add_argument("--out", default=os.path.join(here, "results", f"restore-{date}.json"))
+    args = parser.parse_args()
+    rows = []
+    print(f"{'state':>10} {'cache':>6} {'restore s':>10} {'load s':>10} {'ratio':>7}  bar")
+    for total in args.bytes:
+        for cache, times in measure(os.path.join(args.folder, "restore"), total, args.device, args.rounds).items():
+            restore, load = (statistics.median(times[way]) for way in ("restore", "load"))
+            row = {"bytes": total, "cache": cache, "restore_s": restore, "load_s": load, "ratio": round(load / restore, 4),
+                   "bar": BARS[cache], "met": load / restore >= BARS[cache], "times": times}
+            rows.append(row)
+            print(f"{total / 1e9:9.1f}G {cache:>6} {restore:10.4f} {load:10.4f} {row['ratio']:7.3f}  >= {row['bar']}"
+                  + ("" if row["met"] else "  MISSED"), flush=True)
+        result = {"date": date, "machine": machine(args.device != "cpu"), "versions": packages(), "device": args.device, "rows": rows}
+        with open(args.out, "w") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
