@@ -13,6 +13,7 @@ pub(crate) enum Verb {
     Read,
     Write,
     Relay,
+    Check,
 }
 
 /// Whether files have holes.
@@ -65,7 +66,7 @@ pub(crate) struct Case {
 }
 
 const ENGINES: [DriveEngine; 2] = [DriveEngine::Ring, DriveEngine::Pool];
-const VERBS: [Verb; 3] = [Verb::Read, Verb::Write, Verb::Relay];
+const VERBS: [Verb; 4] = [Verb::Read, Verb::Write, Verb::Relay, Verb::Check];
 const CHOICES: [Choice; 4] = [
     Choice::Auto,
     Choice::Only(Route::Direct),

@@ -1,5 +1,7 @@
 //! Runs one case and compares every byte, and the receipt.
 
+mod checked;
+
 use std::{
     fs,
     os::unix::fs::FileExt,
@@ -48,6 +50,7 @@ pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
             Verb::Read => work.read(),
             Verb::Write => work.write(),
             Verb::Relay => work.relay(),
+            Verb::Check => work.checked(),
         };
         match done {
             Ok(Ok(bytes)) => outcome.bytes += bytes,
@@ -268,8 +271,12 @@ impl Work<'_> {
 
     /// A region that holds `bytes`.
     fn region(&self, bytes: &[u8]) -> Result<Arc<Region>> {
+        self.region_at(self.case.place, bytes)
+    }
+
+    fn region_at(&self, place: Place, bytes: &[u8]) -> Result<Arc<Region>> {
         let len = bytes.len() as u64;
-        let mut region = match self.case.place {
+        let mut region = match place {
             Place::Host => Region::host(len)?,
             Place::Gpu(number) => Region::device(&Driver::load()?.device(number)?.context()?, len)?,
         };

@@ -1,0 +1,254 @@
+//! Portions that are inspected: some are packed, some refused, and what they hold goes to several regions.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use straightway_core::{Delivery, Error, Extent, Leg, Place, Portion, Result};
+use straightway_io::{File, Image, Inspect, Job};
+
+use super::{Checked, Work, content, range};
+use crate::content::BLANK;
+
+/// The most bytes of a portion, so that a ring of any case holds some.
+const PORTION_BYTES_MAX: u64 = 200_000;
+
+/// What becomes of a portion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    /// It is stored as it is.
+    Raw,
+    /// Each byte of it stands for two.
+    Packed,
+    /// It is found to be bad.
+    Bad,
+    /// It reaches past the end of its object.
+    PastEnd,
+}
+
+/// Unpacks, and refuses what is to be refused. It knows what every portion holds.
+#[derive(Debug)]
+struct Judge {
+    fates: Vec<Fate>,
+    stored: Vec<Vec<u8>>,
+    unpacks: bool,
+    looks: AtomicUsize,
+    refused: Mutex<Vec<usize>>,
+    wrong: Mutex<Option<String>>,
+}
+
+impl Inspect for Judge {
+    fn unpacks(&self) -> bool {
+        self.unpacks
+    }
+
+    fn inspect(&self, number: usize, stored: &[u8], unpacked: &mut [u8]) -> Result<Image, Error> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        if let Some(difference) = content::difference(stored, &self.stored[number]) {
+            *self.wrong.lock().unwrap() = Some(format!("portion {number}: {difference}"));
+        }
+        match self.fates[number] {
+            Fate::Raw => Ok(Image::Stored),
+            Fate::Packed => {
+                unpacked.copy_from_slice(&unpack(stored));
+                Ok(Image::Unpacked)
+            }
+            Fate::Bad | Fate::PastEnd => {
+                let message = "for a test";
+                Err(Error::new(
+                    straightway_core::Kind::Corrupt,
+                    "read",
+                    "a portion",
+                    message,
+                ))
+            }
+        }
+    }
+
+    fn refuse(&self, number: usize, _error: Error) -> bool {
+        self.refused.lock().unwrap().push(number);
+        true
+    }
+}
+
+fn unpack(stored: &[u8]) -> Vec<u8> {
+    stored
+        .iter()
+        .flat_map(|byte| [*byte, byte ^ 0x5A])
+        .collect()
+}
+
+impl Work<'_> {
+    /// Reads portions, has them inspected, and delivers parts of their images to several regions.
+    pub(super) fn checked(mut self) -> Checked {
+        let (files, contents) = self.sources();
+        let unpacks = self.random.chance(2);
+        let lengths: Vec<_> = contents.iter().map(Vec::len).collect();
+        let mut extents = self.extents(&lengths);
+        for (_, extent) in &mut extents {
+            extent.bytes = extent.bytes.min(PORTION_BYTES_MAX);
+        }
+        if self.random.chance(2) {
+            self.random.shuffle(&mut extents);
+        }
+        let mut asked = Asked::new(1 + self.random.below(5) as usize);
+        for (object, extent) in extents {
+            let fate = match self.random.below(20) {
+                0 => Fate::Bad,
+                1 => Fate::PastEnd,
+                _ if unpacks && self.random.chance(2) => Fate::Packed,
+                _ => Fate::Raw,
+            };
+            let source = &contents[object as usize];
+            asked.add(&mut self.random, object, extent, source, fate);
+        }
+        self.run_checked(files, asked, unpacks)
+    }
+
+    fn run_checked(&self, files: Vec<Arc<File>>, asked: Asked, unpacks: bool) -> Checked {
+        let mut regions = Vec::new();
+        for (number, expected) in asked.regions.iter().enumerate() {
+            let blank = vec![BLANK; expected.len().max(1)];
+            // Some of what goes to a GPU's neighbours stays in host memory.
+            let place = if number % 3 == 2 {
+                Place::Host
+            } else {
+                self.case.place
+            };
+            regions.push(self.region_at(place, &blank)?);
+        }
+        let judge = Arc::new(Judge {
+            fates: asked.fates,
+            stored: asked.stored,
+            unpacks,
+            looks: AtomicUsize::new(0),
+            refused: Mutex::default(),
+            wrong: Mutex::default(),
+        });
+        let job = Job::check(
+            files,
+            asked.portions,
+            asked.deliveries,
+            regions.clone(),
+            Arc::clone(&judge) as _,
+            self.executor.settings(),
+        )?;
+        let receipt = self.executor.run(job)?;
+        if let Some(wrong) = judge.wrong.lock().unwrap().take() {
+            return Ok(Err(wrong));
+        }
+        let mut refused = judge.refused.lock().unwrap().clone();
+        refused.sort_unstable();
+        let is_bad = |number: &usize| matches!(judge.fates[*number], Fate::Bad | Fate::PastEnd);
+        let bad: Vec<_> = (0..judge.fates.len()).filter(is_bad).collect();
+        if refused != bad {
+            return Ok(Err(format!("refused {refused:?} instead of {bad:?}")));
+        }
+        let past_end = judge.fates.iter().filter(|f| **f == Fate::PastEnd).count();
+        let looks = judge.looks.load(Ordering::Relaxed);
+        if looks + past_end != judge.fates.len() {
+            return Ok(Err(format!("{looks} portions were looked at")));
+        }
+        for (number, (region, expected)) in regions.iter_mut().zip(&asked.regions).enumerate() {
+            let region = Arc::get_mut(region).expect("the transfer is over");
+            let mut seen = vec![0; expected.len()];
+            region.read_at(0, &mut seen)?;
+            if let Some(difference) = content::difference(&seen, expected) {
+                return Ok(Err(format!("region {number}: {difference}")));
+            }
+        }
+        let rows = receipt.routes.iter().filter(|r| r.leg == Leg::Read);
+        let counted: u64 = rows.map(|r| r.bytes).sum();
+        if receipt.bytes != asked.bytes || counted != asked.bytes {
+            let wanted = asked.bytes;
+            return Ok(Err(format!(
+                "the receipt does not count {wanted}: {receipt:?}"
+            )));
+        }
+        Ok(Ok(asked.bytes))
+    }
+}
+
+/// What a job is asked for, and what its regions hold afterwards.
+struct Asked {
+    portions: Vec<Portion>,
+    deliveries: Vec<Delivery>,
+    fates: Vec<Fate>,
+    stored: Vec<Vec<u8>>,
+    regions: Vec<Vec<u8>>,
+    bytes: u64,
+}
+
+impl Asked {
+    fn new(regions: usize) -> Self {
+        Self {
+            portions: Vec::new(),
+            deliveries: Vec::new(),
+            fates: Vec::new(),
+            stored: Vec::new(),
+            regions: vec![Vec::new(); regions],
+            bytes: 0,
+        }
+    }
+
+    /// Adds a portion with up to four deliveries of parts of its image, which may overlap there.
+    fn add(
+        &mut self,
+        random: &mut crate::cover::Random,
+        object: u32,
+        extent: Extent,
+        source: &[u8],
+        fate: Fate,
+    ) {
+        let stored = source[range(extent)].to_vec();
+        let image = match fate {
+            Fate::Packed => unpack(&stored),
+            _ => stored.clone(),
+        };
+        let mut extent = extent;
+        if fate == Fate::PastEnd {
+            extent = Extent::new(
+                extent.offset,
+                source.len() as u64 - extent.offset + 1 + random.below(9000),
+            );
+        }
+        let (mut deliveries, mut wanted_bytes) = (0, 0);
+        for _ in 0..random.below(5) {
+            let from = random.below(image.len() as u64);
+            let bytes = 1 + random.below(image.len() as u64 - from);
+            let number = random.below(self.regions.len() as u64) as usize;
+            let region = &mut self.regions[number];
+            region.resize(region.len() + random.below(9) as usize, BLANK);
+            let at = region.len() as u64;
+            if matches!(fate, Fate::Raw | Fate::Packed) {
+                region.extend_from_slice(&image[from as usize..(from + bytes) as usize]);
+            } else {
+                region.resize(region.len() + bytes as usize, BLANK);
+            }
+            self.deliveries.push(Delivery {
+                from,
+                bytes,
+                region: number as u32,
+                at,
+            });
+            deliveries += 1;
+            wanted_bytes += bytes;
+        }
+        if deliveries == 0 {
+            wanted_bytes = image.len() as u64;
+        }
+        if matches!(fate, Fate::Raw | Fate::Packed) {
+            self.bytes += wanted_bytes;
+        }
+        self.portions.push(Portion {
+            object,
+            extent,
+            image_bytes: image.len() as u64,
+            wanted_bytes,
+            deliveries,
+        });
+        self.fates.push(fate);
+        self.stored.push(stored);
+    }
+}
