@@ -19,6 +19,7 @@ pub mod route;
 pub mod survey;
 pub mod text;
 pub mod transfer;
+pub mod uri;
 
 pub use error::{Error, Kind, Result};
 pub use extent::Extent;
@@ -30,3 +31,4 @@ pub use receipt::Receipt;
 pub use route::{Choice, Leg, Place, Reason, Route};
 pub use survey::{Alignment, Survey};
 pub use transfer::{Direction, Move, Transfer};
+pub use uri::{Scheme, Uri};

@@ -11,7 +11,12 @@ mod planner;
 mod profile;
 mod storage;
 
-use straightway_core::text::{is_unsafe, shown_coloured};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+use straightway_core::{
+    Scheme, Uri,
+    text::{is_unsafe, shown_coloured},
+};
 
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
@@ -30,6 +35,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("scenario", planner::scenario),
     ("tags", storage::tags),
     ("text", text),
+    ("uri", uri),
 ];
 
 /// The target called `name`.
@@ -75,6 +81,25 @@ fn text(data: &[u8]) {
         serde_json::from_str::<String>(&safe).expect("still JSON"),
         text
     );
+}
+
+/// Any bytes as the name of an object: refused with words, a path as it is, or a URI that is read back as the same and
+/// whose parts lead nowhere else.
+fn uri(data: &[u8]) {
+    let text = OsStr::from_bytes(data);
+    let uri = match Uri::parse(text) {
+        Ok(uri) => uri,
+        Err(error) => return assert_harmless(&error.to_string()),
+    };
+    if uri.scheme() == Scheme::Path {
+        return assert_eq!((uri.name(), uri.authority()), (text, ""));
+    }
+    let shown = uri.to_string();
+    assert!(!shown.contains(char::is_control) && !uri.authority().contains(['/', '@', ' ']));
+    assert_eq!(Uri::parse(&shown).expect("it was read before"), uri);
+    let name = uri.name().to_str().expect("a URI is text");
+    let path = name.split('?').next().expect("there is a first part");
+    assert!(path.split('/').all(|part| !matches!(part, "." | "..")));
 }
 
 /// Fails where a message would act on a terminal.

@@ -1,0 +1,414 @@
+//! Names of objects: a plain path, or a URI with one of the known schemes.
+//!
+//! A text is a URI if a scheme of two characters or more is followed by `://`, or if it begins with `memory:`.
+//! Everything else is a path of this machine and is taken as it is, also where it is not UTF-8: `C:x`, `a:b`,
+//! `//x` and `s3:x` are paths. A path that looks like a URI is written with `./` in front.
+//!
+//! | scheme | authority | name |
+//! |---|---|---|
+//! | path | none | the path |
+//! | `s3://BUCKET/KEY` | the bucket | the key |
+//! | `https://HOST[:PORT]/PATH` | host and port | the path and the query |
+//! | `nvme-tcp://HOST[:PORT]/NQN[/NSID]` | host and port (4420) | the subsystem's NQN and the namespace (1) |
+//! | `memory:STORE/KEY` | the store's name | the key; for tests |
+//!
+//! Nothing is decoded or normalised: `%41` in a key is three characters, and `a//b` has an empty part. Refused are
+//! control characters, the parts `.` and `..` (an HTTP client may resolve them), credentials, and fragments.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt,
+    net::Ipv6Addr,
+};
+
+use crate::{Error, Kind, Result};
+
+/// The longest key: the limit of S3.
+const KEY_BYTES_MAX: usize = 1024;
+
+/// The longest NVMe qualified name.
+const NQN_BYTES_MAX: usize = 223;
+
+/// The port of NVMe/TCP, and the namespace, where none is given.
+const NVME_PORT: u16 = 4420;
+const NSID: u32 = 1;
+
+/// What kind of store an object is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scheme {
+    /// The file systems of this machine.
+    Path,
+    /// An S3 bucket.
+    S3,
+    /// A web server.
+    Https,
+    /// An NVMe/TCP target.
+    NvmeTcp,
+    /// Memory of this process, for tests.
+    Memory,
+}
+
+impl Scheme {
+    /// The schemes that are written, and how.
+    const FORMS: [(&'static str, Self, &'static str); 4] = [
+        ("s3", Self::S3, "s3://BUCKET/KEY"),
+        ("https", Self::Https, "https://HOST[:PORT]/PATH"),
+        (
+            "nvme-tcp",
+            Self::NvmeTcp,
+            "nvme-tcp://HOST[:PORT]/NQN[/NSID]",
+        ),
+        ("memory", Self::Memory, "memory:STORE/KEY"),
+    ];
+
+    /// How it is written in front of an authority.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Path => "",
+            Self::S3 => "s3://",
+            Self::Https => "https://",
+            Self::NvmeTcp => "nvme-tcp://",
+            Self::Memory => "memory:",
+        }
+    }
+}
+
+/// The name of an object, or of what objects are below.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Uri {
+    scheme: Scheme,
+    authority: String,
+    name: OsString,
+}
+
+impl Uri {
+    /// Reads a path or a URI.
+    pub fn parse(text: impl AsRef<OsStr>) -> Result<Self> {
+        let text = text.as_ref();
+        let Some((scheme, rest)) = split_scheme(text) else {
+            return Ok(Self {
+                scheme: Scheme::Path,
+                authority: String::new(),
+                name: text.to_owned(),
+            });
+        };
+        let refuse = |why: String| Error::new(Kind::Invalid, "read", text.display(), why);
+        let known = Scheme::FORMS.iter().find(|(name, ..)| *name == scheme);
+        let Some((_, scheme, form)) = known else {
+            let forms: Vec<_> = Scheme::FORMS.iter().map(|(_, _, form)| *form).collect();
+            let forms = forms.join(", ");
+            let why = format!("the scheme {scheme:?} is not known; known are {forms}, and paths");
+            return Err(
+                refuse(why).with_hint("write `./` in front of a path that looks like a URI")
+            );
+        };
+        let refuse = |why: &str| refuse(format!("{why}; expected {form}"));
+        let rest = str::from_utf8(rest).map_err(|_| refuse("it is not UTF-8"))?;
+        if rest.contains(char::is_control) {
+            return Err(refuse("it has a control character"));
+        }
+        let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
+        let (authority, name) = match scheme {
+            Scheme::S3 => bucket(authority).and_then(|authority| Ok((authority, key(name)?))),
+            Scheme::Https => host(authority).and_then(|authority| Ok((authority, web_path(name)?))),
+            Scheme::NvmeTcp => portal(authority).and_then(|portal| Ok((portal, subsystem(name)?))),
+            Scheme::Path | Scheme::Memory => {
+                plain_name(authority).and_then(|authority| Ok((authority, key(name)?)))
+            }
+        }
+        .map_err(refuse)?;
+        Ok(Self {
+            scheme: *scheme,
+            authority,
+            name: name.into(),
+        })
+    }
+
+    /// What kind of store it is in.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// Which store of that kind; empty for paths.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// Its name in that store.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.scheme.prefix(), self.authority)?;
+        if self.scheme != Scheme::Path && !self.name.is_empty() {
+            f.write_str("/")?;
+        }
+        write!(f, "{}", self.name.display())
+    }
+}
+
+/// The scheme of a URI in lower case, and what follows it; `None` for a path.
+fn split_scheme(text: &OsStr) -> Option<(String, &[u8])> {
+    let bytes = text.as_encoded_bytes();
+    let colon = bytes.iter().position(|byte| *byte == b':')?;
+    let (scheme, rest) = (&bytes[..colon], &bytes[colon + 1..]);
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    if scheme.len() < 2 || !scheme[0].is_ascii_alphabetic() || !scheme.iter().all(fits) {
+        return None;
+    }
+    let scheme = str::from_utf8(scheme).ok()?.to_ascii_lowercase();
+    match rest.strip_prefix(b"//") {
+        // `memory://x` has an empty name of a store, which is refused as such.
+        _ if scheme == "memory" => Some((scheme, rest)),
+        Some(rest) => Some((scheme, rest)),
+        None => None,
+    }
+}
+
+/// Why a part of a URI is refused.
+type Refused = &'static str;
+
+fn bucket(text: &str) -> Result<String, Refused> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-');
+    let is_edge = |c: char| c.is_ascii_alphanumeric();
+    let has_edges = text.starts_with(is_edge) && text.ends_with(is_edge);
+    if (3..=63).contains(&text.len()) && text.chars().all(fits) && has_edges {
+        return Ok(text.to_owned());
+    }
+    Err("a bucket is 3 to 63 lower-case letters, digits, `.` and `-`")
+}
+
+fn key(text: &str) -> Result<String, Refused> {
+    if text.len() > KEY_BYTES_MAX {
+        return Err("a key has at most 1024 bytes");
+    }
+    if text.split('/').any(|part| matches!(part, "." | "..")) {
+        return Err("a key has no part `.` or `..`");
+    }
+    Ok(text.to_owned())
+}
+
+fn web_path(text: &str) -> Result<String, Refused> {
+    if text.contains(|c: char| c == '#' || c.is_whitespace()) {
+        return Err("a fragment or a blank is not allowed in it");
+    }
+    let mut escapes = text.split('%').skip(1).map(|rest| rest.as_bytes());
+    if !escapes.all(|rest| rest.len() > 1 && rest[..2].iter().all(u8::is_ascii_hexdigit)) {
+        return Err("`%` is followed by two hexadecimal digits");
+    }
+    let path = text.split('?').next().unwrap_or_default();
+    if path.split('/').any(|part| matches!(part, "." | "..")) {
+        return Err("a path has no part `.` or `..`");
+    }
+    Ok(text.to_owned())
+}
+
+/// A host with or without a port.
+fn host(text: &str) -> Result<String, Refused> {
+    if text.contains('@') {
+        return Err("credentials are not taken from a URI");
+    }
+    split_port(text).map(|_| text.to_owned())
+}
+
+fn portal(text: &str) -> Result<String, Refused> {
+    let (host, port) = split_port(text)?;
+    Ok(format!("{host}:{}", port.unwrap_or(NVME_PORT)))
+}
+
+fn split_port(text: &str) -> Result<(&str, Option<u16>), Refused> {
+    let end = match text.strip_prefix('[').and_then(|rest| rest.find(']')) {
+        Some(end) => end + 2,
+        None => text.find(':').unwrap_or(text.len()),
+    };
+    let (host, port) = text.split_at(end);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+    let is_v6 = |text: &str| text.parse::<Ipv6Addr>().is_ok();
+    let is_host = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').is_some_and(is_v6),
+        None => !host.is_empty() && host.chars().all(is_name),
+    };
+    if !is_host {
+        return Err("it has no proper host");
+    }
+    if port.is_empty() {
+        return Ok((host, None));
+    }
+    let digits = port.strip_prefix(':').filter(|rest| all_digits(rest));
+    let port = digits
+        .and_then(|digits| digits.parse().ok())
+        .filter(|port| *port > 0);
+    port.map(|port| (host, Some(port)))
+        .ok_or("a port is 1 to 65535")
+}
+
+fn subsystem(text: &str) -> Result<String, Refused> {
+    let (nqn, nsid) = match text.rsplit_once('/') {
+        Some((nqn, digits)) if all_digits(digits) => (nqn, digits.parse().unwrap_or(0)),
+        _ => (text, NSID),
+    };
+    if !nqn.starts_with("nqn.") || nqn.len() > NQN_BYTES_MAX {
+        return Err("an NQN begins with `nqn.` and has at most 223 bytes");
+    }
+    // The last one stands for all namespaces.
+    if nsid == 0 || nsid == u32::MAX {
+        return Err("a namespace is 1 to 4294967294");
+    }
+    Ok(format!("{}/{nsid}", key(nqn)?))
+}
+
+fn plain_name(text: &str) -> Result<String, Refused> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || !text.chars().all(fits) {
+        return Err("a store's name is letters, digits, `-`, `_` and `.`");
+    }
+    Ok(text.to_owned())
+}
+
+fn all_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(text: &str) -> (Scheme, String, String) {
+        let uri = Uri::parse(text).unwrap();
+        let name = uri.name().to_str().unwrap().to_owned();
+        (uri.scheme(), uri.authority().to_owned(), name)
+    }
+
+    #[test]
+    fn what_is_no_uri_is_a_path_as_it_is() {
+        for path in [
+            "",
+            "x",
+            "/x",
+            "//x//y",
+            "C:x",
+            "C:\\x",
+            "C://x",
+            "a:b",
+            "a:b://c",
+            "s3:x",
+            "s3:/x/y",
+            "./s3://x/y",
+            "./memory:x",
+            "%41",
+            "tab\tname",
+            "host:",
+            "cuda:0",
+            "1a://x",
+            "a b://c",
+            "://x",
+            ":",
+            "..",
+        ] {
+            assert_eq!(parsed(path), (Scheme::Path, String::new(), path.to_owned()));
+        }
+        let odd = OsStr::from_bytes(b"folder/\xff:\xfe//");
+        let uri = Uri::parse(odd).unwrap();
+        assert_eq!((uri.scheme(), uri.name()), (Scheme::Path, odd));
+    }
+
+    #[test]
+    fn each_scheme_is_read() {
+        let expect = |text: &str, scheme, authority: &str, name: &str| {
+            assert_eq!(
+                parsed(text),
+                (scheme, authority.to_owned(), name.to_owned()),
+                "{text}"
+            );
+        };
+        expect(
+            "s3://bucket/a/b.safetensors",
+            Scheme::S3,
+            "bucket",
+            "a/b.safetensors",
+        );
+        expect("S3://bucket", Scheme::S3, "bucket", "");
+        expect("s3://bucket//a//b%41 c", Scheme::S3, "bucket", "/a//b%41 c");
+        expect(
+            "https://h.example:8443/a%20b?x=1",
+            Scheme::Https,
+            "h.example:8443",
+            "a%20b?x=1",
+        );
+        expect("https://[::1]:80/a", Scheme::Https, "[::1]:80", "a");
+        let nqn = "nqn.2014-08.org.example:disk";
+        let full = format!("{nqn}/1");
+        expect(
+            &format!("nvme-tcp://10.0.0.1/{nqn}"),
+            Scheme::NvmeTcp,
+            "10.0.0.1:4420",
+            &full,
+        );
+        expect(
+            &format!("nvme-tcp://[fe80::1]:8009/{nqn}/1"),
+            Scheme::NvmeTcp,
+            "[fe80::1]:8009",
+            &full,
+        );
+        expect("memory:test/step-1/x", Scheme::Memory, "test", "step-1/x");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_the_form_that_can() {
+        for (text, why) in [
+            (
+                "gs://bucket/key",
+                "known are s3://BUCKET/KEY, https://HOST[:PORT]/PATH, nvme-tcp://",
+            ),
+            ("http://host/x", "the scheme \"http\" is not known"),
+            ("file:///x", "and paths"),
+            ("s3:///key", "a bucket is 3 to 63"),
+            ("s3://Bucket/key", "a bucket is 3 to 63"),
+            ("s3://-bucket/key", "a bucket is 3 to 63"),
+            ("s3://bucket/a/../b", "no part `.` or `..`"),
+            ("s3://bucket/a\nb", "a control character"),
+            ("s3://bucket/a\u{85}b", "a control character"),
+            ("https://user:pw@host/x", "credentials"),
+            ("https:///x", "no proper host"),
+            ("https://host:0/x", "a port is"),
+            ("https://host:+1/x", "a port is"),
+            ("https://host/a b", "a blank"),
+            ("https://host/a#b", "a fragment"),
+            ("https://host/a%4", "two hexadecimal digits"),
+            ("https://host/../a?b/..", "no part"),
+            ("nvme-tcp://host", "begins with `nqn.`"),
+            ("nvme-tcp://host/nqn.a/0", "a namespace is"),
+            ("nvme-tcp://host/nqn.a/4294967295", "a namespace is"),
+            ("nvme-tcp://[::1/nqn.a", "no proper host"),
+            ("memory:", "a store's name"),
+            ("memory://x", "a store's name"),
+        ] {
+            let error = Uri::parse(text).unwrap_err();
+            assert!(error.to_string().contains(why), "{text}: {error}");
+            assert_eq!(error.kind(), Kind::Invalid);
+        }
+        let error = Uri::parse(OsStr::from_bytes(b"s3://bucket/\xff")).unwrap_err();
+        assert!(error.to_string().contains("not UTF-8"), "{error}");
+        let long = format!("s3://bucket/{}", "k".repeat(1025));
+        assert!(Uri::parse(long).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_uri_is_shown_as_what_is_read_as_the_same(
+            scheme in "(s3://|https://|nvme-tcp://|memory:|)", rest in "[a-z0-9./:%\\[\\]?#@ -]{0,30}"
+        ) {
+            let text = format!("{scheme}{rest}");
+            if let Ok(uri) = Uri::parse(&text) {
+                prop_assert_eq!(Uri::parse(uri.to_string()).unwrap(), uri);
+            }
+        }
+    }
+}
