@@ -18,7 +18,10 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
@@ -29,12 +32,14 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
-use straightway_sys::{By, File, file::open_failed, nonce::nonce};
+use straightway_sys::{By, File, Folder, file::open_failed, nonce::nonce};
 
 /// A file in the making. Dropped before its commit, it leaves nothing behind.
 #[derive(Debug)]
-pub struct Draft {
+pub struct FileDraft {
     file: Arc<File>,
+    /// Whether bytes were written that no job makes durable.
+    unsynced: AtomicBool,
     folder: Arc<OwnedFd>,
     temporary: PathBuf,
     target: PathBuf,
@@ -82,10 +87,20 @@ const NAME_BYTES_MAX: usize = 200;
 /// is between two system calls.
 const TRIES: u32 = 8;
 
-impl Draft {
+impl FileDraft {
     /// Begins `target` with room for `bytes`.
     pub fn new(target: &Path, bytes: u64) -> Result<Self> {
         let draft = Self::sparse(target, bytes)?;
+        draft.file.reserve()?;
+        Ok(draft)
+    }
+
+    /// Begins `name` in an open folder, with room for `bytes`.
+    pub fn in_folder(folder: &Folder, name: &str, bytes: u64) -> Result<Self> {
+        let target = folder.path().join(name);
+        let own = folder.as_fd().try_clone_to_owned();
+        let own = own.map_err(|e| Error::os("create", target.display(), e))?;
+        let draft = Self::start(&target, &Arc::new(own), bytes, None)?;
         draft.file.reserve()?;
         Ok(draft)
     }
@@ -173,6 +188,7 @@ impl Draft {
         })?;
         let draft = Self {
             file: Arc::new(file),
+            unsynced: AtomicBool::new(false),
             folder: Arc::clone(folder),
             temporary: folder_of(target).join(hidden),
             target: target.to_owned(),
@@ -203,6 +219,12 @@ impl Draft {
         &self.file
     }
 
+    /// Writes all of `bytes` at `offset`, through the page cache. The commit makes them durable.
+    pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.unsynced.store(true, Ordering::Relaxed);
+        self.file.write_all_at(offset, bytes)
+    }
+
     /// Where the file goes.
     pub fn target(&self) -> &Path {
         &self.target
@@ -226,11 +248,47 @@ impl Draft {
 
     /// Commits several: each folder is synced once, however many of them are in it.
     pub fn commit_all(drafts: impl IntoIterator<Item = Self>) -> Result<()> {
+        Self::name_all(drafts, |_| None::<()>, &mut Vec::new())
+    }
+
+    /// Commits several in order: whoever sees the last sees all. After an error those that are new are gone again.
+    pub(crate) fn commit_in_order(mut drafts: Vec<Self>) -> Result<()> {
+        for draft in &drafts {
+            draft.file.truncate(draft.file.bytes())?;
+            if draft.unsynced.load(Ordering::Relaxed) {
+                draft.file.sync()?;
+            }
+        }
+        let last = drafts.pop();
+        let place = |draft: &Self| {
+            let name = draft.target.file_name()?.to_owned();
+            let is_new = statat(&draft.folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_err();
+            is_new.then(|| (Arc::clone(&draft.folder), name))
+        };
+        let mut new = Vec::new();
+        let committed = Self::name_all(drafts, place, &mut new)
+            .and_then(|()| Self::name_all(last, place, &mut new));
+        if committed.is_err() {
+            for (folder, name) in new {
+                let _ = unlinkat(&folder, name, AtFlags::empty());
+            }
+        }
+        committed
+    }
+
+    /// Names drafts and syncs their folders. What `place` answers is added to `new` once a draft has its name.
+    fn name_all<T>(
+        drafts: impl IntoIterator<Item = Self>,
+        place: impl Fn(&Self) -> Option<T>,
+        new: &mut Vec<T>,
+    ) -> Result<()> {
         let mut folders = BTreeMap::new();
         for draft in drafts {
             let path = folder_of(&draft.target).to_owned();
             folders.insert(path, Arc::clone(&draft.folder));
+            let place = place(&draft);
             draft.name()?;
+            new.extend(place);
         }
         folders
             .iter()
@@ -238,7 +296,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for FileDraft {
     fn drop(&mut self) {
         if !self.committed {
             // Nothing partial stays; if it cannot be removed, it still has no final name.
@@ -325,9 +383,9 @@ mod tests {
     fn a_draft_that_is_dropped_leaves_nothing_and_one_that_is_committed_leaves_itself() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("file");
-        drop(Draft::new(&target, 100).unwrap());
+        drop(FileDraft::new(&target, 100).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        Draft::new(&target, 0).unwrap().commit().unwrap();
+        FileDraft::new(&target, 0).unwrap().commit().unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"");
     }
 
@@ -337,7 +395,7 @@ mod tests {
         let target = folder.path().join("file");
         let abandoned = folder.path().join(".file.1-0.straightway-part");
         fs::write(&abandoned, "half").unwrap();
-        let living = Draft::new(&target, 10).unwrap();
+        let living = FileDraft::new(&target, 10).unwrap();
         sweep(folder.path());
         assert!(!abandoned.exists());
         assert!(living.temporary.exists());
@@ -348,10 +406,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("file");
         let opened = Arc::new(open_folder(folder.path()).unwrap());
-        let draft = Draft::begin(&target, &opened, 10, None).unwrap();
+        let draft = FileDraft::begin(&target, &opened, 10, None).unwrap();
         sweep(folder.path());
         assert!(!draft.claim());
-        let draft = Draft::begin(&target, &opened, 10, None).unwrap();
+        let draft = FileDraft::begin(&target, &opened, 10, None).unwrap();
         assert!(draft.claim());
     }
 
@@ -365,7 +423,7 @@ mod tests {
         };
         fs::write(&source, "secret").unwrap();
         fs::write(folder.path().join("new"), "").unwrap();
-        Draft::new(&target, 1).unwrap().commit().unwrap();
+        FileDraft::new(&target, 1).unwrap().commit().unwrap();
         assert_eq!(
             mode(&target),
             mode(&folder.path().join("new")),
@@ -373,7 +431,7 @@ mod tests {
         );
         for rights in [0o600, 0o640, 0o444] {
             set(&target, rights);
-            let draft = Draft::new(&target, 1).unwrap();
+            let draft = FileDraft::new(&target, 1).unwrap();
             assert_eq!(mode(draft.path()), rights, "from the first moment");
             draft.commit().unwrap();
             assert_eq!(mode(&target), rights);
@@ -382,7 +440,7 @@ mod tests {
             set(&target, 0o666);
             let opened = Arc::new(open_folder(folder.path()).unwrap());
             let source = File::open(&source).unwrap();
-            let copy = Draft::copy_of(&source, &target, &opened, false).unwrap();
+            let copy = FileDraft::copy_of(&source, &target, &opened, false).unwrap();
             assert_eq!(mode(copy.path()), rights);
         }
     }
@@ -396,8 +454,8 @@ mod tests {
         fs::write(victim.join("file"), "precious").unwrap();
         let (kept, dropped) = (folder.join("file"), folder.join("other"));
         let (kept, dropped) = (
-            Draft::new(&kept, 1).unwrap(),
-            Draft::new(&dropped, 1).unwrap(),
+            FileDraft::new(&kept, 1).unwrap(),
+            FileDraft::new(&dropped, 1).unwrap(),
         );
         fs::rename(&folder, home.path().join("moved")).unwrap();
         std::os::unix::fs::symlink(&victim, &folder).unwrap();
@@ -411,14 +469,14 @@ mod tests {
     fn the_longest_name_that_a_file_may_have_has_a_draft() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("n".repeat(255));
-        Draft::new(&target, 10).unwrap().commit().unwrap();
+        FileDraft::new(&target, 10).unwrap().commit().unwrap();
         assert!(target.exists());
     }
 
     #[test]
     fn a_folder_is_no_target() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Draft::new(folder.path(), 1).unwrap_err();
+        let error = FileDraft::new(folder.path(), 1).unwrap_err();
         assert!(
             error
                 .to_string()

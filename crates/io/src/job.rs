@@ -1,7 +1,7 @@
 //! A planned transfer with everything that it needs to run: the files, the regions, and how far it
 //! has come.
 
-mod planning;
+pub(crate) mod planning;
 
 use std::sync::{
     Arc, Mutex, PoisonError,

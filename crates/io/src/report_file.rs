@@ -13,7 +13,7 @@ use std::{
 use straightway_core::{Error, Kind, Result};
 use straightway_sys::plain_file::open_plain;
 
-use crate::Draft;
+use crate::FileDraft;
 
 /// A report in the making. Dropped before its end, it leaves nothing behind.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct ReportFile {
 #[derive(Debug)]
 enum Place {
     /// A file that appears when it is whole.
-    Draft(Draft),
+    Draft(FileDraft),
     /// A device or a pipe.
     Stream(fs::File),
 }
@@ -42,7 +42,7 @@ impl ReportFile {
             }
             _ => {
                 Self::check(path, mark)?;
-                Place::Draft(Draft::new(path, 0)?)
+                Place::Draft(FileDraft::new(path, 0)?)
             }
         };
         Ok(Self {

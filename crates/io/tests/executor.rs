@@ -15,7 +15,8 @@ use files::{bytes_of, folder, write_file};
 use proptest::prelude::*;
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Route};
 use straightway_io::{
-    Draft, Executor, File, Job, Region, Settings, settings::DriveEngine, wrapper::faulty::Faults,
+    Executor, File, FileDraft, Job, Region, Settings, settings::DriveEngine,
+    wrapper::faulty::Faults,
 };
 
 fn small() -> Settings {
@@ -116,7 +117,7 @@ fn copy(
     target: &Path,
     choice: Choice,
 ) -> straightway_core::Result<Receipt> {
-    let draft = Draft::new(target, source.bytes())?;
+    let draft = FileDraft::new(target, source.bytes())?;
     let extents = vec![(0, Extent::new(0, source.bytes()))];
     let (files, twins) = (vec![Arc::clone(source)], vec![Arc::clone(draft.file())]);
     let job = Job::relay(files, twins, extents, choice, executor.settings())?;
@@ -400,7 +401,7 @@ fn a_ring_that_is_faster_is_taken_by_reads_and_not_by_writes() {
     })
     .unwrap();
     let path = folder.path().join("f");
-    let draft = Draft::new(&path, 1 << 20).unwrap();
+    let draft = FileDraft::new(&path, 1 << 20).unwrap();
     if draft.file().alignment().is_none() {
         eprintln!("skipped: no O_DIRECT here");
         return;
@@ -430,7 +431,7 @@ fn a_sparse_region_is_written_with_zeroes_between() {
     region.as_mut_slice().copy_from_slice(&bytes_of(100_000));
     let region = Arc::new(region);
     let path = folder.path().join("f");
-    let draft = Draft::new(&path, 500_000).unwrap();
+    let draft = FileDraft::new(&path, 500_000).unwrap();
     let extents = [
         (17, 1000, 5),
         (5000, 70_000, 2000),

@@ -18,7 +18,7 @@ use std::{fs, path::Path, sync::Arc};
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Result, Route};
-use straightway_io::{Draft, Executor, File, Job, Region, Settings, settings::DriveEngine};
+use straightway_io::{Executor, File, FileDraft, Job, Region, Settings, settings::DriveEngine};
 use straightway_standin::Standin;
 
 fn choices(file: &File) -> Vec<Choice> {
@@ -164,7 +164,7 @@ fn parts_of_a_region_are_written_with_zeroes_between() {
                 let mut region = Region::device(&context().unwrap(), 100_000).unwrap();
                 region.write_at(0, &source).unwrap();
                 let path = folder.path().join("f");
-                let draft = Draft::new(&path, 500_000).unwrap();
+                let draft = FileDraft::new(&path, 500_000).unwrap();
                 let files = vec![Arc::clone(draft.file())];
                 let moves = extents.map(|(offset, bytes, at)| Move {
                     object: 0,

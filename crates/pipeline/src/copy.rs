@@ -13,7 +13,7 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Choice, Error, Extent, Kind, Receipt, Result};
-use straightway_io::{Draft, Executor, File, Job, Progress, draft};
+use straightway_io::{Executor, File, FileDraft, Job, Progress, draft};
 use straightway_sys::{Tree, limit};
 
 use crate::errand::{Errand, Folder, Link, Pair};
@@ -99,7 +99,7 @@ impl Copier<'_> {
                         .or_insert(Arc::new(tree.folder(folder)?)),
                 ),
             };
-            let draft = Draft::copy_of(&file, &pair.target, &folder, has_holes)?;
+            let draft = FileDraft::copy_of(&file, &pair.target, &folder, has_holes)?;
             extents.extend(data.into_iter().map(|extent| (number, extent)));
             files.push(Arc::new(file));
             drafts.push(draft);
@@ -107,7 +107,7 @@ impl Copier<'_> {
         let twins = drafts.iter().map(|d| Arc::clone(d.file())).collect();
         let job = Job::relay(files, twins, extents, self.choice, self.executor.settings())?;
         let job = job.with_progress(&self.progress);
-        Ok((job, || Draft::commit_all(drafts)))
+        Ok((job, || FileDraft::commit_all(drafts)))
     }
 }
 

@@ -12,7 +12,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Alignment, Place, Receipt, Result, Route};
-use straightway_io::{Draft, File, Progress, draft};
+use straightway_io::{File, FileDraft, Progress, draft};
 
 pub use limits::Limit;
 pub use outcome::{Knee, Outcome};
@@ -119,7 +119,7 @@ pub fn possible(spec: &Spec) -> Result<Vec<Track>> {
     } else {
         draft::folder_of(&spec.path)
     };
-    let probe = Draft::new(
+    let probe = FileDraft::new(
         &folder.join("straightway-bench-probe"),
         Alignment::PAGE_BYTES,
     )?;

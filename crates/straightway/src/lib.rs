@@ -37,7 +37,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use straightway::{Choice, Draft, Executor, Extent, Job, Move, Region, Settings};
+//! use straightway::{Choice, FileDraft, Executor, Extent, Job, Move, Region, Settings};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("step-1.bin");
@@ -45,7 +45,7 @@
 //! let mut region = Region::host(5000)?;
 //! region.as_mut_slice().fill(1);
 //! let region = Arc::new(region);
-//! let draft = Draft::new(&path, 5000)?;
+//! let draft = FileDraft::new(&path, 5000)?;
 //! let all = Move { object: 0, extent: Extent::new(0, 5000), at: 0 };
 //! let files = vec![Arc::clone(draft.file())];
 //! executor.run(Job::write(&region, files, vec![all], Choice::Auto, executor.settings())?)?;
@@ -142,4 +142,4 @@ pub use straightway_core::{
     Choice, Error, Extent, Kind, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result,
     Route, Transfer,
 };
-pub use straightway_io::{Draft, Executor, File, Job, Progress, Region, Settings};
+pub use straightway_io::{Executor, File, FileDraft, Job, Progress, Region, Settings};

@@ -267,18 +267,29 @@ impl Folder {
 
     /// The names in it that are text, in no order. Each is listed that was there from the call to its return.
     pub fn list(&self) -> Result<Vec<String>> {
+        let entries = self.entries()?;
+        Ok(entries.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The same, and what each name is.
+    pub fn entries(&self) -> Result<Vec<(String, FileType)>> {
         let failed = |e| self.error("list", e);
-        let mut names = Vec::new();
+        let mut entries = Vec::new();
         // A descriptor of its own: two threads that list must not share a position.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = openat(self, ".", flags, Mode::empty()).map_err(failed)?;
         for entry in Dir::new(own).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            match entry.file_name().to_str() {
-                Ok("." | "..") | Err(_) => {}
-                Ok(name) => names.push(name.to_owned()),
+            match (entry.file_name().to_str(), entry.file_type()) {
+                (Ok("." | "..") | Err(_), _) => {}
+                // Some file systems do not say.
+                (Ok(name), FileType::Unknown) => {
+                    let kind = self.kind(name)?;
+                    entries.extend(kind.map(|kind| (name.to_owned(), kind)));
+                }
+                (Ok(name), kind) => entries.push((name.to_owned(), kind)),
             }
-            if names.len() > NAMES_MAX {
+            if entries.len() > NAMES_MAX {
                 let message = format!("it has more than {NAMES_MAX} entries");
                 return Err(Error::new(
                     Kind::Invalid,
@@ -288,7 +299,7 @@ impl Folder {
                 ));
             }
         }
-        Ok(names)
+        Ok(entries)
     }
 
     /// Removes a file or link. One that is gone already is removed.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use straightway_core::{Choice, Error, Extent, Move, Receipt, Result, Route};
-use straightway_io::{Draft, Executor, File, Job, Region};
+use straightway_io::{Executor, File, FileDraft, Job, Region};
 
 /// One move of the whole file.
 pub(crate) fn whole(file: &File) -> Vec<Move> {
@@ -46,7 +46,7 @@ pub(crate) fn write(
     // The old file's room is given back before the clock starts.
     let _ = fs::remove_file(path);
     let start = Instant::now();
-    let draft = Draft::new(path, region.bytes())?;
+    let draft = FileDraft::new(path, region.bytes())?;
     let files = vec![Arc::clone(draft.file())];
     let moves = whole(draft.file());
     let job = Job::write(region, files, moves, choice, executor.settings())?;

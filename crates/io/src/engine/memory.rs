@@ -6,11 +6,12 @@ use straightway_core::Result;
 use straightway_sys::{Done, Io, Op};
 
 use super::{Capabilities, Engine};
+use crate::store::memory::Content;
 
 /// Keeps what is written and gives it back. A file never written to is empty.
 #[derive(Debug)]
 pub struct Memory {
-    files: HashMap<u64, Vec<u8>>,
+    files: HashMap<u64, Content>,
     done: Vec<Done>,
     depth: usize,
 }
@@ -32,20 +33,16 @@ impl Engine for Memory {
             return Err(io);
         }
         let file = self.files.entry(io.file.id()).or_default();
-        let offset = usize::try_from(io.offset).expect("a test's file fits into memory");
         let moved = match io.op {
             Op::Write => {
-                let end = offset + io.bytes;
-                file.resize(file.len().max(end), 0);
-                io.spill(&mut file[offset..end]);
+                file.write_at(io.offset, io.bytes, |there| io.spill(there));
                 io.bytes
             }
-            Op::Read => {
-                let there = file.get(offset..).unwrap_or_default();
-                let there = &there[..there.len().min(io.bytes)];
-                io.fill(there);
-                there.len()
-            }
+            Op::Read => file.read_at(io.offset, |there| {
+                let moved = there.len().min(io.bytes);
+                io.fill(&there[..moved]);
+                moved
+            }),
         };
         self.done.push(Done::new(io, Ok(moved)));
         Ok(())

@@ -168,7 +168,7 @@ fn objects(files: &[Arc<File>]) -> Vec<Object> {
 }
 
 /// Finds out which bytes are in the page cache, where that can matter.
-fn survey(files: &[Arc<File>], transfer: &Transfer, choice: Choice) -> Vec<Survey> {
+pub(crate) fn survey(files: &[Arc<File>], transfer: &Transfer, choice: Choice) -> Vec<Survey> {
     let mut hulls: Vec<Option<Extent>> = vec![None; files.len()];
     if choice == Choice::Auto {
         for m in transfer.moves() {

@@ -170,7 +170,7 @@ fn a_window_is_filled_in_place(engine: &mut dyn Engine, file: &Arc<File>) {
     assert!(bytes[BYTES..2 * BYTES].iter().all(|b| *b == pattern(5)));
 }
 
-fn conforms(mut engine: impl Engine) {
+pub(crate) fn conforms(mut engine: impl Engine) {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let file = file_in(folder.path());
     let by = if file.alignment().is_some() {

@@ -1,5 +1,5 @@
-//! The conformance suite: single I/Os on every engine, and whole transfers of many objects on every engine,
-//! route and file system.
+//! The conformance suite: every verb of every store, single I/Os on every engine, and whole transfers of many objects
+//! on every engine, route and file system.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,6 +14,8 @@ mod cover;
 mod engine;
 mod extents;
 mod gpu;
+mod lie;
 mod mounts;
 mod run;
+mod store;
 mod suite;

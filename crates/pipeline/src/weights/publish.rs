@@ -18,7 +18,7 @@ use std::{
 };
 
 use straightway_core::{Error, Kind, Result};
-use straightway_io::{Draft, draft};
+use straightway_io::{FileDraft, draft};
 use straightway_sys::nonce::nonce;
 
 use super::{
@@ -44,7 +44,7 @@ pub(crate) struct Publication {
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Gives a file its name.
-    Name(Draft),
+    Name(FileDraft),
     /// Removes a file that the new index does not name.
     Remove(PathBuf),
     /// Makes all names so far durable.
@@ -104,7 +104,7 @@ impl Publication {
     }
 
     /// What has to be done, in this order, once all bytes of all drafts are durable.
-    pub(crate) fn steps(self, files: Vec<Draft>, index: Draft) -> Vec<Step> {
+    pub(crate) fn steps(self, files: Vec<FileDraft>, index: FileDraft) -> Vec<Step> {
         let mut steps: Vec<_> = files.into_iter().map(Step::Name).collect();
         steps.push(Step::Sync);
         let switch = if self.index_last { steps.len() } else { 0 };
@@ -115,7 +115,7 @@ impl Publication {
     }
 
     /// Does it. An error leaves what was there before. Answers what could not be removed, and why.
-    pub(crate) fn run(self, files: Vec<Draft>, index: Draft) -> Result<Vec<Error>> {
+    pub(crate) fn run(self, files: Vec<FileDraft>, index: FileDraft) -> Result<Vec<Error>> {
         let folder = self.folder.clone();
         let mut named = Vec::new();
         let mut left = Vec::new();

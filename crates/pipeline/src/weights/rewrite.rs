@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{Draft, File, Job, Region, tally::WARNINGS_MAX};
+use straightway_io::{File, FileDraft, Job, Region, tally::WARNINGS_MAX};
 
 use super::{
     INDEX_NAME, Model, Saver, Tensor,
@@ -38,9 +38,9 @@ struct Target<'a> {
 #[derive(Debug)]
 struct Drafted {
     receipt: Receipt,
-    files: Vec<Draft>,
+    files: Vec<FileDraft>,
     /// How they appear with an index, where there is one.
-    publication: Option<(Publication, Draft)>,
+    publication: Option<(Publication, FileDraft)>,
 }
 
 impl Saver {
@@ -59,7 +59,7 @@ impl Saver {
         let mut receipt = drafted.receipt;
         match drafted.publication {
             // A single file appears by a single rename.
-            None => Draft::commit_all(drafted.files)?,
+            None => FileDraft::commit_all(drafted.files)?,
             Some((publication, index)) => {
                 let left = publication.run(drafted.files, index)?;
                 let warning = |error: &Error| format!("a file of the old model is left: {error}");
@@ -132,7 +132,7 @@ impl Saver {
         model: &Model,
         targets: &[Target<'_>],
         outlines: &[Outline],
-        drafts: &[Draft],
+        drafts: &[FileDraft],
     ) -> Result<Receipt> {
         let longest = outlines.iter().map(|o| o.data().bytes).max();
         let region = Arc::new(Region::host(WINDOW_BYTES.min(longest.unwrap_or(0)))?);
@@ -324,7 +324,7 @@ fn shared_metadata(model: &Model) -> BTreeMap<String, String> {
 }
 
 /// The index of the new files. What the old one said beside is kept.
-fn index(model: &Model, folder: &Path, targets: &[Target<'_>]) -> Result<Draft> {
+fn index(model: &Model, folder: &Path, targets: &[Target<'_>]) -> Result<FileDraft> {
     let path = folder.join(INDEX_NAME);
     let kept = model
         .index_metadata
@@ -344,7 +344,7 @@ fn index(model: &Model, folder: &Path, targets: &[Target<'_>]) -> Result<Draft> 
     }
     let value = json!({ "metadata": metadata, "weight_map": places });
     let text = format!("{value:#}\n");
-    let draft = Draft::new(&path, text.len() as u64)?;
+    let draft = FileDraft::new(&path, text.len() as u64)?;
     let file = draft.file();
     file.write_all_at(0, text.as_bytes())?;
     // A draft is made as long as whole pages.

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{Draft, Executor, File, Job, Progress, Region, draft};
+use straightway_io::{Executor, File, FileDraft, Job, Progress, Region, draft};
 use straightway_sys::{LentBytes, cuda::DeviceMemory};
 
 use super::{
@@ -168,11 +168,11 @@ impl<'a> From<&'a Held<'_>> for Entry<'a> {
 
 /// Begins a file: room for all of it, and its header. With the permissions of `replaced` where it takes the place of that under
 /// another name.
-pub(crate) fn begin(path: &Path, outline: &Outline, replaced: Option<&Path>) -> Result<Draft> {
+pub(crate) fn begin(path: &Path, outline: &Outline, replaced: Option<&Path>) -> Result<FileDraft> {
     draft::sweep(draft::folder_of(path));
     let draft = match replaced {
-        Some(replaced) => Draft::instead_of(replaced, path, outline.bytes)?,
-        None => Draft::new(path, outline.bytes)?,
+        Some(replaced) => FileDraft::instead_of(replaced, path, outline.bytes)?,
+        None => FileDraft::new(path, outline.bytes)?,
     };
     // The job that writes the data makes the header durable too: it syncs the file.
     draft.file().write_all_at(0, &outline.header)?;

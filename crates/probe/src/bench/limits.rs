@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Choice, Extent, Move, Place, Result, Route};
 use straightway_io::{
-    Draft, Executor, File, Job, Region, Settings,
+    Executor, File, FileDraft, Job, Region, Settings,
     limit::{Way, pinned_copy},
 };
 
@@ -124,7 +124,7 @@ fn once(
         return Ok(executor.run(job)?.rate_bytes_per_s);
     }
     // Never committed, so nothing stays of it.
-    let draft = Draft::new(
+    let draft = FileDraft::new(
         &file.path().with_extension("straightway-limit"),
         file.bytes(),
     )?;

@@ -5,7 +5,7 @@ use std::{cell::OnceCell, path::PathBuf, sync::Arc};
 use straightway_core::{
     Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
 };
-use straightway_io::{Draft, Executor, File, Job, Progress, Region, Settings, draft};
+use straightway_io::{Executor, File, FileDraft, Job, Progress, Region, Settings, draft};
 use straightway_sys::{backing::Backing, limit::available_memory, root::Root};
 
 use super::{Cache, Outcome, Sample, Spec, Track, Work, limits::Limits};
@@ -33,7 +33,7 @@ pub(super) struct Bench<'a> {
     progress: &'a Arc<Progress>,
     path: PathBuf,
     /// A file of our own making, removed when the bench is over.
-    made: Option<Draft>,
+    made: Option<FileDraft>,
     file: Arc<File>,
     /// What writes come from: the file's own bytes, read when they are first wanted.
     source: OnceCell<Arc<Region>>,
@@ -156,7 +156,7 @@ impl<'a> Bench<'a> {
         };
         if track.work == Work::Write {
             let target = self.path.with_extension("straightway-bench");
-            let draft = Draft::new(&target, moves[0].extent.bytes)?;
+            let draft = FileDraft::new(&target, moves[0].extent.bytes)?;
             let files = vec![Arc::clone(draft.file())];
             // The draft is dropped, and so nothing stays of it.
             let job = Job::write(self.source(executor)?, files, moves, choice, settings)?;
@@ -282,7 +282,7 @@ fn check(spec: &Spec) -> Result<()> {
 /// Makes a file of the wanted length with bytes that no drive can compress or leave out.
 ///
 /// It stays a draft: it is removed when it is dropped, and where the process is killed, by the next that sweeps.
-fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<Draft> {
+fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<FileDraft> {
     draft::sweep(&spec.path);
     let bytes = down(spec.bytes.max(4096), 4096);
     let window = bytes.min(64 << 20);
@@ -290,7 +290,7 @@ fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<Draft> {
     fill(region.as_mut_slice(), spec.seed);
     let region = Arc::new(region);
     let executor = Executor::new(Settings::default())?;
-    let draft = Draft::new(&spec.path.join("straightway-bench"), bytes)?;
+    let draft = FileDraft::new(&spec.path.join("straightway-bench"), bytes)?;
     let mut at = 0;
     while at < bytes {
         let extent = Extent::new(at, window.min(bytes - at));

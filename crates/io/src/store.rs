@@ -1,0 +1,413 @@
+//! Stores: where objects are, and what can be done with them apart from moving their bytes.
+//!
+//! A [`Store`] is the control plane: it opens, lists, creates, commits, puts and removes objects by name, and makes the
+//! [`Engine`]s that lanes move bytes with. What a store can do is data ([`Verbs`]). A verb that it does not declare is
+//! not implemented, and calling it is an error that names the store and the verb.
+//!
+//! A name is one part or several with `/` between them; no part is empty, `.` or `..`. [`Store::below`] gives the
+//! store of all names that begin with one part, as a folder of a file system or a prefix of keys. Programs coordinate
+//! by `put` with [`Condition::IfAbsent`], `list` and `remove`, which file systems and object stores both have.
+
+pub mod files;
+pub mod memory;
+mod registry;
+
+use std::{
+    any::Any,
+    ffi::{OsStr, OsString},
+    fmt,
+    sync::Arc,
+};
+
+use straightway_core::{Choice, Error, Kind, Object, Place, Result, Survey, Transfer};
+use straightway_sys::File;
+pub use straightway_sys::{Folder, folder::Durability};
+
+use crate::{engine::Engine, settings::Settings, track::Track};
+
+pub use files::Files;
+pub use memory::Memory;
+pub use registry::Registry;
+
+/// The most objects that [`list_all`] lists. A folder with more is refused, not read in part.
+pub const NAMES_MAX: usize = straightway_sys::folder::NAMES_MAX;
+
+/// How deep [`Store::clear`] descends.
+const DEPTH_MAX: usize = 64;
+
+/// A kind of store.
+pub trait Store: Any + fmt::Debug + Send + Sync {
+    /// What messages call an object of this store; with an empty name, the store.
+    fn describe(&self, name: &OsStr) -> String;
+
+    /// The verbs that it implements.
+    fn verbs(&self) -> Verbs;
+
+    /// Opens objects to read, all or none.
+    fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>>;
+
+    /// The engine of one lane, created on the lane's thread.
+    fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>>;
+
+    /// What is known of each object before a transfer is planned.
+    fn survey(&self, objects: &[Arc<dyn Handle>], _: &Transfer, _: Choice) -> Result<Vec<Survey>> {
+        Ok(vec![Survey::default(); objects.len()])
+    }
+
+    /// The sizes that suit it.
+    fn tuning(&self) -> Tuning {
+        Tuning::default()
+    }
+
+    /// All bytes of a small object that has at most `bytes_max`.
+    fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
+        get_whole(self, name, bytes_max)
+    }
+
+    /// One page of the names in this store, in order of their bytes. Each name is listed that was there all the while.
+    fn list(&self, _: &Page) -> Result<Listing> {
+        Err(self.lacks(Verb::List))
+    }
+
+    /// The store of all objects whose names begin with `folder/`. Where folders exist on their own, a missing one is
+    /// made, or is an error.
+    fn below(&self, _folder: &OsStr, _missing: Missing) -> Result<Arc<dyn Store>> {
+        Err(self.lacks(Verb::List))
+    }
+
+    /// Begins an object of `bytes`, which nobody sees until it is committed.
+    fn create(&self, _name: &OsStr, _bytes: u64) -> Result<Box<dyn Draft>> {
+        Err(self.lacks(Verb::Create))
+    }
+
+    /// Makes objects visible and durable, in this order, replacing those of the same names. The last one is the commit
+    /// point: whoever sees it sees all. After an error none is visible that was not there before.
+    fn commit(&self, _: Vec<Box<dyn Draft>>) -> Result<()> {
+        Err(self.lacks(Verb::Create))
+    }
+
+    /// Gives a small object its bytes at once, if the condition holds. Answers whether it did.
+    fn put(&self, _name: &OsStr, _bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {
+        Err(self.lacks(on.verb()))
+    }
+
+    /// Removes an object, or an empty folder where such exist. What is not there is removed.
+    fn remove(&self, _name: &OsStr, _: Durability) -> Result<()> {
+        Err(self.lacks(Verb::Remove))
+    }
+
+    /// Removes all objects whose names begin with `folder/`, and the folder.
+    fn clear(&self, folder: &OsStr) -> Result<()> {
+        clear_below(self, folder, DEPTH_MAX)
+    }
+
+    /// The local folder that this store is. Folders have safeguards that object stores lack: locks that end with their
+    /// process, a number that no other folder has, and a rename.
+    fn folder(&self) -> Option<&Folder> {
+        None
+    }
+
+    /// The error of a verb that is not declared.
+    fn lacks(&self, verb: Verb) -> Error {
+        let store = self.describe(OsStr::new(""));
+        let message = "this kind of store does not support it";
+        Error::new(Kind::Unsupported, verb.name(), store, message)
+    }
+}
+
+const _: [&dyn Store; 0] = [];
+
+/// An open object. Engines find their own type by [`Any`].
+pub trait Handle: Any + fmt::Debug + Send + Sync {
+    /// What it is called, and how long it is or will be.
+    fn object(&self) -> Object;
+
+    /// Which version of the object it is; `None` where the store has no tags.
+    fn tag(&self) -> Option<Tag> {
+        None
+    }
+
+    /// Fills `bytes` with what is at `offset`: for headers and manifests. An object that ends before is an error.
+    fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
+
+    /// An error where the object is not the one any more that was opened.
+    fn check_unchanged(&self) -> Result<()>;
+}
+
+const _: [&dyn Handle; 0] = [];
+
+/// An object in the making. Dropped before its commit, it leaves nothing behind.
+pub trait Draft: Any + fmt::Debug + Send {
+    /// What lanes write to.
+    fn handle(&self) -> Arc<dyn Handle>;
+
+    /// Writes all of `bytes` at `offset`: for headers and the like.
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+}
+
+const _: [&dyn Draft; 0] = [];
+
+/// What a store may be able to do, apart from opening objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// `list` and `below`.
+    List,
+    /// `create` and `commit`.
+    Create,
+    /// `put` with [`Condition::Always`].
+    Put,
+    /// `put` with [`Condition::IfAbsent`].
+    PutIfAbsent,
+    /// `put` with [`Condition::IfMatch`]; its handles have tags.
+    PutIfMatch,
+    /// `remove`.
+    Remove,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::List,
+        Self::Create,
+        Self::Put,
+        Self::PutIfAbsent,
+        Self::PutIfMatch,
+        Self::Remove,
+    ];
+
+    /// The verb in an error.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Create => "create objects in",
+            Self::Put => "put objects into",
+            Self::PutIfAbsent => "put-if-absent into",
+            Self::PutIfMatch => "put-if-match into",
+            Self::Remove => "remove objects from",
+        }
+    }
+}
+
+/// A set of verbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verbs(u8);
+
+impl Verbs {
+    /// The set of these.
+    pub const fn of(verbs: &[Verb]) -> Self {
+        let (mut set, mut at) = (0, 0);
+        while at < verbs.len() {
+            set |= 1 << verbs[at] as u8;
+            at += 1;
+        }
+        Self(set)
+    }
+
+    /// Whether it has this one.
+    pub fn has(self, verb: Verb) -> bool {
+        self.0 & (1 << verb as u8) != 0
+    }
+}
+
+/// An object by name, with what a listing or a manifest said of it. A tag asks for that version only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Its name in the store.
+    pub name: OsString,
+    /// Its length, where it is known already.
+    pub bytes: Option<u64>,
+    /// Its version, where it is known already.
+    pub tag: Option<Tag>,
+}
+
+impl Named {
+    /// An object of which only the name is known.
+    pub fn new(name: impl Into<OsString>) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+}
+
+/// What tells two versions of an object apart: an ETag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag(pub String);
+
+/// When a put takes place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Whatever is there.
+    Always,
+    /// Nothing has that name.
+    IfAbsent,
+    /// This version has that name.
+    IfMatch(Tag),
+}
+
+impl Condition {
+    /// The verb that a put with this condition is.
+    pub fn verb(&self) -> Verb {
+        match self {
+            Self::Always => Verb::Put,
+            Self::IfAbsent => Verb::PutIfAbsent,
+            Self::IfMatch(_) => Verb::PutIfMatch,
+        }
+    }
+}
+
+/// What becomes of a folder that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It is made.
+    Create,
+    /// It is an error.
+    Refuse,
+}
+
+/// Which part of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// What [`Listing::next`] of the page before was.
+    pub after: Option<OsString>,
+    /// The most names to list. A store may list fewer.
+    pub names_max: usize,
+}
+
+/// One page of names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Objects whose names have one part.
+    pub objects: Vec<Named>,
+    /// The first parts of all other names.
+    pub folders: Vec<OsString>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<OsString>,
+}
+
+/// What an engine is for.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneSpec<'a> {
+    /// Around the page cache, or through it.
+    pub track: Track,
+    /// The memory that its lane serves.
+    pub place: Place,
+    /// The executor's settings.
+    pub settings: &'a Settings,
+}
+
+/// The sizes that suit a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// The largest I/O.
+    pub chunk_bytes: u64,
+    /// I/Os in flight on each lane.
+    pub depth: u32,
+}
+
+impl Default for Tuning {
+    /// A drive's.
+    fn default() -> Self {
+        let Settings {
+            chunk_bytes, depth, ..
+        } = Settings::default();
+        Self { chunk_bytes, depth }
+    }
+}
+
+/// Opens one object to read.
+pub fn open_one<S: Store + ?Sized>(store: &S, name: &OsStr) -> Result<Arc<dyn Handle>> {
+    let mut opened = store.open(&[Named::new(name)])?;
+    Ok(opened.pop().expect("one handle for each name"))
+}
+
+/// What [`Store::get`] does where a store has no shorter way.
+fn get_whole<S: Store + ?Sized>(store: &S, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
+    let handle = open_one(store, name)?;
+    let bytes = handle.object().bytes;
+    if bytes > bytes_max {
+        let message = format!("it is longer than {bytes_max} bytes");
+        return Err(Error::new(
+            Kind::Corrupt,
+            "read",
+            store.describe(name),
+            message,
+        ));
+    }
+    let mut content = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+    handle.read_exact_at(0, &mut content)?;
+    Ok(content)
+}
+
+/// All names in a store, page by page. Pages that do not advance, or too many names, are an error.
+pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
+    let refuse = |kind, why: String| {
+        let store = store.describe(OsStr::new(""));
+        Err(Error::new(kind, "list", store, why))
+    };
+    let (mut all, mut after) = (Listing::default(), None);
+    loop {
+        let names_max = NAMES_MAX;
+        let page = store.list(&Page {
+            after: after.clone(),
+            names_max,
+        })?;
+        all.objects.extend(page.objects);
+        all.folders.extend(page.folders);
+        if all.objects.len() + all.folders.len() > NAMES_MAX {
+            return refuse(
+                Kind::Invalid,
+                format!("it has more than {NAMES_MAX} entries"),
+            );
+        }
+        match page.next {
+            None => return Ok(all),
+            next if next <= after => {
+                let why = "its pages do not advance";
+                return refuse(Kind::Corrupt, why.to_owned());
+            }
+            next => after = next,
+        }
+    }
+}
+
+fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Result<()> {
+    if depth == 0 {
+        let message = format!("folders lie more than {DEPTH_MAX} deep in it");
+        return Err(Error::new(
+            Kind::Invalid,
+            "clear",
+            store.describe(folder),
+            message,
+        ));
+    }
+    let inside = store.below(folder, Missing::Refuse)?;
+    let listing = list_all(&*inside)?;
+    for object in listing.objects {
+        inside.remove(&object.name, Durability::Unsynced)?;
+    }
+    for below in listing.folders {
+        clear_below(&*inside, &below, depth - 1)?;
+    }
+    store.remove(folder, Durability::Unsynced)
+}
+
+/// The file that a handle is. The lanes of today move bytes of files only; this is the one place that says so.
+pub fn file(handle: &Arc<dyn Handle>) -> Result<Arc<File>> {
+    let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
+    any.downcast().map_err(|_| {
+        let message = "lanes move bytes of files only";
+        Error::new(Kind::Unsupported, "transfer", handle.object().name, message)
+    })
+}
+
+/// The parts of a name, or an error for one that is none.
+pub(crate) fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a str>> {
+    let parts: Option<Vec<_>> = name.to_str().map(|text| text.split('/').collect());
+    let fits = |part: &&str| !matches!(*part, "" | "." | "..") && !part.contains('\0');
+    parts.filter(|parts| parts.iter().all(fits)).ok_or_else(|| {
+        let message =
+            "a name is text in parts with `/` between them, none of them empty, `.` or `..`";
+        Error::new(Kind::Invalid, "use the name", store.describe(name), message)
+    })
+}

@@ -1,0 +1,266 @@
+//! The file systems of this machine as a store.
+//!
+//! Without a root, names are paths of the user: links in them are followed, and missing folders are an error. Below a
+//! root, which may have been prepared by a stranger, all is reached through the descriptors of folders and no link is
+//! followed ([`Folder`]); folders are made as they are needed.
+//!
+//! Drafts lie beside their targets under hidden names, which are not listed; neither is what is no regular file. There
+//! are no tags: no file system replaces a file on condition of what it is.
+
+use std::{
+    any::Any,
+    ffi::{OsStr, OsString},
+    fs,
+    path::Path,
+    sync::Arc,
+};
+
+use rustix::fs::FileType;
+use straightway_core::{Choice, Direction, Error, Kind, Object, Result, Survey, Transfer};
+use straightway_sys::{File, Folder, folder::Durability};
+
+use super::{
+    Condition, Draft, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Verb, Verbs, file,
+    get_whole, parts,
+};
+use crate::{
+    draft::{FileDraft, folder_of, is_draft},
+    engine::Engine,
+    job::planning,
+    track::Track,
+};
+
+/// Files and folders.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    root: Option<Arc<Folder>>,
+}
+
+impl Files {
+    /// The files below a folder. The path is the user's own, so links in it are followed.
+    pub fn below_path(folder: &Path, missing: Missing) -> Result<Self> {
+        if missing == Missing::Create {
+            fs::create_dir_all(folder).map_err(|e| Error::os("create", folder.display(), e))?;
+        }
+        let root = Some(Arc::new(Folder::open(folder)?));
+        Ok(Self { root })
+    }
+
+    /// The folder that a name is in, and its last part.
+    fn at<'a>(&self, name: &'a OsStr, missing: Missing) -> Result<(Arc<Folder>, &'a str)> {
+        let Some(root) = &self.root else {
+            let path = Path::new(name);
+            let Some(last) = path.file_name().and_then(OsStr::to_str) else {
+                let message = "its name is not text";
+                return Err(Error::new(Kind::Invalid, "use", path.display(), message));
+            };
+            return Ok((Arc::new(Folder::open(folder_of(path))?), last));
+        };
+        let parts = parts(self, name)?;
+        let (last, folders) = parts.split_last().expect("a name has a part");
+        Ok((descend(root, folders, missing)?, last))
+    }
+}
+
+/// The folder that is reached by these names, one in the other.
+fn descend(root: &Arc<Folder>, names: &[&str], missing: Missing) -> Result<Arc<Folder>> {
+    let mut folder = Arc::clone(root);
+    for name in names {
+        folder = Arc::new(match missing {
+            Missing::Create => folder.create_folder(name)?,
+            Missing::Refuse => folder.open_folder(name)?,
+        });
+    }
+    Ok(folder)
+}
+
+impl Store for Files {
+    fn describe(&self, name: &OsStr) -> String {
+        let path = match &self.root {
+            Some(root) if name.is_empty() => root.path().to_owned(),
+            Some(root) => root.path().join(name),
+            None => name.into(),
+        };
+        path.display().to_string()
+    }
+
+    fn verbs(&self) -> Verbs {
+        Verbs::of(&[
+            Verb::List,
+            Verb::Create,
+            Verb::Put,
+            Verb::PutIfAbsent,
+            Verb::Remove,
+        ])
+    }
+
+    fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
+        let one = |object: &Named| -> Result<Arc<dyn Handle>> {
+            if object.tag.is_some() {
+                return Err(self.lacks(Verb::PutIfMatch));
+            }
+            let file = match &self.root {
+                Some(_) => {
+                    let (folder, name) = self.at(&object.name, Missing::Refuse)?;
+                    File::open_in(&folder, name)?
+                }
+                None => File::open(Path::new(&object.name))?,
+            };
+            Ok(Arc::new(file))
+        };
+        objects.iter().map(one).collect()
+    }
+
+    fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
+        match lane.track {
+            Track::Drive => lane.settings.drive_engine(lane.place),
+            Track::Cached => Ok(lane.settings.cached_engine()),
+            Track::Checked => Ok(lane.settings.checked_engine()),
+        }
+    }
+
+    fn survey(
+        &self,
+        objects: &[Arc<dyn Handle>],
+        transfer: &Transfer,
+        choice: Choice,
+    ) -> Result<Vec<Survey>> {
+        let files = objects.iter().map(file).collect::<Result<Vec<_>>>()?;
+        Ok(match transfer.direction() {
+            Direction::Out => files.iter().map(|file| file.survey()).collect(),
+            Direction::In | Direction::Across => planning::survey(&files, transfer, choice),
+        })
+    }
+
+    fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
+        if self.root.is_none() {
+            return get_whole(self, name, bytes_max);
+        }
+        let (folder, name) = self.at(name, Missing::Refuse)?;
+        folder.read(name, bytes_max)
+    }
+
+    fn list(&self, page: &Page) -> Result<Listing> {
+        let here;
+        let folder = match &self.root {
+            Some(root) => root,
+            None => {
+                here = Arc::new(Folder::open(Path::new("."))?);
+                &here
+            }
+        };
+        // By the names as an object store has them: a folder's ends with a slash.
+        let mut names = Vec::new();
+        for (name, kind) in folder.entries()? {
+            match kind {
+                FileType::Directory => names.push(format!("{name}/")),
+                FileType::RegularFile if !is_draft(Path::new(&name)) => names.push(name),
+                _ => {}
+            }
+        }
+        if let Some(after) = &page.after {
+            names.retain(|name| OsStr::new(name) > after.as_os_str());
+        }
+        names.sort_unstable();
+        let is_more = names.len() > page.names_max;
+        names.truncate(page.names_max);
+        let mut listing = Listing {
+            next: names.last().filter(|_| is_more).map(OsString::from),
+            ..Listing::default()
+        };
+        for name in names {
+            match name.strip_suffix('/') {
+                Some(folder) => listing.folders.push(folder.into()),
+                None => listing.objects.push(Named::new(name)),
+            }
+        }
+        Ok(listing)
+    }
+
+    fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
+        let Some(root) = &self.root else {
+            return Ok(Arc::new(Self::below_path(Path::new(folder), missing)?));
+        };
+        let root = Some(descend(root, &parts(self, folder)?, missing)?);
+        Ok(Arc::new(Self { root }))
+    }
+
+    fn create(&self, name: &OsStr, bytes: u64) -> Result<Box<dyn Draft>> {
+        if self.root.is_none() {
+            return Ok(Box::new(FileDraft::new(Path::new(name), bytes)?));
+        }
+        let (folder, name) = self.at(name, Missing::Create)?;
+        Ok(Box::new(FileDraft::in_folder(&folder, name, bytes)?))
+    }
+
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+        let own = |draft: Box<dyn Draft>| {
+            let name = draft.handle().object().name;
+            let own = (draft as Box<dyn Any>).downcast::<FileDraft>();
+            own.map(|own| *own).map_err(|_| {
+                let message = "it is a draft of another store";
+                Error::new(Kind::Invalid, "commit", name, message)
+            })
+        };
+        FileDraft::commit_in_order(drafts.into_iter().map(own).collect::<Result<_>>()?)
+    }
+
+    fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
+        if matches!(on, Condition::IfMatch(_)) {
+            return Err(self.lacks(Verb::PutIfMatch));
+        }
+        let (folder, name) = self.at(name, Missing::Create)?;
+        match on {
+            Condition::IfAbsent => folder.put_if_absent(name, bytes, how),
+            _ => folder.replace(name, bytes).map(|()| true),
+        }
+    }
+
+    fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
+        let (folder, name) = match self.at(name, Missing::Refuse) {
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            found => found?,
+        };
+        match folder.kind(name)? {
+            Some(FileType::Directory) => drop(folder.remove_empty(name)?),
+            _ => folder.remove(name)?,
+        }
+        match how {
+            Durability::Synced => folder.sync(),
+            Durability::Unsynced => Ok(()),
+        }
+    }
+
+    fn clear(&self, folder: &OsStr) -> Result<()> {
+        let (parent, name) = self.at(folder, Missing::Refuse)?;
+        parent.remove_tree(name)
+    }
+
+    fn folder(&self) -> Option<&Folder> {
+        self.root.as_deref()
+    }
+}
+
+impl Handle for File {
+    fn object(&self) -> Object {
+        Self::object(self)
+    }
+
+    fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        Self::read_exact_at(self, offset, bytes)
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        Self::check_unchanged(self)
+    }
+}
+
+impl Draft for FileDraft {
+    fn handle(&self) -> Arc<dyn Handle> {
+        Arc::clone(self.file()) as _
+    }
+
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        Self::write_all_at(self, offset, bytes)
+    }
+}

@@ -1,0 +1,69 @@
+//! Which store a URI names. The registry is built where the environment is read: in `cli` and at the Python edge.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use straightway_core::{Error, Kind, Result, Scheme, Uri};
+
+use super::{Files, Memory, Store};
+
+/// Makes the store of an authority.
+type Maker = Box<dyn Fn(&str) -> Result<Arc<dyn Store>> + Send + Sync>;
+
+/// Stores by scheme and authority. Each is made once.
+pub struct Registry {
+    makers: BTreeMap<Scheme, Maker>,
+    made: Mutex<BTreeMap<(Scheme, String), Arc<dyn Store>>>,
+}
+
+impl Default for Registry {
+    /// Files and memory.
+    fn default() -> Self {
+        let empty = Self {
+            makers: BTreeMap::new(),
+            made: Mutex::default(),
+        };
+        empty
+            .with(Scheme::Path, |_| Ok(Arc::new(Files::default())))
+            .with(Scheme::Memory, |name| Ok(Arc::new(Memory::new(name))))
+    }
+}
+
+impl Registry {
+    /// The same with another kind of store.
+    #[must_use]
+    pub fn with(
+        mut self,
+        scheme: Scheme,
+        maker: impl Fn(&str) -> Result<Arc<dyn Store>> + Send + Sync + 'static,
+    ) -> Self {
+        self.makers.insert(scheme, Box::new(maker));
+        self
+    }
+
+    /// The store that a URI names, and the object's name in it.
+    pub fn find(&self, uri: &Uri) -> Result<(Arc<dyn Store>, OsString)> {
+        let key = (uri.scheme(), uri.authority().to_owned());
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = made.get(&key) {
+            return Ok((Arc::clone(store), uri.name().to_owned()));
+        }
+        let maker = self.makers.get(&uri.scheme()).ok_or_else(|| {
+            let message = "this program has no such store";
+            Error::new(Kind::Unsupported, "open", uri, message)
+        })?;
+        let store = maker(uri.authority())?;
+        made.insert(key, Arc::clone(&store));
+        Ok((store, uri.name().to_owned()))
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.makers.keys()).finish()
+    }
+}

@@ -1,0 +1,290 @@
+//! A store that breaks one promise, to show that the suite notices.
+
+use std::{
+    ffi::{OsStr, OsString},
+    sync::Arc,
+};
+
+use straightway_core::{Object, Result};
+use straightway_io::{
+    engine::Engine,
+    store::{
+        Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag,
+        Verb, Verbs, open_one,
+    },
+};
+
+/// Which promise is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lie {
+    /// None: the wrapper itself conforms.
+    None,
+    /// A declared verb is not implemented.
+    Skips(Verb),
+    /// A verb works that is not declared.
+    Hides(Verb),
+    /// A put-if-absent replaces.
+    ReplacesIfAbsent,
+    /// A put-if-match replaces whatever is there.
+    IgnoresTag,
+    /// A put adds to what is there.
+    Appends,
+    /// A page leaves its last name out.
+    LosesName,
+    /// Pages are not in order.
+    Unordered,
+    /// A page is longer than was asked for.
+    LongPage,
+    /// The last page says that there is another one, and so for ever.
+    EndlessPages,
+    /// Objects are visible as soon as they are created.
+    EarlyDraft,
+    /// A commit makes the last object visible first.
+    LastFirst,
+    /// A commit that fails leaves what came before.
+    PartialCommit,
+    /// Nothing is removed.
+    RemovesNothing,
+    /// A folder is left half full.
+    ClearsHalf,
+    /// `%41` and `A` are one name.
+    DecodesNames,
+    /// A read past the end gives zeros.
+    FillsUp,
+    /// `get` gives as much as there is.
+    Unbounded,
+    /// What cannot be opened is left out.
+    OpensSome,
+    /// What is below is all there is.
+    BelowIsAll,
+    /// A handle does not notice that its object was replaced.
+    NoticesNothing,
+}
+
+impl Lie {
+    pub(crate) const ALL: [Self; 31] = [
+        Self::None,
+        Self::Skips(Verb::List),
+        Self::Skips(Verb::Create),
+        Self::Skips(Verb::Put),
+        Self::Skips(Verb::PutIfAbsent),
+        Self::Skips(Verb::PutIfMatch),
+        Self::Skips(Verb::Remove),
+        Self::Hides(Verb::List),
+        Self::Hides(Verb::Create),
+        Self::Hides(Verb::Put),
+        Self::Hides(Verb::PutIfAbsent),
+        Self::Hides(Verb::PutIfMatch),
+        Self::Hides(Verb::Remove),
+        Self::ReplacesIfAbsent,
+        Self::IgnoresTag,
+        Self::Appends,
+        Self::LosesName,
+        Self::Unordered,
+        Self::LongPage,
+        Self::EndlessPages,
+        Self::EarlyDraft,
+        Self::LastFirst,
+        Self::PartialCommit,
+        Self::RemovesNothing,
+        Self::ClearsHalf,
+        Self::DecodesNames,
+        Self::FillsUp,
+        Self::Unbounded,
+        Self::OpensSome,
+        Self::BelowIsAll,
+        Self::NoticesNothing,
+    ];
+}
+
+/// A store that tells one lie.
+#[derive(Debug)]
+pub(crate) struct Lying {
+    inner: Arc<dyn Store>,
+    lie: Lie,
+}
+
+impl Lying {
+    pub(crate) fn new(inner: Arc<dyn Store>, lie: Lie) -> Self {
+        Self { inner, lie }
+    }
+
+    fn name(&self, name: &OsStr) -> OsString {
+        match (self.lie, name.to_str()) {
+            (Lie::DecodesNames, Some(text)) => text.replace("%41", "A").into(),
+            _ => name.to_owned(),
+        }
+    }
+
+    fn check(&self, verb: Verb) -> Result<()> {
+        match self.lie {
+            Lie::Skips(skipped) if skipped == verb => Err(self.inner.lacks(verb)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Store for Lying {
+    fn describe(&self, name: &OsStr) -> String {
+        self.inner.describe(name)
+    }
+
+    fn verbs(&self) -> Verbs {
+        let is_declared =
+            |verb: &Verb| self.inner.verbs().has(*verb) && self.lie != Lie::Hides(*verb);
+        let declared: Vec<_> = Verb::ALL.into_iter().filter(is_declared).collect();
+        Verbs::of(&declared)
+    }
+
+    fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
+        let mut opened = Vec::new();
+        for object in objects {
+            let name = self.name(&object.name);
+            let found = self.inner.open(&[Named {
+                name,
+                ..object.clone()
+            }]);
+            match found {
+                Err(_) if self.lie == Lie::OpensSome && objects.len() > 1 => {}
+                found => {
+                    let lie = self.lie;
+                    let handles = found?.into_iter();
+                    opened.extend(handles.map(|inner| Arc::new(LyingHandle { inner, lie }) as _));
+                }
+            }
+        }
+        Ok(opened)
+    }
+
+    fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
+        self.inner.engine(lane)
+    }
+
+    fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
+        let bytes_max = if self.lie == Lie::Unbounded {
+            u64::MAX
+        } else {
+            bytes_max
+        };
+        self.inner.get(&self.name(name), bytes_max)
+    }
+
+    fn list(&self, page: &Page) -> Result<Listing> {
+        self.check(Verb::List)?;
+        let mut page = page.clone();
+        if self.lie == Lie::LongPage {
+            page.names_max = page.names_max.saturating_add(1);
+        }
+        let mut listing = self.inner.list(&page)?;
+        match self.lie {
+            Lie::LosesName => drop(listing.objects.pop()),
+            Lie::Unordered => listing.objects.reverse(),
+            Lie::EndlessPages if listing.next.is_none() => listing.next = Some(OsString::new()),
+            _ => {}
+        }
+        Ok(listing)
+    }
+
+    fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
+        self.check(Verb::List)?;
+        let inner = match self.lie {
+            Lie::BelowIsAll => Arc::clone(&self.inner),
+            _ => self.inner.below(&self.name(folder), missing)?,
+        };
+        Ok(Arc::new(Self::new(inner, self.lie)))
+    }
+
+    fn create(&self, name: &OsStr, bytes: u64) -> Result<Box<dyn Draft>> {
+        self.check(Verb::Create)?;
+        let name = self.name(name);
+        if self.lie == Lie::EarlyDraft {
+            self.inner
+                .put(&name, b"", &Condition::Always, Durability::Synced)?;
+        }
+        self.inner.create(&name, bytes)
+    }
+
+    fn commit(&self, mut drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+        self.check(Verb::Create)?;
+        match self.lie {
+            Lie::PartialCommit => drafts
+                .into_iter()
+                .try_for_each(|draft| self.inner.commit(vec![draft])),
+            Lie::LastFirst => {
+                drafts.reverse();
+                for draft in drafts {
+                    self.inner.commit(vec![draft])?;
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+                Ok(())
+            }
+            _ => self.inner.commit(drafts),
+        }
+    }
+
+    fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
+        self.check(on.verb())?;
+        let name = self.name(name);
+        let is_ignored = match on {
+            Condition::Always => false,
+            Condition::IfAbsent => self.lie == Lie::ReplacesIfAbsent,
+            Condition::IfMatch(_) => self.lie == Lie::IgnoresTag,
+        };
+        let on = if is_ignored { &Condition::Always } else { on };
+        if self.lie == Lie::Appends && *on == Condition::Always {
+            let mut all = self.inner.get(&name, u64::MAX).unwrap_or_default();
+            all.extend(bytes);
+            return self.inner.put(&name, &all, on, how);
+        }
+        self.inner.put(&name, bytes, on, how)
+    }
+
+    fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
+        self.check(Verb::Remove)?;
+        match self.lie {
+            Lie::RemovesNothing => Ok(()),
+            _ => self.inner.remove(&self.name(name), how),
+        }
+    }
+
+    fn clear(&self, folder: &OsStr) -> Result<()> {
+        match self.lie {
+            Lie::ClearsHalf => {
+                let below = self.inner.below(folder, Missing::Refuse)?;
+                open_one(&*below, OsStr::new("y")).map(drop)?;
+                below.remove(OsStr::new("y"), Durability::Synced)
+            }
+            _ => self.inner.clear(&self.name(folder)),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LyingHandle {
+    inner: Arc<dyn Handle>,
+    lie: Lie,
+}
+
+impl Handle for LyingHandle {
+    fn object(&self) -> Object {
+        self.inner.object()
+    }
+
+    fn tag(&self) -> Option<Tag> {
+        self.inner.tag()
+    }
+
+    fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        match self.inner.read_exact_at(offset, bytes) {
+            Err(_) if self.lie == Lie::FillsUp => Ok(()),
+            read => read,
+        }
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        match self.lie {
+            Lie::NoticesNothing => Ok(()),
+            _ => self.inner.check_unchanged(),
+        }
+    }
+}
