@@ -17,6 +17,7 @@ pub(crate) mod plan;
 pub(crate) mod rewrite;
 pub(crate) mod sim;
 mod source;
+mod stores;
 mod sweep;
 mod tuning;
 pub(crate) mod verbosity;

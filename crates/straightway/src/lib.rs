@@ -97,12 +97,12 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use straightway::checkpoint::{Options, Rank, Restorer, Saver, Source, Store, Wanted, fresh_run};
+//! use straightway::checkpoint::{Options, Rank, Restorer, Saver, Source, Steps, Wanted, fresh_run};
 //! use straightway::weights::{Dtype, Rectangle, Shape};
 //! use straightway::{Executor, Region, Settings};
 //!
 //! # let folder = tempfile::tempdir()?;
-//! let store = Store::create(folder.path())?;
+//! let store = Steps::create(folder.path())?;
 //! let executor = Arc::new(Executor::new(Settings::default())?);
 //! let alone = Rank { rank: 0, world: 1 };
 //! let mut saver = Saver::new(store.clone(), alone, &fresh_run(), executor, Options::default())?;

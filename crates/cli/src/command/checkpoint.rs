@@ -1,10 +1,14 @@
 //! `straightway checkpoint`: checkpoints listed, checked, compared, removed, exported, restored and tried.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::Subcommand;
-use straightway_core::{Result, text::shown};
-use straightway_pipeline::checkpoint::{Checkpoint, Store};
+use straightway_core::{Result, Uri, text::shown};
+use straightway_io::store::Missing;
+use straightway_pipeline::checkpoint::{Checkpoint, Steps};
 
 mod bench;
 mod diff;
@@ -15,7 +19,7 @@ mod restore;
 mod tag;
 mod verify;
 
-use super::output::print;
+use super::{output::print, stores::stores};
 
 /// List, check, compare, prune, export, restore and try out checkpoints.
 #[derive(Debug, clap::Args)]
@@ -56,10 +60,15 @@ fn print_lines(lines: &[String]) -> anyhow::Result<()> {
     print(&(lines.join("\n") + "\n"))
 }
 
+/// The checkpoints in a folder, or below a URI.
+fn steps(folder: &Path) -> Result<Steps> {
+    Steps::find(stores(), &Uri::parse(folder)?, Missing::Refuse)
+}
+
 /// A folder of checkpoints, and one of its steps.
 #[derive(Clone, Debug, clap::Args)]
 struct Chosen {
-    /// The folder of checkpoints.
+    /// The folder of checkpoints, or its URI.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
@@ -70,7 +79,7 @@ struct Chosen {
 
 impl Chosen {
     fn open(&self) -> Result<Checkpoint> {
-        let store = Store::open(&self.folder)?;
+        let store = steps(&self.folder)?;
         match self.step {
             Some(step) => store.checkpoint(step),
             None => store.open_latest(),

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use straightway_io::{Executor, Settings};
 use straightway_pipeline::{
-    checkpoint::{Options, Rank, Saver, Source, Store, fresh_run},
+    checkpoint::{Options, Rank, Saver, Source, Steps, fresh_run},
     weights::{Dtype, Shape},
 };
 
@@ -30,7 +30,7 @@ fn checkpoints(yard: &Yard) {
 
 /// Saves steps, each of so many rows of what follows from its seed.
 fn save<const N: usize>(yard: &Yard, options: Options, rows: usize, steps: [(u64, u64); N]) {
-    let store = Store::create(&yard.path("run")).unwrap();
+    let store = Steps::create(&yard.path("run")).unwrap();
     let executor = Arc::new(Executor::new(Settings::default()).unwrap());
     let alone = Rank { rank: 0, world: 1 };
     let mut saver = Saver::new(store, alone, &fresh_run(), executor, options).unwrap();

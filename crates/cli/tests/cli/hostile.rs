@@ -6,7 +6,7 @@ use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 use straightway_core::text::is_unsafe;
 use straightway_io::{Executor, Settings};
 use straightway_pipeline::{
-    checkpoint::{Options, Rank, Saver, Source, Store, fresh_run},
+    checkpoint::{Options, Rank, Saver, Source, Steps, fresh_run},
     weights::{Dtype, Shape},
 };
 
@@ -147,7 +147,7 @@ fn a_file_whose_name_is_no_text_is_named_without_harm() {
 #[test]
 fn no_name_in_a_checkpoint_reaches_the_terminal() {
     let yard = Yard::new();
-    let store = Store::create(&yard.path("run")).unwrap();
+    let store = Steps::create(&yard.path("run")).unwrap();
     let executor = Arc::new(Executor::new(Settings::default()).unwrap());
     let alone = Rank { rank: 0, world: 1 };
     let mut saver = Saver::new(store, alone, &fresh_run(), executor, Options::default()).unwrap();

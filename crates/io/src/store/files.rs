@@ -4,8 +4,8 @@
 //! root, which may have been prepared by a stranger, all is reached through the descriptors of folders and no link is
 //! followed ([`Folder`]); folders are made as they are needed.
 //!
-//! Drafts lie beside their targets under hidden names, which are not listed; neither is what is no regular file. There
-//! are no tags: no file system replaces a file on condition of what it is.
+//! Drafts lie beside their targets under hidden names, which are not listed. What is no regular file is listed and can be
+//! removed, but not opened. There are no tags: no file system replaces a file on condition of what it is.
 
 use std::{
     any::Any,
@@ -154,8 +154,8 @@ impl Store for Files {
         for (name, kind) in folder.entries()? {
             match kind {
                 FileType::Directory => names.push(format!("{name}/")),
-                FileType::RegularFile if !is_draft(Path::new(&name)) => names.push(name),
-                _ => {}
+                _ if is_draft(Path::new(&name)) => {}
+                _ => names.push(name),
             }
         }
         if let Some(after) = &page.after {

@@ -1,24 +1,36 @@
-//! The commit: all ranks' parts become a manifest, and the folder that they worked in becomes a step.
+//! The commit: all ranks' parts become a manifest, and what they wrote becomes a step.
 //!
-//! `meeting` has how the parts of ranks come to the coordinator. The commit moves their shards to their final names,
-//! drops all else from the folder, keeps the steps that the new one refers to from being removed, and renames the
-//! folder.
+//! `meeting` has how the parts of ranks come to the coordinator. The commit keeps the steps that the new one refers to
+//! from being removed, and puts the manifest, which only one of several commits of a step can.
+//!
+//! Objects have no rename, so ranks write them below the step's name at once, each with a mark of its own, and the
+//! manifest says which belong to the step. In a local folder they are written into the folder of the attempt, which the
+//! commit renames: what has a step's name is whole, and each step is a folder of its own.
+
+use std::{ffi::OsStr, sync::Arc};
 
 use hashbrown::{HashMap, HashSet};
 use straightway_core::{Error, Kind, Result};
-use straightway_sys::{
-    Folder,
-    folder::{Access, Durability},
-};
+use straightway_io::store::{Durability, Missing, Store, open_one};
+use straightway_sys::Folder;
 
 use super::{
     manifest::Manifest,
-    name::{Attempt, MANIFEST, shard_draft, step_folder},
+    name::{Attempt, MANIFEST, mark, shard_draft, step_folder, writer_of},
     parity,
     part::{Part, merge},
     removal,
-    store::Store,
+    steps::{Steps, names, put},
 };
+
+/// Where the objects of an attempt are written.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    pub(crate) name: String,
+    pub(crate) store: Arc<dyn Store>,
+    /// What the names of a writer's objects have in them, where other attempts write there too.
+    pub(crate) mark: Option<String>,
+}
 
 /// A shard that was written, and the name that it gets.
 struct Shard {
@@ -28,7 +40,7 @@ struct Shard {
 
 /// Steps that a save refers to, kept until this is dropped.
 struct Held<'a> {
-    store: &'a Store,
+    store: &'a Steps,
     attempt: &'a Attempt,
     steps: Vec<u64>,
 }
@@ -40,22 +52,44 @@ impl Drop for Held<'_> {
     }
 }
 
-impl Store {
-    /// Makes the folder that an attempt works in; another rank may have made it.
-    pub(crate) fn begin(&self, attempt: &Attempt) -> Result<Folder> {
-        self.root().create_folder(&attempt.folder())
+impl Steps {
+    /// Begins an attempt; another rank may have done so.
+    pub(crate) fn begin(&self, attempt: &Attempt) -> Result<()> {
+        let records = self
+            .root()
+            .below(attempt.folder().as_ref(), Missing::Create)?;
+        if records.folder().is_none() {
+            // Without an object nothing is there.
+            put(&*records, "begun", "", Durability::Unsynced)?;
+        }
+        Ok(())
+    }
+
+    /// Where an attempt's objects are written by `writer`.
+    pub(crate) fn home(&self, attempt: &Attempt, writer: &str) -> Result<Home> {
+        let is_folder = self.root().folder().is_some();
+        let (name, mark) = match is_folder {
+            true => (attempt.folder(), None),
+            false => (step_folder(attempt.step), Some(mark(writer, attempt))),
+        };
+        let store = self.root().below(name.as_ref(), Missing::Refuse)?;
+        Ok(Home { name, store, mark })
     }
 
     /// Refuses a step that is there. One whose removal was decided and broken off is removed first.
     pub(crate) fn check_new(&self, step: u64) -> Result<()> {
         removal::settle(self, Some(step))?;
-        if self.root().kind(&step_folder(step))?.is_none() {
+        if self.is_free(step)? {
             return Ok(());
         }
+        Err(self.taken(step))
+    }
+
+    fn taken(&self, step: u64) -> Error {
         let target = format!("step {step} to {}", self.folder().display());
         let message = "that step is there already";
-        Err(Error::new(Kind::Invalid, "save", target, message)
-            .with_hint("remove it first, or save under another number"))
+        Error::new(Kind::Invalid, "save", target, message)
+            .with_hint("remove it first, or save under another number")
     }
 
     /// Makes a step of an attempt whose shards are all durable, from the parts of all ranks.
@@ -66,34 +100,54 @@ impl Store {
             let message = "it has no parts";
             return Err(Error::new(Kind::Invalid, "commit", "a step", message));
         };
-        let (own, step) = (attempt.folder(), attempt.step);
+        let step = attempt.step;
+        let writer = parts[0].writer.clone();
+        let is_folder = self.root().folder().is_some();
         let shard = |part: &Part| Shard {
-            draft: shard_draft(part.shard.rank, &part.writer),
+            draft: match is_folder {
+                true => shard_draft(part.shard.rank, &part.writer),
+                false => part.shard.file.clone(),
+            },
             file: part.shard.file.clone(),
         };
         let shards: Vec<_> = parts.iter().map(shard).collect();
         let mut manifest = merge(parts, metadata)?;
         self.check_new(step)?;
-        let folder = self.root().open_folder(&own)?;
-        collect(&folder, &manifest, &shards)?;
+        let home = self.home(&attempt, &writer)?;
+        collect(&home, &manifest, &shards)?;
         let held = self.hold(&attempt, &manifest)?;
         self.check_references(&manifest)?;
         if parity > 0 {
-            manifest.parity = parity::protect(self, &folder, &own, &manifest, parity)?;
-            manifest = manifest.checked(&folder.path().display().to_string())?;
+            manifest.parity = parity::protect(self, &home, &manifest, parity)?;
+            manifest = manifest.checked(&home.store.describe(OsStr::new("")))?;
         }
-        let text = manifest.text();
-        folder.put_if_absent(MANIFEST, text.as_bytes(), Durability::Synced)?;
+        self.publish(&attempt, &home, &manifest)?;
+        drop(held);
+        Ok(manifest)
+    }
+
+    /// Makes a step of what lies in an attempt's home.
+    fn publish(&self, attempt: &Attempt, home: &Home, manifest: &Manifest) -> Result<()> {
+        let step = attempt.step;
+        let put_manifest = || put(&*home.store, MANIFEST, &manifest.text(), Durability::Synced);
+        let Some(root) = self.root().folder() else {
+            self.check_new(step)?;
+            if !put_manifest()? {
+                return Err(self.taken(step));
+            }
+            // Ranks look for the manifest; what stays of the records harms nobody.
+            let _ = self.root().clear(attempt.folder().as_ref());
+            return Ok(());
+        };
+        put_manifest()?;
         // Once more: a remover of an earlier step of this number that comes too late finds itself stopped.
         self.check_new(step)?;
-        let renamed = self.root().rename_new(&own, &step_folder(step));
+        let renamed = root.rename_new(&home.name, &step_folder(step));
         renamed.map_err(|error| match error.kind() {
             Kind::Invalid => self.check_new(step).err().unwrap_or(error),
             _ => error,
         })?;
-        self.root().sync()?;
-        drop(held);
-        Ok(manifest)
+        root.sync()
     }
 
     /// Keeps the steps that a manifest refers to.
@@ -141,26 +195,48 @@ impl Store {
 
     /// Removes all that an attempt wrote that will not be committed.
     pub fn abandon(&self, attempt: &Attempt) {
-        // It is hidden and never looked at again; what stays is swept by the next run.
-        let _ = self.root().remove_tree(&attempt.folder());
+        // What stays is never looked at again, and in a local folder swept by the next run.
+        if self.root().folder().is_none() {
+            let _ = self.abandon_objects(attempt);
+        }
+        let _ = self.root().clear(attempt.folder().as_ref());
+    }
+
+    /// Removes the objects that the writers of an attempt put below its step.
+    fn abandon_objects(&self, attempt: &Attempt) -> Result<()> {
+        let below = |name: String| self.root().below(name.as_ref(), Missing::Refuse);
+        let writers = names(&*below(attempt.folder())?)?;
+        let marks = writers.iter().filter_map(|name| writer_of(name));
+        let marks: Vec<_> = marks.map(|w| format!("-{}.", mark(w, attempt))).collect();
+        let step = below(step_folder(attempt.step))?;
+        for name in names(&*step)? {
+            if marks.iter().any(|mark| name.contains(mark)) {
+                step.remove(name.as_ref(), Durability::Unsynced)?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// Checks the shards of all ranks, drops what else is in the folder (a dead process of the same run may have left it),
-/// and gives the shards their names.
-fn collect(folder: &Folder, manifest: &Manifest, shards: &[Shard]) -> Result<()> {
+/// Checks the shards of all ranks. In the folder of an attempt, drops what else is there (a dead process of the same
+/// run may have left it), and gives the shards their names.
+fn collect(home: &Home, manifest: &Manifest, shards: &[Shard]) -> Result<()> {
     for (shard, record) in shards.iter().zip(&manifest.shards) {
         let wanted = manifest.file_bytes(record);
-        let file = folder.open_file(&shard.draft, Access::Read)?;
-        let path = folder.path().join(&shard.file);
-        let found = file
-            .metadata()
-            .map_err(|e| Error::os("open", path.display(), e))?;
-        if found.len() != wanted {
-            let message = format!("it has {} bytes, and {wanted} are meant", found.len());
-            return Err(Error::new(Kind::Corrupt, "commit", path.display(), message));
+        let found = open_one(&*home.store, shard.draft.as_ref())?.object().bytes;
+        if found != wanted {
+            let message = format!("it has {found} bytes, and {wanted} are meant");
+            let object = home.store.describe(shard.file.as_ref());
+            return Err(Error::new(Kind::Corrupt, "commit", object, message));
         }
     }
+    match home.store.folder() {
+        Some(folder) => settle_folder(folder, shards),
+        None => Ok(()),
+    }
+}
+
+fn settle_folder(folder: &Folder, shards: &[Shard]) -> Result<()> {
     let own: HashSet<_> = shards.iter().map(|shard| shard.draft.as_str()).collect();
     for name in folder.list()? {
         if !own.contains(name.as_str()) {

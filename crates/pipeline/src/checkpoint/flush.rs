@@ -1,20 +1,25 @@
 //! A save after its snapshot, while the job goes on: the shard is written, its part told, and the step committed.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use straightway_core::{Receipt, Result};
-use straightway_io::Region;
-use straightway_sys::Folder;
+use straightway_io::{
+    Region,
+    store::{Durability, Missing, Store},
+};
 
 use super::{
     image::Image,
     manifest::{Manifest, Stored},
     meeting::{Allegiance, Meeting, Patience, announce, gather},
-    name::{Attempt, shard_draft},
+    name::{Attempt, shard_draft, writer_file},
     part::Part,
     shard::{Rank, ShardWriter, Target, Written},
     snapshot::Segment,
-    store::Store,
+    steps::{Steps, put},
 };
 
 /// A step that was committed, as the rank that asks knows it.
@@ -53,7 +58,7 @@ pub(crate) enum Gathering {
 /// A save after its snapshot.
 #[derive(Debug)]
 pub(crate) struct Flush {
-    pub(crate) store: Store,
+    pub(crate) store: Steps,
     pub(crate) rank: Rank,
     pub(crate) attempt: Attempt,
     /// What no other saver has, by which this one's files are known.
@@ -101,7 +106,7 @@ impl Flush {
     ) -> Result<Flushed> {
         let start = Instant::now();
         let (rank, step, bytes) = (self.rank, self.attempt.step, image.bytes());
-        let (folder, written) =
+        let (records, written) =
             self.write(bytes, segments)
                 .map_err(|error| match (&self.gathering, rank.rank) {
                     (Gathering::Files(_), 1..) => self.meeting().decline(error),
@@ -126,7 +131,7 @@ impl Flush {
         };
         if let Gathering::Files(metadata) = &self.gathering {
             if rank.rank == 0 {
-                let parts = gather(&folder, part.clone(), &self.patience)?;
+                let parts = gather(&*records, part.clone(), &self.patience)?;
                 self.store.commit(parts, metadata, self.parity)?;
                 // All ranks have come this far, so nobody works in what was there before and is older.
                 let is_over = |old: &&Attempt| old.sequence < self.attempt.sequence;
@@ -136,7 +141,7 @@ impl Flush {
             } else {
                 self.meeting().attend(&part)?;
             }
-        } else {
+        } else if let Some(folder) = records.folder() {
             folder.sync()?;
         }
         let committed = Committed {
@@ -150,26 +155,33 @@ impl Flush {
         Ok(Flushed { committed, part })
     }
 
-    /// Writes the shard into the attempt's folder, and makes it durable.
+    /// Writes the shard, and makes it durable. Answers where the attempt's records are.
     fn write(
         &self,
         bytes: u64,
         segments: impl Iterator<Item = Segment>,
-    ) -> Result<(Folder, Written)> {
-        let folder = self.store.root().open_folder(&self.attempt.folder())?;
+    ) -> Result<(Arc<dyn Store>, Written)> {
+        let folder = self.attempt.folder();
+        let records = self.store.root().below(folder.as_ref(), Missing::Refuse)?;
         let rank = self.rank;
         if matches!(self.gathering, Gathering::Files(_)) && rank.rank == 0 && rank.world > 1 {
             // First of all: ranks that are done wait for it.
-            announce(&folder, &self.nonce)?;
+            announce(&*records, &self.nonce)?;
+        }
+        let home = self.store.home(&self.attempt, &self.nonce)?;
+        if home.mark.is_some() {
+            // By this the objects are found again if the attempt is given up.
+            let name = writer_file(&self.nonce);
+            put(&*records, &name, "", Durability::Unsynced)?;
         }
         let target = Target {
-            folder: &folder,
+            home: &home,
             draft: shard_draft(rank.rank, &self.nonce),
         };
         let (step, parent) = (self.attempt.step, self.parent.as_ref());
         let written = self
             .writer
             .write(&target, rank, step, bytes, segments, parent)?;
-        Ok((folder, written))
+        Ok((records, written))
     }
 }

@@ -16,7 +16,8 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
-use straightway_sys::{Folder, folder::Access};
+use straightway_io::store::Store;
+use straightway_sys::folder::Access;
 
 use super::name::LOCK;
 
@@ -26,7 +27,8 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A lock on a folder, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    file: fs::File,
+    /// `None` where the store has no locks.
+    file: Option<fs::File>,
     /// The process that took it.
     process: u32,
     /// Whether the file system has locks at all.
@@ -34,11 +36,11 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock on `folder` for `run`, within `patience`. An error names who has it.
-    pub(crate) fn take(folder: &Folder, run: &str, patience: Duration) -> Result<Self> {
+    /// Takes the lock on a store for `run`, within `patience`. An error names who has it.
+    pub(crate) fn take(store: &dyn Store, run: &str, patience: Duration) -> Result<Self> {
         let start = Instant::now();
         loop {
-            match Self::try_take(folder, run)? {
+            match Self::try_take(store, run)? {
                 Ok(lock) => return Ok(lock),
                 Err(_) if start.elapsed() < patience => std::thread::sleep(RETRY),
                 Err(busy) => return Err(busy),
@@ -47,8 +49,16 @@ impl Lock {
     }
 
     /// The lock, or inside an error that says who has it.
-    fn try_take(folder: &Folder, run: &str) -> Result<Result<Self>> {
+    fn try_take(store: &dyn Store, run: &str) -> Result<Result<Self>> {
         let process = std::process::id();
+        let Some(folder) = store.folder() else {
+            // The commit protects what is there all the same.
+            return Ok(Ok(Self {
+                file: None,
+                process,
+                is_held: false,
+            }));
+        };
         // A link to somebody's file is refused, as is anything but a regular file.
         let mut file = folder.open_file(LOCK, Access::Keep)?;
         let taken = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -61,7 +71,7 @@ impl Lock {
                     let _ = file.write_all(who.as_bytes());
                 }
                 Ok(Self {
-                    file,
+                    file: Some(file),
                     process,
                     is_held: true,
                 })
@@ -77,7 +87,7 @@ impl Lock {
             }
             // Some network file systems have none. The commit protects what is there all the same.
             Err(_) => Ok(Self {
-                file,
+                file: Some(file),
                 process,
                 is_held: false,
             }),
@@ -88,9 +98,11 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if self.is_held && self.process == std::process::id() {
+        if let (Some(file), true) = (&self.file, self.is_held)
+            && self.process == std::process::id()
+        {
             // Closing the file does it as well, where nobody else has it.
-            let _ = flock(&self.file, FlockOperation::Unlock);
+            let _ = flock(file, FlockOperation::Unlock);
         }
     }
 }

@@ -13,6 +13,7 @@ use std::{path::Path, sync::Arc};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Error, Extent, Kind, Result};
+use straightway_io::store::Store;
 use straightway_sys::Folder;
 
 use super::{
@@ -139,10 +140,10 @@ pub struct ParityRecord {
 }
 
 impl Manifest {
-    /// Reads the manifest of a step's folder.
-    pub fn read(folder: &Folder) -> Result<Self> {
-        let name = folder.path().join(MANIFEST).display().to_string();
-        Self::parse(&name, &folder.read(MANIFEST, MANIFEST_BYTES_MAX)?)
+    /// Reads the manifest of a step.
+    pub(crate) fn read(held: &dyn Store) -> Result<Self> {
+        let name = MANIFEST.as_ref();
+        Self::parse(&held.describe(name), &held.get(name, MANIFEST_BYTES_MAX)?)
     }
 
     /// Whether a folder has one, and so is a step.

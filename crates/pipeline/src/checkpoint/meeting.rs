@@ -15,14 +15,16 @@ use std::{
 };
 
 use straightway_core::{Error, Kind, Result};
-use straightway_io::Progress;
-use straightway_sys::{Folder, folder::Durability};
+use straightway_io::{
+    Progress,
+    store::{Durability, Missing, Store},
+};
 
 use super::{
     manifest::MANIFEST_BYTES_MAX,
     name::{Attempt, announced, announcement, failure_file, part_file},
     part::Part,
-    store::Store,
+    steps::{Steps, if_there, names, put},
 };
 
 /// How often the folder is looked at: soon at first, as ranks mostly end together.
@@ -85,7 +87,7 @@ impl Allegiance {
 /// An attempt as one of its ranks other than the coordinator sees it.
 #[derive(Debug)]
 pub(crate) struct Meeting<'a> {
-    pub(crate) store: &'a Store,
+    pub(crate) store: &'a Steps,
     pub(crate) attempt: &'a Attempt,
     pub(crate) rank: u32,
     pub(crate) allegiance: &'a Allegiance,
@@ -103,12 +105,16 @@ impl Meeting<'_> {
             let Some(folder) = self.folder()? else {
                 return Ok(Some(self.has_committed(part)));
             };
-            for coordinator in self.coordinators(&folder)? {
+            // Where the commit is not a rename, the step may be there before the records are gone.
+            if folder.folder().is_none() && self.has_committed(part) {
+                return Ok(Some(true));
+            }
+            for coordinator in self.coordinators(&*folder)? {
                 if answered.contains(&coordinator) {
                     continue;
                 }
                 let name = part_file(self.rank, &coordinator);
-                match folder.put_if_absent(&name, text.as_bytes(), Durability::Synced) {
+                match put(&*folder, &name, &text, Durability::Synced) {
                     Ok(is_new) => is_taken |= !is_new,
                     // The coordinator is done, which the next look shows.
                     Err(error) if error.kind() == Kind::NotFound => break,
@@ -147,10 +153,10 @@ impl Meeting<'_> {
             let Some(folder) = self.folder()? else {
                 return Ok(Some(false));
             };
-            let coordinators = self.coordinators(&folder)?;
+            let coordinators = self.coordinators(&*folder)?;
             for coordinator in &coordinators {
                 let name = failure_file(self.rank, coordinator);
-                folder.put_if_absent(&name, text.as_bytes(), Durability::Unsynced)?;
+                put(&*folder, &name, &text, Durability::Unsynced)?;
             }
             Ok((!coordinators.is_empty()).then_some(true))
         });
@@ -162,21 +168,19 @@ impl Meeting<'_> {
         }
     }
 
-    /// The folder; `None` where it is gone.
-    fn folder(&self) -> Result<Option<Folder>> {
-        match self.store.root().open_folder(&self.attempt.folder()) {
-            Ok(folder) => Ok(Some(folder)),
-            Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// The records of the attempt; `None` where they are gone.
+    fn folder(&self) -> Result<Option<Arc<dyn Store>>> {
+        let root = self.store.root();
+        let found = if_there(root.below(self.attempt.folder().as_ref(), Missing::Refuse))?;
+        Ok(match found {
+            Some(found) if found.folder().is_none() && names(&*found)?.is_empty() => None,
+            found => found,
+        })
     }
 
     /// The coordinators that have announced themselves and may be answered.
-    fn coordinators(&self, folder: &Folder) -> Result<Vec<String>> {
-        let names = match folder.list() {
-            Err(error) if error.kind() == Kind::NotFound => Vec::new(),
-            names => names?,
-        };
+    fn coordinators(&self, folder: &dyn Store) -> Result<Vec<String>> {
+        let names = if_there(names(folder))?.unwrap_or_default();
         let found = names.iter().filter_map(|name| announced(name));
         let found = found.filter(|nonce| self.allegiance.allows(nonce));
         Ok(found.map(str::to_owned).collect())
@@ -198,20 +202,18 @@ fn given_up(attempt: &Attempt) -> Error {
 }
 
 /// Announces the coordinator of an attempt to its ranks, in the place of one that died.
-pub(crate) fn announce(folder: &Folder, coordinator: &str) -> Result<()> {
+pub(crate) fn announce(folder: &dyn Store, coordinator: &str) -> Result<()> {
     let name = announcement(coordinator);
-    for other in folder.list()? {
+    for other in names(folder)? {
         if announced(&other).is_some() && other != name {
-            folder.remove(&other)?;
+            folder.remove(other.as_ref(), Durability::Unsynced)?;
         }
     }
-    folder
-        .put_if_absent(&name, b"", Durability::Unsynced)
-        .map(drop)
+    put(folder, &name, "", Durability::Unsynced).map(drop)
 }
 
 /// Waits until all other ranks have answered the coordinator whose own part this is.
-pub(crate) fn gather(folder: &Folder, own: Part, patience: &Patience) -> Result<Vec<Part>> {
+pub(crate) fn gather(folder: &dyn Store, own: Part, patience: &Patience) -> Result<Vec<Part>> {
     let (attempt, world) = (own.attempt.clone(), own.world);
     let (coordinator, first) = (own.writer.clone(), own.shard.rank as usize);
     let mut parts: Vec<Option<Part>> = vec![None; world as usize];
@@ -221,7 +223,7 @@ pub(crate) fn gather(folder: &Folder, own: Part, patience: &Patience) -> Result<
             return Ok(Some(()));
         }
         // Listed anew each time: a network file system may remember that a name was not there.
-        let names: BTreeSet<_> = folder.list()?.into_iter().collect();
+        let names: BTreeSet<_> = names(folder)?.into_iter().collect();
         for (rank, place) in (0..).zip(&mut parts).filter(|(_, place)| place.is_none()) {
             let part = part_file(rank, &coordinator);
             let failure = failure_file(rank, &coordinator);
@@ -252,17 +254,17 @@ pub(crate) fn gather(folder: &Folder, own: Part, patience: &Patience) -> Result<
 }
 
 /// What a rank said before it gave up.
-fn failed_rank(folder: &Folder, name: &str, attempt: &Attempt, rank: u32) -> Error {
-    let said = folder.read(name, 1 << 16).unwrap_or_default();
+fn failed_rank(folder: &dyn Store, name: &str, attempt: &Attempt, rank: u32) -> Error {
+    let said = folder.get(name.as_ref(), 1 << 16).unwrap_or_default();
     let said: String = String::from_utf8_lossy(&said).chars().take(1000).collect();
     let target = format!("step {}", attempt.step);
     let message = format!("rank {rank} failed: {said}");
     Error::new(Kind::Transient, "commit", target, message)
 }
 
-fn read_part(folder: &Folder, name: &str, attempt: &Attempt, rank: u32) -> Result<Part> {
-    let path = folder.path().join(name).display().to_string();
-    let part = Part::parse(&path, &folder.read(name, MANIFEST_BYTES_MAX)?)?;
+fn read_part(folder: &dyn Store, name: &str, attempt: &Attempt, rank: u32) -> Result<Part> {
+    let path = folder.describe(name.as_ref());
+    let part = Part::parse(&path, &folder.get(name.as_ref(), MANIFEST_BYTES_MAX)?)?;
     if part.attempt != *attempt || part.shard.rank != rank {
         let message = "it is of another save or rank than its name says";
         return Err(Error::new(Kind::Corrupt, "read", path, message));

@@ -54,10 +54,27 @@ pub fn canonical(name: &str) -> Option<String> {
         .or_else(tag)
 }
 
-/// The shard of a rank: a safetensors file, or chunks that only the manifest makes sense of.
-pub(crate) fn shard_file(rank: u32, world: u32, is_plain: bool) -> String {
+/// The shard of a rank: a safetensors file, or chunks that only the manifest makes sense of. A store without renames
+/// has shards of several attempts below one step, which a mark tells apart.
+pub(crate) fn shard_file(rank: u32, world: u32, is_plain: bool, mark: Option<&str>) -> String {
     let suffix = if is_plain { "safetensors" } else { "chunks" };
-    format!("rank-{rank:05}-of-{world:05}.{suffix}")
+    let mark = mark.map_or_else(String::new, |mark| format!("-{mark}"));
+    format!("rank-{rank:05}-of-{world:05}{mark}.{suffix}")
+}
+
+/// What tells the shards of a writer in an attempt apart from all others.
+pub(crate) fn mark(writer: &str, attempt: &Attempt) -> String {
+    format!("{writer}-{}", attempt.sequence)
+}
+
+/// The record of an attempt that says who writes objects for it.
+pub(crate) fn writer_file(writer: &str) -> String {
+    format!("writer-{writer}")
+}
+
+/// The writer that a record names.
+pub(crate) fn writer_of(name: &str) -> Option<&str> {
+    name.strip_prefix("writer-").filter(|nonce| is_nonce(nonce))
 }
 
 /// Whether a file of a step may be there where no shard refers to another step: any but those that only the
@@ -200,9 +217,10 @@ impl Hold {
     }
 }
 
-/// A parity file.
-pub(crate) fn parity_file(number: usize) -> String {
-    format!("parity-{number:05}.bin")
+/// A parity file, with a mark as a shard has one.
+pub(crate) fn parity_file(number: usize, mark: Option<&str>) -> String {
+    let mark = mark.map_or_else(String::new, |mark| format!("-{mark}"));
+    format!("parity-{number:05}{mark}.bin")
 }
 
 /// Whether a manifest may name such a file: one in the step's own folder, and visible.

@@ -7,31 +7,34 @@ use std::{
 
 use hashbrown::HashMap;
 use straightway_core::{Error, Kind, Result};
-use straightway_io::File;
+use straightway_io::{
+    File, Handle,
+    store::{self, Missing, open_one},
+};
 
 use super::{
     manifest::{Manifest, Stored},
     name::step_folder,
-    store::Store,
+    steps::Steps,
     sum::Sum,
 };
 use crate::weights::quoted;
 
 /// Files that were opened, by the step whose folder they lie in and their name there.
-type Files = HashMap<(u64, String), Arc<File>>;
+type Files = HashMap<(u64, String), Arc<dyn Handle>>;
 
 /// A checkpoint to read. Files that were opened stay open, so it can be read to its end even when it
 /// is removed meanwhile.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     manifest: Arc<Manifest>,
-    store: Store,
+    store: Steps,
     /// The folder that its own files are in: the step's, or before the commit the attempt's.
     own: String,
     files: Arc<Mutex<Files>>,
 }
 
-impl Store {
+impl Steps {
     /// Opens a step.
     pub fn checkpoint(&self, step: u64) -> Result<Checkpoint> {
         let manifest = self.manifest(step)?;
@@ -53,7 +56,7 @@ impl Store {
 }
 
 impl Checkpoint {
-    pub(crate) fn new(store: &Store, own: String, manifest: Manifest) -> Self {
+    pub(crate) fn new(store: &Steps, own: String, manifest: Manifest) -> Self {
         Self {
             manifest: Arc::new(manifest),
             store: store.clone(),
@@ -81,15 +84,21 @@ impl Checkpoint {
         }
     }
 
-    /// A file that its chunks lie in, opened once.
+    /// A file that its chunks lie in, for lanes.
     pub(crate) fn file(&self, step: u64, name: &str) -> Result<Arc<File>> {
+        store::file(&self.handle(step, name)?)
+    }
+
+    /// An object that its chunks lie in, opened once.
+    pub(crate) fn handle(&self, step: u64, name: &str) -> Result<Arc<dyn Handle>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (step, name.to_owned());
         if let Some(file) = files.get(&key) {
             return Ok(Arc::clone(file));
         }
-        let folder = self.store.root().open_folder(&self.folder_of(step))?;
-        let file = Arc::new(File::open_in(&folder, name)?);
+        let folder = self.folder_of(step);
+        let folder = self.store.root().below(folder.as_ref(), Missing::Refuse)?;
+        let file = open_one(&*folder, name.as_ref())?;
         files.insert(key, Arc::clone(&file));
         Ok(file)
     }
@@ -114,7 +123,7 @@ impl Checkpoint {
     /// Reads a chunk, here and now, and checks it. For what is done rarely.
     pub(crate) fn read_chunk(&self, shard: usize, chunk: usize) -> Result<Vec<u8>> {
         let place = self.place(shard, chunk);
-        let file = self.file(place.step, &place.file)?;
+        let file = self.handle(place.step, &place.file)?;
         let length = usize::try_from(place.bytes).expect("a chunk fits into memory");
         let mut stored = vec![0; length];
         file.read_exact_at(place.offset, &mut stored)?;

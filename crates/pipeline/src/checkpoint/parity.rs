@@ -5,25 +5,23 @@
 //! steps or is compressed is protected like any other, and so is what it refers to.
 
 use straightway_core::{Error, Kind, Result};
-use straightway_io::File;
-use straightway_sys::Folder;
 
 use super::{
+    commit::Home,
     manifest::{Manifest, PARITY_MAX, ParityRecord},
     name::parity_file,
     opened::Checkpoint,
-    store::Store,
+    steps::Steps,
     sum::Sum,
 };
 
 /// Ranks that parity is made for: a row of so many chunks of 4 MiB is 1 GiB, and is in memory.
 const PARITY_RANKS_MAX: usize = 256;
 
-/// Makes parity files for shards that lie in `folder`, which is that of an attempt called `own`.
+/// Makes parity files for the shards of an attempt, which lie in `home`.
 pub(crate) fn protect(
-    store: &Store,
-    folder: &Folder,
-    own: &str,
+    store: &Steps,
+    home: &Home,
     manifest: &Manifest,
     count: usize,
 ) -> Result<Vec<ParityRecord>> {
@@ -34,13 +32,13 @@ pub(crate) fn protect(
         return Err(Error::new(Kind::Invalid, "make", target, message));
     }
     let rows = rows(manifest);
-    let checkpoint = Checkpoint::new(store, own.to_owned(), manifest.clone());
+    let checkpoint = Checkpoint::new(store, home.name.clone(), manifest.clone());
     let bytes = rows as u64 * manifest.chunk_bytes;
     let mut records = Vec::new();
-    let mut files = Vec::new();
+    let mut drafts = Vec::new();
     for number in 0..count {
-        let file = parity_file(number);
-        files.push(File::create_in(folder, &file, &file, bytes)?);
+        let file = parity_file(number, home.mark.as_deref());
+        drafts.push(home.store.create(file.as_ref(), bytes)?);
         records.push(ParityRecord {
             file,
             chunks: Vec::with_capacity(rows),
@@ -50,12 +48,12 @@ pub(crate) fn protect(
         let originals = (0..world).map(|shard| padded(&checkpoint, shard, row));
         let originals = originals.collect::<Result<Vec<_>>>()?;
         let made = reed_solomon_simd::encode(world, count, &originals).map_err(failed)?;
-        for ((file, record), chunk) in files.iter().zip(&mut records).zip(made) {
-            file.write_all_at(row as u64 * manifest.chunk_bytes, &chunk)?;
+        for ((draft, record), chunk) in drafts.iter().zip(&mut records).zip(made) {
+            draft.write_all_at(row as u64 * manifest.chunk_bytes, &chunk)?;
             record.chunks.push(Sum::of(&chunk));
         }
     }
-    files.iter().try_for_each(File::sync)?;
+    home.store.commit(drafts)?;
     Ok(records)
 }
 
@@ -116,11 +114,11 @@ pub(crate) fn recovery_chunk(
 ) -> Result<Vec<u8>> {
     let manifest = checkpoint.manifest();
     let record = &manifest.parity[number];
-    let file = checkpoint.file(manifest.step, &record.file)?;
+    let file = checkpoint.handle(manifest.step, &record.file)?;
     let mut chunk = vec![0; chunk_len(manifest)];
     file.read_exact_at(row as u64 * manifest.chunk_bytes, &mut chunk)?;
     if Sum::of(&chunk) != record.chunks[row] {
-        let target = format!("chunk {row} of {}", file.path().display());
+        let target = format!("chunk {row} of {}", file.object().name);
         let message = "its checksum does not match";
         return Err(Error::new(Kind::Corrupt, "read", target, message));
     }

@@ -25,7 +25,7 @@
 use std::fmt;
 
 use straightway_core::{Error, Kind, Result};
-use straightway_sys::folder::Durability;
+use straightway_io::store::Durability;
 
 use super::{
     name::{Attempt, Hold, Removal},

@@ -14,7 +14,7 @@ use super::{
     manifest::Manifest,
     name::{fresh_nonce, is_plain_shard},
     removal::{self, Outcome},
-    store::Store,
+    steps::{Steps, names},
 };
 
 /// Which steps are kept. Those with a tag always are, and so are those that a kept one refers to.
@@ -71,7 +71,7 @@ impl Survey {
     }
 }
 
-impl Store {
+impl Steps {
     /// What pruning would do.
     pub fn plan_prune(&self, retention: &Retention) -> Result<Pruned> {
         let (pruned, _) = self.divide(retention)?;
@@ -140,7 +140,7 @@ impl Store {
 
     /// Whether all shards of a step are plain files, which refer to nothing. Its manifest is not asked.
     fn is_plain(&self, step: u64) -> bool {
-        let names = self.step(step).and_then(|folder| folder.list());
+        let names = self.step(step).and_then(|held| names(&*held));
         names.is_ok_and(|names| names.iter().all(|name| is_plain_shard(name)))
     }
 

@@ -21,7 +21,7 @@ use super::{
     shard::{Rank, ShardWriter, check_rank},
     snapshot::{Studio, check_memory, segments},
     source::Source,
-    store::Store,
+    steps::Steps,
 };
 
 /// How long a coordinator waits for the lock: longer than a prune has it.
@@ -77,7 +77,7 @@ impl Default for Options {
 /// Saves the state of one rank, step by step.
 #[derive(Debug)]
 pub struct Saver {
-    store: Store,
+    store: Steps,
     rank: Rank,
     run: String,
     /// What no other saver has, not even that of the same rank and run before a crash.
@@ -103,7 +103,7 @@ impl Saver {
     ///
     /// Rank 0 is the coordinator. It takes the lock on the folder, and removes what runs that crashed left there.
     pub fn new(
-        store: Store,
+        store: Steps,
         rank: Rank,
         run: &str,
         executor: Arc<Executor>,
@@ -154,7 +154,7 @@ impl Saver {
     }
 
     /// Writes this rank's shard of a step, without a commit: [`wait_part`](Self::wait_part) gives what
-    /// the coordinator's [`Store::commit`] needs of every rank.
+    /// the coordinator's [`Steps::commit`] needs of every rank.
     pub fn write_shard(&mut self, step: u64, sources: &[Source<'_>]) -> Result<()> {
         self.start(step, sources, Gathering::Caller)
     }
@@ -228,7 +228,7 @@ impl Saver {
         };
         self.store.check_new(step)?;
         let parent = self.parent(step)?;
-        let shard = shard_file(self.rank.rank, self.rank.world, true);
+        let shard = shard_file(self.rank.rank, self.rank.world, true, None);
         let path = self.store.folder().join(attempt.folder()).join(shard);
         let image = Image::new(&path, sources)?;
         check_memory(image.bytes(), self.options.memory_bytes_max)?;

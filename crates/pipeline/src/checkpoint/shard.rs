@@ -8,11 +8,15 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{Executor, File, Job, Progress, Region};
-use straightway_sys::{Folder, Slot, Window};
+use straightway_io::{
+    Executor, File, Job, Progress, Region,
+    store::{self, Draft},
+};
+use straightway_sys::{Slot, Window};
 
 use super::{
     codec::Codec,
+    commit::Home,
     manifest::{Manifest, ShardRecord, Stored},
     name::shard_file,
     snapshot::{Segment, each_chunk, threads},
@@ -49,15 +53,31 @@ pub struct Rank {
 /// Where a shard is written.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
-    pub(crate) folder: &'a Folder,
-    /// What it is called until the commit.
+    pub(crate) home: &'a Home,
+    /// What it is called in the folder of an attempt until the commit.
     pub(crate) draft: String,
 }
 
 impl Target<'_> {
-    /// Creates the file that will be called `name`.
-    fn create(&self, name: &str, bytes: u64) -> Result<Arc<File>> {
-        File::create_in(self.folder, &self.draft, name, bytes).map(Arc::new)
+    /// What the shard is called in the step.
+    fn name(&self, rank: Rank, is_plain: bool) -> String {
+        shard_file(rank.rank, rank.world, is_plain, self.home.mark.as_deref())
+    }
+
+    /// Creates what will be called `name`. In the folder of an attempt nobody looks for it, and it needs no draft.
+    fn create(&self, name: &str, bytes: u64) -> Result<(Arc<File>, Option<Box<dyn Draft>>)> {
+        let store = &self.home.store;
+        if let Some(folder) = store.folder() {
+            let file = File::create_in(folder, &self.draft, name, bytes)?;
+            return Ok((Arc::new(file), None));
+        }
+        let draft = store.create(name.as_ref(), bytes)?;
+        Ok((store::file(&draft.handle())?, Some(draft)))
+    }
+
+    /// Makes what was written there to stay.
+    fn finish(&self, draft: Option<Box<dyn Draft>>) -> Result<()> {
+        draft.map_or(Ok(()), |draft| self.home.store.commit(vec![draft]))
     }
 }
 
@@ -103,8 +123,8 @@ impl ShardWriter {
         bytes: u64,
         segments: impl Iterator<Item = Segment>,
     ) -> Result<Written> {
-        let name = shard_file(rank.rank, rank.world, true);
-        let file = target.create(&name, bytes)?;
+        let name = target.name(rank, true);
+        let (file, draft) = target.create(&name, bytes)?;
         let mut left = None;
         let mut written = Vec::new();
         let (receipt, chunks) = std::thread::scope(|scope| {
@@ -135,6 +155,7 @@ impl ShardWriter {
         if receipt.bytes != bytes {
             return Err(not_taken());
         }
+        target.finish(draft)?;
         let chunks = chunks.into_iter().collect::<Result<Vec<_>>>()?;
         let regions = written.into_iter().filter_map(Arc::into_inner);
         Ok(Written {
@@ -208,7 +229,7 @@ impl ShardWriter {
         let (chunks, digests): (Vec<_>, Vec<_>) = marks.into_iter().unzip();
         let there = parent.map(places).unwrap_or_default();
         let is_plain = self.codec == Codec::Raw && parent.is_none();
-        let name = shard_file(rank.rank, rank.world, is_plain);
+        let name = target.name(rank, is_plain);
         let mut record = ShardRecord {
             file: name.clone(),
             rank: rank.rank,
@@ -233,9 +254,10 @@ impl ShardWriter {
             record.digests.clear();
         }
         let region = Arc::new(segment.region);
-        let file = target.create(&name, file_bytes)?;
+        let (file, draft) = target.create(&name, file_bytes)?;
         let job = self.job(&file, Extent::new(0, file_bytes), &region)?;
         let receipt = self.executor.run(job)?;
+        target.finish(draft)?;
         Ok(Written {
             record,
             receipt,

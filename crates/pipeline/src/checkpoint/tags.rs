@@ -3,26 +3,26 @@
 //! Each tag is a file of its step. Two processes that tag one step at once put two files, and neither can lose the
 //! other's.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use straightway_core::{Error, Kind, Result};
-use straightway_sys::{Folder, folder::Durability};
+use straightway_io::store::{Durability, Store};
 
 use super::{
     name::{TAGS, check_tag, tag_file, tag_of},
     removal,
-    store::Store,
+    steps::{Steps, if_there, names, put},
 };
 
 /// The longest file of tags that 0.1.0 wrote.
 const TAGS_BYTES_MAX: u64 = 1 << 20;
 
-impl Store {
+impl Steps {
     /// Gives a step a tag, which keeps it from being removed. A tag that was given is durable.
     pub fn tag(&self, step: u64, tag: &str) -> Result<()> {
         check_tag(tag)?;
         self.manifest(step)?;
-        let put = |held: &Folder| self.put_tag(held, tag);
+        let put = |held: &Arc<dyn Store>| put_tag(&**held, tag);
         if removal::keep(self, step, put)? {
             return Ok(());
         }
@@ -35,28 +35,27 @@ impl Store {
     pub fn untag(&self, step: u64, tag: &str) -> Result<()> {
         check_tag(tag)?;
         let held = self.step(step)?;
-        let old = old_tags(&held)?;
+        let old = old_tags(&*held)?;
         if old.iter().any(|known| known == tag) {
             for other in old.iter().filter(|known| *known != tag) {
-                self.put_tag(&held, other)?;
+                put_tag(&*held, other)?;
             }
-            held.remove(TAGS)?;
+            held.remove(TAGS.as_ref(), Durability::Unsynced)?;
         }
-        held.remove(&tag_file(tag))?;
-        held.sync()
+        held.remove(tag_file(tag).as_ref(), Durability::Synced)
     }
 
     /// The tags of a step, in order.
     pub fn tags(&self, step: u64) -> Result<Vec<String>> {
-        match self.step(step) {
-            Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
-            held => Self::tags_in(&held?),
+        match if_there(self.step(step))? {
+            None => Ok(Vec::new()),
+            Some(held) => Self::tags_in(&*held),
         }
     }
 
     /// The tags of the step whose folder this is.
-    pub(crate) fn tags_in(held: &Folder) -> Result<Vec<String>> {
-        let names = held.list()?;
+    pub(crate) fn tags_in(held: &dyn Store) -> Result<Vec<String>> {
+        let names = names(held)?;
         let own = names
             .iter()
             .filter_map(|name| tag_of(name))
@@ -64,23 +63,24 @@ impl Store {
         let tags: BTreeSet<_> = own.chain(old_tags(held)?).collect();
         Ok(tags.into_iter().collect())
     }
+}
 
-    fn put_tag(&self, held: &Folder, tag: &str) -> Result<()> {
-        let text = format!("{tag}\n");
-        let (name, text) = (tag_file(tag), text.as_bytes());
-        let root = self.root();
-        root.put_if_absent_in(held, &name, text, Durability::Synced)
-            .map(drop)
-    }
+fn put_tag(held: &dyn Store, tag: &str) -> Result<()> {
+    put(
+        held,
+        &tag_file(tag),
+        &format!("{tag}\n"),
+        Durability::Synced,
+    )
+    .map(drop)
 }
 
 /// The tags that 0.1.0 gave.
-fn old_tags(held: &Folder) -> Result<Vec<String>> {
-    let text = match held.read(TAGS, TAGS_BYTES_MAX) {
-        Err(error) if error.kind() == Kind::NotFound => return Ok(Vec::new()),
-        read => read?,
-    };
-    parse_tags(&held.path().join(TAGS).display().to_string(), &text)
+fn old_tags(held: &dyn Store) -> Result<Vec<String>> {
+    match if_there(held.get(TAGS.as_ref(), TAGS_BYTES_MAX))? {
+        None => Ok(Vec::new()),
+        Some(text) => parse_tags(&held.describe(TAGS.as_ref()), &text),
+    }
 }
 
 /// The tags in a file of 0.1.0, which errors call `name`.

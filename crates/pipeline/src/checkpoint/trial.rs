@@ -23,7 +23,7 @@ use super::{
     scatter::Wanted,
     shard::Rank,
     source::Source,
-    store::Store,
+    steps::Steps,
     yard::Yard,
 };
 use crate::weights::{Dtype, Holding, Rectangle, Shape};
@@ -139,7 +139,7 @@ impl Trial {
     }
 
     /// One rank's rounds.
-    fn serve(&self, store: &Store, rank: u32, run: &str, meeting: &Meeting) -> Result<Vec<Round>> {
+    fn serve(&self, store: &Steps, rank: u32, run: &str, meeting: &Meeting) -> Result<Vec<Round>> {
         let barrier = &meeting.barrier;
         // Whatever one rank meets, all come to the same barriers, or the others would wait for ever.
         let mut bench = Bench::new(self, store, rank, run);
@@ -209,7 +209,7 @@ fn slowest(ranks: &[Vec<Round>]) -> Vec<Round> {
 #[derive(Debug)]
 struct Bench {
     rank: u32,
-    store: Store,
+    store: Steps,
     saver: Saver,
     restorer: Restorer,
     tensors: Vec<Tensor>,
@@ -269,7 +269,7 @@ impl Tensor {
 }
 
 impl Bench {
-    fn new(trial: &Trial, store: &Store, rank: u32, run: &str) -> Result<Self> {
+    fn new(trial: &Trial, store: &Steps, rank: u32, run: &str) -> Result<Self> {
         let bytes = trial.bytes / u64::from(trial.ranks);
         let executor = Arc::new(Executor::new(trial.settings.clone())?);
         let who = Rank {

@@ -12,7 +12,7 @@ use rustix::{
 use straightway_core::{Error, Kind, Result};
 use straightway_sys::Folder;
 
-use super::{name::fresh_nonce, store::Store};
+use super::{name::fresh_nonce, steps::Steps};
 
 /// What such folders begin with.
 const PREFIX: &str = ".straightway-trial-";
@@ -25,7 +25,7 @@ const TRIES: usize = 8;
 pub(crate) struct Yard {
     parent: Folder,
     name: String,
-    store: Store,
+    store: Steps,
     /// Locked as long as it is open.
     _lock: Folder,
 }
@@ -37,7 +37,7 @@ impl Yard {
         sweep(&parent);
         for _ in 0..TRIES {
             let name = format!("{PREFIX}{}", fresh_nonce());
-            let store = Store::create(&parent.path().join(&name))?;
+            let store = Steps::create(&parent.path().join(&name))?;
             if let Some(lock) = taken(&parent, &name)? {
                 return Ok(Self {
                     parent,
@@ -58,7 +58,7 @@ impl Yard {
     }
 
     /// The folder of checkpoints.
-    pub(crate) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Steps {
         &self.store
     }
 }

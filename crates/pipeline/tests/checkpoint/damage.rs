@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::FileExt, path::Path};
 use straightway_core::{Kind, Place, Reason, receipt::RouteBytes};
 use straightway_io::{Settings, wrapper::faulty::Faults};
 use straightway_pipeline::{
-    checkpoint::{Codec, Manifest, Options, Rank, Restorer, Saver, Store, Sum, fresh_run},
+    checkpoint::{Codec, Manifest, Options, Rank, Restorer, Saver, Steps, Sum, fresh_run},
     weights::Dtype,
 };
 
@@ -29,7 +29,7 @@ fn open(path: &Path) -> fs::File {
 }
 
 /// Whether reading all of step 1 finds something wrong.
-fn is_found(store: &Store, restorer: &Restorer) -> bool {
+fn is_found(store: &Steps, restorer: &Restorer) -> bool {
     match store.checkpoint(1) {
         Err(_) => true,
         Ok(checkpoint) => !restorer.verify(&checkpoint).unwrap().damage.is_empty(),
@@ -43,7 +43,7 @@ fn every_bit_that_is_flipped_anywhere_in_a_checkpoint_is_found() {
         .unwrap();
     let state = State::of(1, &[("w", Dtype::U8, &[3, 7])]);
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     let one_thread = Settings {
         cached_lanes: 1,
         ..settings()
@@ -73,7 +73,7 @@ fn a_damaged_chunk_is_named_with_its_file_and_tensor_and_nothing_of_it_is_delive
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
     let file = open(&folder.path().join("step-1/rank-00000-of-00001.safetensors"));
     flip(&file, (4096 + 4096 + 100) * 8);
-    let checkpoint = Store::open(folder.path()).unwrap().checkpoint(1).unwrap();
+    let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(1).unwrap();
     let error = restore(&checkpoint, &state.cut(0, 0, 1)).unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     let message = error.to_string();
@@ -93,7 +93,7 @@ fn a_shard_that_is_truncated_deleted_or_longer_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let state = State::small(1);
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     let path = folder.path().join("step-1/rank-00000-of-00001.safetensors");
     let bytes = fs::read(&path).unwrap();
     for length in [0, 1, 4096, bytes.len() - 1] {
@@ -135,7 +135,7 @@ fn a_manifest_of_a_newer_version_is_refused_by_name_however_it_is_sealed() {
         &State::small(1),
     )
     .unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     let path = folder.path().join("step-1/manifest.json");
     reseal(&path, |text| text.replace("\"version\":1", "\"version\":2"));
     let error = store.manifest(1).unwrap_err();
@@ -163,7 +163,7 @@ fn a_version_that_the_seal_does_not_fit_is_called_damaged_first() {
     let text = fs::read_to_string(&path).unwrap();
     // One bit makes a 3 of a 1.
     fs::write(&path, text.replace("\"version\":1", "\"version\":3")).unwrap();
-    let error = Store::open(folder.path()).unwrap().manifest(1).unwrap_err();
+    let error = Steps::open(folder.path()).unwrap().manifest(1).unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     let said = error.to_string();
     assert!(said.contains("its checksum does not match"), "{said}");
@@ -179,7 +179,7 @@ fn an_element_that_no_shard_has_is_refused_before_anything_is_read() {
     reseal(&path, |text| {
         text.replace("\"lengths\":[10]", "\"lengths\":[7]")
     });
-    let error = Store::open(folder.path())
+    let error = Steps::open(folder.path())
         .unwrap()
         .checkpoint(1)
         .unwrap_err();
@@ -212,7 +212,7 @@ fn any_two_of_five_shards_may_be_lost_where_there_are_two_parity_files() {
             .join(format!("step-1/rank-{rank:05}-of-00005.chunks"))
     };
     let restorer = Restorer::new(settings()).unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     for (a, b) in [(0, 1), (2, 4), (1, 3)] {
         let (kept_a, kept_b) = (fs::read(shard(a)).unwrap(), fs::read(shard(b)).unwrap());
         fs::remove_file(shard(a)).unwrap();
@@ -261,7 +261,7 @@ fn an_i_o_error_fails_the_save_or_the_restore_and_touches_nothing_that_was_commi
         ..settings()
     };
     let executor = straightway_io::Executor::new(faulty.clone()).unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     let alone = Rank { rank: 0, world: 1 };
     let run = fresh_run();
     let mut broken = Saver::new(store.clone(), alone, &run, executor.into(), options()).unwrap();
@@ -297,7 +297,7 @@ fn short_and_late_i_o_changes_nothing() {
             }),
             ..settings()
         };
-        let checkpoint = Store::open(folder.path()).unwrap().checkpoint(1).unwrap();
+        let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(1).unwrap();
         // Both from the page cache and around it.
         for evicted in [false, true] {
             if evicted {

@@ -6,7 +6,7 @@ use straightway_core::Result;
 use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
     checkpoint::{
-        Checkpoint, Committed, Options, Rank, Restorer, Saver, Source, Store, Wanted, fresh_run,
+        Checkpoint, Committed, Options, Rank, Restorer, Saver, Source, Steps, Wanted, fresh_run,
     },
     weights::{Dtype, Holding, Rectangle, Shape},
 };
@@ -165,7 +165,7 @@ pub(crate) fn options() -> Options {
 
 /// A saver for the only rank of a run of its own.
 pub(crate) fn saver(folder: &Path, options: Options) -> Result<Saver> {
-    let store = Store::create(folder)?;
+    let store = Steps::create(folder)?;
     let alone = Rank { rank: 0, world: 1 };
     Saver::new(store, alone, &fresh_run(), executor(), options)
 }
@@ -184,7 +184,7 @@ pub(crate) fn save_ranks(
     ranks: &[Vec<Piece>],
     options: &Options,
 ) -> Vec<Result<Committed>> {
-    let store = Store::create(folder).unwrap();
+    let store = Steps::create(folder).unwrap();
     let (run, world) = (fresh_run(), ranks.len() as u32);
     let one = |rank: u32, pieces: &Vec<Piece>| {
         let rank = Rank { rank, world };
@@ -228,7 +228,7 @@ pub(crate) fn restore(checkpoint: &Checkpoint, pieces: &[Piece]) -> Result<Vec<V
 
 /// Asserts that a step holds a state, to the byte.
 pub(crate) fn assert_holds(folder: &Path, step: u64, state: &State) {
-    let checkpoint = Store::open(folder).unwrap().checkpoint(step).unwrap();
+    let checkpoint = Steps::open(folder).unwrap().checkpoint(step).unwrap();
     let pieces = state.cut(0, 0, 1);
     let seen = restore(&checkpoint, &pieces).unwrap();
     for (piece, seen) in pieces.iter().zip(seen) {

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use straightway_pipeline::{checkpoint::Store, weights::Dtype};
+use straightway_pipeline::{checkpoint::Steps, weights::Dtype};
 
 use crate::fixture::{State, assert_holds, options, save, saver};
 
@@ -45,7 +45,7 @@ fn a_full_disk_fails_the_save_with_its_name_keeps_what_was_there_and_the_next_sa
     save(&mut saver, 1, &small).unwrap();
     let error = save(&mut saver, 2, &large).unwrap_err();
     assert_eq!(error.os_code(), Some(28), "{error}");
-    let store = Store::open(mount.path()).unwrap();
+    let store = Steps::open(mount.path()).unwrap();
     assert_eq!(store.steps().unwrap(), [1]);
     assert_holds(mount.path(), 1, &small);
     // What the failed save wrote is gone, so there is room.

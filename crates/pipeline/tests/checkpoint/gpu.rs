@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use straightway_core::Result;
 use straightway_io::{GdsUse, Region, Settings};
 use straightway_pipeline::{
-    checkpoint::{Restorer, Source, Store, Wanted},
+    checkpoint::{Restorer, Source, Steps, Wanted},
     weights::{Holding, Rectangle},
 };
 use straightway_standin::Standin;
@@ -53,7 +53,7 @@ fn restore(folder: &Path, state: &State, restorer: &Restorer) -> Result<()> {
         at: 3,
     };
     let wanted: Vec<_> = state.tensors.iter().zip(&regions).map(want).collect();
-    restorer.restore(&Store::open(folder)?.open_latest()?, &wanted)?;
+    restorer.restore(&Steps::open(folder)?.open_latest()?, &wanted)?;
     drop(wanted);
     for (tensor, region) in state.tensors.iter().zip(&mut regions) {
         let mut seen = vec![0; tensor.bytes.len()];

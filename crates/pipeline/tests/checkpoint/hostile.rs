@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
-use straightway_pipeline::checkpoint::{Retention, Store};
+use straightway_pipeline::checkpoint::{Retention, Steps};
 
 use crate::fixture::{State, assert_holds, options, save, saver};
 
@@ -35,7 +35,7 @@ fn a_lock_that_is_a_link_or_a_pipe_is_refused_and_what_it_points_to_stays() {
     let home = prepared();
     let run = home.path().join("run");
     let lock = run.join(".lock");
-    let store = Store::open(&run).unwrap();
+    let store = Steps::open(&run).unwrap();
     for target in ["../victim", "../absent"] {
         fs::remove_file(&lock).unwrap();
         symlink(target, &lock).unwrap();
@@ -62,7 +62,7 @@ fn a_lock_that_is_a_link_or_a_pipe_is_refused_and_what_it_points_to_stays() {
 fn links_under_the_names_of_steps_attempts_and_trash_are_never_followed() {
     let home = prepared();
     let run = home.path().join("run");
-    let (outside, store) = (home.path().join("outside"), Store::open(&run).unwrap());
+    let (outside, store) = (home.path().join("outside"), Steps::open(&run).unwrap());
     fs::rename(run.join("step-1"), home.path().join("elsewhere")).unwrap();
     symlink("../elsewhere", run.join("step-1")).unwrap();
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
@@ -86,7 +86,7 @@ fn links_under_the_names_of_steps_attempts_and_trash_are_never_followed() {
 fn a_manifest_a_shard_or_a_tag_that_is_a_link_or_a_pipe_is_refused() {
     let home = prepared();
     let run = home.path().join("run");
-    let (step, store) = (run.join("step-1"), Store::open(&run).unwrap());
+    let (step, store) = (run.join("step-1"), Steps::open(&run).unwrap());
     let shard = step.join("rank-00000-of-00001.safetensors");
     fs::rename(&shard, home.path().join("shard")).unwrap();
     symlink("../../shard", &shard).unwrap();

@@ -4,7 +4,7 @@ use std::{fs, sync::Arc};
 
 use proptest::prelude::*;
 use straightway_pipeline::{
-    checkpoint::{Change, Restorer, Retention, Source, Store},
+    checkpoint::{Change, Restorer, Retention, Source, Steps},
     weights::{self, Dtype, Model},
 };
 
@@ -25,7 +25,7 @@ proptest! {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let mut saver = saver(folder.path(), options()).unwrap();
         let state = State::of(1, &[("w", Dtype::U8, &[10])]);
-        let store = Store::open(folder.path()).unwrap();
+        let store = Steps::open(folder.path()).unwrap();
         for &step in &steps {
             save(&mut saver, step, &state).unwrap();
             if tagged.contains(&step) {
@@ -56,7 +56,7 @@ fn a_reader_at_work_survives_the_removal_of_its_step() {
     let state = State::small(1);
     let mut saver = saver(folder.path(), options()).unwrap();
     save(&mut saver, 1, &state).unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     let checkpoint = store.checkpoint(1).unwrap();
     let pieces = state.cut(0, 0, 1);
     restore(&checkpoint, &pieces[..1]).unwrap();
@@ -86,7 +86,7 @@ fn tags_come_and_go_and_odd_ones_are_refused() {
         &State::small(1),
     )
     .unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     store.tag(1, "best").unwrap();
     store.tag(1, "v1.0").unwrap();
     assert_eq!(store.tags(1).unwrap(), ["best", "v1.0"]);
@@ -115,7 +115,7 @@ fn a_difference_names_what_came_went_and_changed_and_by_how_many_bytes() {
         let bias = State::of(1, &[("bias", Dtype::Bf16, &[38])]);
         state.tensors[1] = bias.tensors[0].clone();
         save(&mut saver, 2, &state).unwrap();
-        let store = Store::open(&folder).unwrap();
+        let store = Steps::open(&folder).unwrap();
         let (a, b) = (store.checkpoint(1).unwrap(), store.checkpoint(2).unwrap());
         let difference = Restorer::new(settings()).unwrap().diff(&a, &b).unwrap();
         let changes: Vec<_> = difference
@@ -156,7 +156,7 @@ fn an_export_is_a_model_with_every_tensor_whole_in_files_of_the_size_asked_for()
     for outcome in save_ranks(&store_path, 1, &ranks, &options()) {
         outcome.unwrap();
     }
-    let checkpoint = Store::open(&store_path).unwrap().checkpoint(1).unwrap();
+    let checkpoint = Steps::open(&store_path).unwrap().checkpoint(1).unwrap();
     let restorer = Restorer::new(settings()).unwrap();
     let saver = weights::Saver::new(executor());
     for (name, most, files) in [("one", u64::MAX, 1), ("some", 4000, 2)] {
@@ -192,7 +192,7 @@ fn an_export_leaves_out_what_is_no_tensor_and_says_so() {
     ];
     saver.save(1, &state, "null").unwrap();
     saver.wait().unwrap();
-    let checkpoint = Store::open(&folder.path().join("run"))
+    let checkpoint = Steps::open(&folder.path().join("run"))
         .unwrap()
         .checkpoint(1)
         .unwrap();
@@ -216,7 +216,7 @@ fn what_the_job_saved_last_stays_though_others_have_higher_numbers() {
     for step in steps {
         save(&mut saver, step, &State::small(step)).unwrap();
     }
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     let mut retention = Retention {
         last: 2,
         // A save that failed is not there, and does not count.
@@ -245,7 +245,7 @@ fn a_step_that_cannot_be_read_stays_with_what_it_may_refer_to_and_others_go() {
             state.tensors[0].bytes[step as usize * 4096] ^= 1;
             save(&mut saver, step, &state).unwrap();
         }
-        let store = Store::open(folder.path()).unwrap();
+        let store = Steps::open(folder.path()).unwrap();
         fs::write(folder.path().join("step-3/manifest.json"), "{").unwrap();
         // With a parent that cannot be read, they are full ones.
         for step in 4..=7 {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use straightway_pipeline::{
-    checkpoint::{Codec, Options, Retention, Store},
+    checkpoint::{Codec, Options, Retention, Steps},
     weights::Dtype,
 };
 
@@ -58,7 +58,7 @@ fn child() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
         return;
     };
-    let store = Store::create(&folder).unwrap();
+    let store = Steps::create(&folder).unwrap();
     let mut log = fs::OpenOptions::new()
         .append(true)
         .open(folder.join("log"))
@@ -100,7 +100,7 @@ fn whatever_is_killed_every_committed_step_restores_to_the_byte_and_the_next_sav
         .or_else(|_| tempfile::tempdir())
         .unwrap();
     fs::write(folder.path().join("log"), "").unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     let mut known = 0;
     for kill in 0..kills {
         let mut child = spawn(folder.path());

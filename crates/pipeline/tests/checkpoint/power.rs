@@ -15,7 +15,7 @@ use std::{
 
 use straightway_io::{Executor, Settings, settings::DriveEngine};
 use straightway_pipeline::{
-    checkpoint::{Options, Rank, Retention, Saver, Store},
+    checkpoint::{Options, Rank, Retention, Saver, Steps},
     weights::Dtype,
 };
 
@@ -54,7 +54,7 @@ fn child() {
         ..settings()
     };
     let executor = std::sync::Arc::new(Executor::new(plain).unwrap());
-    let store = Store::open(&folder).unwrap();
+    let store = Steps::open(&folder).unwrap();
     let mut log = fs::File::create(folder.join("log")).unwrap();
     for step in 1..=4 {
         let options = Options {
@@ -410,7 +410,7 @@ fn power_lost_at_any_moment_leaves_every_committed_step_whole_and_no_half_one_li
         for seed in 0..SEEDS {
             let left = home.path().join("left");
             disk.cut(&left, 0, &mut Luck::new(moment as u64 * SEEDS + seed));
-            let store = Store::open(&left).unwrap();
+            let store = Steps::open(&left).unwrap();
             let steps = store.steps().unwrap();
             for &step in &steps {
                 assert_holds(&left, step, &state(step));

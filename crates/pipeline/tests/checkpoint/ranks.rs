@@ -5,7 +5,7 @@ use std::{fs, sync::Arc, time::Duration};
 use straightway_core::Kind;
 use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
 use straightway_pipeline::{
-    checkpoint::{Options, Part, Rank, Saver, Store, fresh_run},
+    checkpoint::{Options, Part, Rank, Saver, Steps, fresh_run},
     weights::Dtype,
 };
 
@@ -13,7 +13,7 @@ use crate::fixture::{
     Piece, State, assert_holds, executor, options, save, save_ranks, saver, settings, sources,
 };
 
-fn rank_saver(store: &Store, rank: u32, world: u32, run: &str, options: Options) -> Saver {
+fn rank_saver(store: &Steps, rank: u32, world: u32, run: &str, options: Options) -> Saver {
     let rank = Rank { rank, world };
     Saver::new(store.clone(), rank, run, executor(), options).unwrap()
 }
@@ -27,7 +27,7 @@ fn what_all_ranks_have_alike_is_counted_once_and_the_state_is_whole() {
         outcome.unwrap();
     }
     assert_holds(folder.path(), 8, &state);
-    let manifest = Store::open(folder.path()).unwrap().manifest(8).unwrap();
+    let manifest = Steps::open(folder.path()).unwrap().manifest(8).unwrap();
     assert_eq!(manifest.tensor("scale").unwrap().parts.len(), 1);
     assert_eq!((manifest.world, manifest.shards.len()), (4, 4));
     assert!(!folder.path().join("step-8/part-00000.json").exists());
@@ -36,7 +36,7 @@ fn what_all_ranks_have_alike_is_counted_once_and_the_state_is_whole() {
 #[test]
 fn a_rank_that_never_comes_makes_the_save_fail_in_time_by_name_and_the_next_one_works() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     let (run, state) = (fresh_run(), State::small(1));
     let hasty = Options {
         timeout: Duration::from_millis(300),
@@ -75,7 +75,7 @@ fn a_rank_that_never_comes_makes_the_save_fail_in_time_by_name_and_the_next_one_
 #[test]
 fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     let state = State::small(1);
     let mut first = rank_saver(&store, 0, 2, "run", options());
     let faulty = Settings {
@@ -105,7 +105,7 @@ fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait
 
 /// Leaves what a run of two ranks does whose coordinator announced itself and whose rank 1 wrote its shard and
 /// answered, before both died.
-fn leave_half(store: &Store, run: &str, state: &State) {
+fn leave_half(store: &Steps, run: &str, state: &State) {
     let mut orphan = rank_saver(store, 1, 2, run, options());
     orphan
         .write_shard(5, &sources(&state.cut(0, 1, 2)))
@@ -126,7 +126,7 @@ fn a_run_that_is_started_again_under_its_name_never_commits_what_its_dead_ranks_
     let (old, new) = (State::small(1), State::small(2));
     for late in [0, 1] {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::create(folder.path()).unwrap();
+        let store = Steps::create(folder.path()).unwrap();
         leave_half(&store, "again", &old);
         // Either rank may be the first to come back.
         let one = |rank: u32| {
@@ -155,7 +155,7 @@ fn a_run_that_is_started_again_under_its_name_never_commits_what_its_dead_ranks_
 #[test]
 fn a_run_that_is_started_again_waits_for_its_own_ranks_and_not_for_dead_ones() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     leave_half(&store, "again", &State::small(1));
     let hasty = Options {
         timeout: Duration::from_millis(300),
@@ -175,7 +175,7 @@ fn a_run_that_is_started_again_waits_for_its_own_ranks_and_not_for_dead_ones() {
 #[test]
 fn what_an_earlier_run_left_behind_is_swept_and_never_mixed_in() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     let (old, new) = (State::small(1), State::small(2));
     leave_half(&store, "crashed", &old);
     fs::create_dir(folder.path().join(".trash-3-x")).unwrap();
@@ -195,7 +195,7 @@ fn what_an_earlier_run_left_behind_is_swept_and_never_mixed_in() {
 #[test]
 fn a_second_job_is_refused_by_the_name_of_the_first() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     let _first = rank_saver(&store, 0, 1, "job-1", options());
     let alone = Rank { rank: 0, world: 1 };
     let error = Saver::new(store, alone, "job-2", executor(), options()).unwrap_err();
@@ -219,7 +219,7 @@ fn a_step_that_exists_is_refused_and_stays_as_it_is() {
         "{error}"
     );
     // Two jobs where locks do not work: both write, and the one that commits last is refused.
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     let part = |run: &str, state: &State| {
         let mut writer = rank_saver(&store, 0, 1, run, options());
         writer
@@ -247,7 +247,7 @@ fn a_step_that_exists_is_refused_and_stays_as_it_is() {
 #[test]
 fn parts_that_the_caller_gathers_are_committed_and_bad_ones_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     let state = State::of(4, &[("w", Dtype::U8, &[40])]);
     let mut savers = [0, 1].map(|rank| rank_saver(&store, rank, 2, "run", options()));
     let mut step = |step: u64, pieces: [&[Piece]; 2]| {
@@ -289,7 +289,7 @@ fn parts_that_the_caller_gathers_are_committed_and_bad_ones_refused() {
 #[test]
 fn a_rank_that_is_not_one_of_its_world_and_a_run_with_a_bad_name_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     for (rank, world, run) in [(2, 2, "r"), (0, 0, "r"), (0, 1, "../r"), (0, 1 << 20, "r")] {
         let rank = Rank { rank, world };
         assert!(Saver::new(store.clone(), rank, run, executor(), options()).is_err());

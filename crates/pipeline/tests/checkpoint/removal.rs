@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::atomic::AtomicBool, sync::atomic::Ordering};
 
 use straightway_core::Kind;
 use straightway_pipeline::{
-    checkpoint::{Options, Retention, Store},
+    checkpoint::{Options, Retention, Steps},
     weights::Dtype,
 };
 
@@ -27,11 +27,11 @@ fn state(step: u64) -> State {
 }
 
 /// Steps 1 and 2, of which the second refers to the first.
-fn two(folder: &Path) -> Store {
+fn two(folder: &Path) -> Steps {
     let mut saver = saver(folder, incremental()).unwrap();
     save(&mut saver, 1, &state(1)).unwrap();
     save(&mut saver, 2, &state(2)).unwrap();
-    Store::open(folder).unwrap()
+    Steps::open(folder).unwrap()
 }
 
 fn hidden(folder: &Path) -> Vec<String> {
@@ -128,7 +128,7 @@ fn a_decision_about_an_earlier_step_of_the_same_number_harms_no_later_one() {
 #[test]
 fn a_tag_that_was_given_keeps_its_step_from_a_prune_that_is_under_way() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     let (mut given, mut refused) = (0, 0);
     for round in 0..60_u64 {
         let base = round * 10;
@@ -221,7 +221,7 @@ fn what_0_1_0_had_put_into_the_trash_is_put_back_where_it_is_needed_or_tagged() 
 fn a_save_whose_parent_was_removed_or_saved_anew_meanwhile_is_refused() {
     for anew in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::create(folder.path()).unwrap();
+        let store = Steps::create(folder.path()).unwrap();
         let mut first = saver(folder.path(), incremental()).unwrap();
         save(&mut first, 1, &state(1)).unwrap();
         let pieces = state(2).cut(0, 0, 1);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use straightway_pipeline::{
-    checkpoint::Store,
+    checkpoint::Steps,
     weights::{Dtype, Rectangle, Shape},
 };
 
@@ -86,7 +86,7 @@ proptest! {
         for outcome in save_ranks(folder.path(), 5, &ranks, &options()) {
             outcome.unwrap();
         }
-        let store = Store::open(folder.path()).unwrap();
+        let store = Steps::open(folder.path()).unwrap();
         let checkpoint = store.checkpoint(5).unwrap();
         for pieces in grid(&state, &wanted, readers) {
             let seen = restore(&checkpoint, &pieces).unwrap();
@@ -105,7 +105,7 @@ fn a_rank_that_wants_little_reads_little() {
     for outcome in save_ranks(folder.path(), 1, &ranks, &options()) {
         outcome.unwrap();
     }
-    let checkpoint = Store::open(folder.path()).unwrap().checkpoint(1).unwrap();
+    let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(1).unwrap();
     // A shard that holds nothing of it need not even be there.
     std::fs::remove_file(folder.path().join("step-1/rank-00003-of-00004.safetensors")).unwrap();
     let pieces = state.cut(0, 5, 64);

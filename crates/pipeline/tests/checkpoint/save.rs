@@ -5,7 +5,7 @@ use std::{fs, sync::Arc};
 use straightway_core::{Place, Rate, receipt::Bound};
 use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
-    checkpoint::{Busy, Options, Rank, Restorer, Saver, Source, Store, Wanted},
+    checkpoint::{Busy, Options, Rank, Restorer, Saver, Source, Steps, Wanted},
     weights::{Dtype, Rectangle, Shape},
 };
 
@@ -19,7 +19,7 @@ fn what_was_saved_is_restored_to_the_byte_and_latest_is_the_last() {
         let committed = save(&mut saver, step, &State::small(step)).unwrap();
         assert_eq!(committed.bytes, committed.written_bytes);
     }
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     assert_eq!(store.steps().unwrap(), [1, 2, 10]);
     assert_eq!(store.latest().unwrap(), 10);
     for step in [1, 2, 10] {
@@ -40,7 +40,7 @@ fn a_tensor_changed_right_after_save_returned_is_saved_as_it_was() {
     saver.save(1, &[source], "null").unwrap();
     bytes.fill(0);
     saver.wait().unwrap();
-    let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
+    let checkpoint = Steps::open(folder.path()).unwrap().open_latest().unwrap();
     let mut region = Arc::new(Region::host(was.len() as u64).unwrap());
     let wanted = Wanted {
         name: "t".to_owned(),
@@ -81,7 +81,7 @@ fn a_state_of_several_segments_is_whole_and_its_memory_serves_again() {
         let source = Source::whole("t", Dtype::U8, shape.clone(), &bytes);
         saver.save(step.into(), &[source], "null").unwrap();
         saver.wait().unwrap();
-        let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
+        let checkpoint = Steps::open(folder.path()).unwrap().open_latest().unwrap();
         let mut region = Arc::new(Region::host(20_000).unwrap());
         let wanted = Wanted {
             name: "t".to_owned(),
@@ -127,7 +127,7 @@ fn bytes_that_are_no_tensor_come_back_marked_as_such() {
     ];
     saver.save(1, &state, "null").unwrap();
     saver.wait().unwrap();
-    let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
+    let checkpoint = Steps::open(folder.path()).unwrap().open_latest().unwrap();
     let tensor = checkpoint.manifest().tensor("optimizer/step").unwrap();
     assert!(tensor.opaque);
     let restorer = Restorer::new(settings()).unwrap();
@@ -144,7 +144,7 @@ fn a_restore_keeps_to_a_limit_however_many_threads_it_has() {
     let folder = tempfile::tempdir().unwrap();
     let state = State::of(1, &[("t", Dtype::U8, &[8 << 20])]);
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
-    let checkpoint = Store::open(folder.path()).unwrap().open_latest().unwrap();
+    let checkpoint = Steps::open(folder.path()).unwrap().open_latest().unwrap();
     let tensors: Vec<_> = checkpoint.manifest().tensors.iter().collect();
     let limited = Settings {
         rate_max: Some(Rate(16e6)),
@@ -174,7 +174,7 @@ fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
         ..settings()
     };
     let slow = Arc::new(Executor::new(slow).unwrap());
-    let store = Store::create(folder.path()).unwrap();
+    let store = Steps::create(folder.path()).unwrap();
     let alone = Rank { rank: 0, world: 1 };
     let mut saver = Saver::new(store, alone, "slow", slow, refusing).unwrap();
     saver.save(1, &sources(&pieces), "null").unwrap();
@@ -185,19 +185,19 @@ fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
     assert_eq!(saver.progress().moved_bytes(), saver_bytes(folder.path()));
     saver.save(3, &sources(&pieces), "null").unwrap();
     drop(saver);
-    assert_eq!(Store::open(folder.path()).unwrap().steps().unwrap(), [1, 3]);
+    assert_eq!(Steps::open(folder.path()).unwrap().steps().unwrap(), [1, 3]);
     let mut patient = crate::fixture::saver(folder.path(), Options::default()).unwrap();
     patient.save(4, &sources(&pieces), "null").unwrap();
     patient.save(5, &sources(&pieces), "null").unwrap();
     patient.wait().unwrap();
     assert_eq!(
-        Store::open(folder.path()).unwrap().steps().unwrap(),
+        Steps::open(folder.path()).unwrap().steps().unwrap(),
         [1, 3, 4, 5]
     );
 }
 
 fn saver_bytes(folder: &std::path::Path) -> u64 {
-    Store::open(folder).unwrap().manifest(1).unwrap().shards[0].bytes
+    Steps::open(folder).unwrap().manifest(1).unwrap().shards[0].bytes
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn metadata_that_json_cannot_hold_are_refused_at_the_call_and_the_last_save_is_n
     saver.wait().unwrap().unwrap();
     saver.save(2, &state, "null").unwrap();
     saver.wait().unwrap().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     assert_eq!(store.steps().unwrap(), [1, 2]);
     let metadata = store.manifest(1).unwrap().metadata;
     assert_eq!(

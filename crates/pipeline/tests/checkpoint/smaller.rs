@@ -3,7 +3,7 @@
 use std::fs;
 
 use straightway_pipeline::{
-    checkpoint::{Codec, Options, Restorer, Retention, Store},
+    checkpoint::{Codec, Options, Restorer, Retention, Steps},
     weights::Dtype,
 };
 
@@ -38,7 +38,7 @@ fn a_save_in_which_one_chunk_in_a_hundred_changed_writes_that_and_little_more() 
         assert_holds(folder.path(), step, &state);
         before = state.clone();
     }
-    let manifest = Store::open(folder.path()).unwrap().manifest(4).unwrap();
+    let manifest = Steps::open(folder.path()).unwrap().manifest(4).unwrap();
     assert_eq!(
         (manifest.parent, manifest.referenced()),
         (Some(3), vec![1, 2, 3])
@@ -55,7 +55,7 @@ fn a_state_that_did_not_change_writes_nothing_and_is_restored_by_other_ranks() {
             outcome.unwrap();
         }
     }
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     assert_eq!(store.manifest(2).unwrap().written_bytes(), 0);
     assert_holds(folder.path(), 2, &state);
     let pieces = state.cut(1, 1, 2);
@@ -77,7 +77,7 @@ fn a_parent_is_kept_as_long_as_a_kept_step_refers_to_it() {
         state.tensors[0].bytes[step as usize * 4096] ^= 1;
         save(&mut saver, step, &state).unwrap();
     }
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     let keep_one = Retention {
         last: 1,
         every: None,
@@ -99,7 +99,7 @@ fn a_save_that_would_lie_in_too_many_steps_is_a_full_one_and_frees_the_old_ones(
         ..incremental()
     };
     let mut saver = saver(folder.path(), short).unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = Steps::open(folder.path()).unwrap();
     for step in 1..=10 {
         state.tensors[0].bytes[step as usize * 4096] ^= 1;
         save(&mut saver, step, &state).unwrap();
@@ -146,7 +146,7 @@ fn what_was_compressed_is_restored_whatever_the_codec_and_mixed_with_what_was_no
         let more = save(&mut saver, 2, &state).unwrap();
         assert!(more.written_bytes < committed.written_bytes);
         assert_holds(folder.path(), 2, &state);
-        let checkpoint = Store::open(folder.path()).unwrap().checkpoint(2).unwrap();
+        let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(2).unwrap();
         let verdict = Restorer::new(settings())
             .unwrap()
             .verify(&checkpoint)

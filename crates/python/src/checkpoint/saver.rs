@@ -14,12 +14,13 @@ use pyo3::{
     types::PyDict,
 };
 use straightway_core::{Rate, Result};
-use straightway_io::{Executor, Settings};
+use straightway_io::{Executor, Settings, store::Missing};
 use straightway_pipeline::{
-    checkpoint::{self, Busy, Codec, Committed, Options, Rank, Source, Store},
+    checkpoint::{self, Busy, Codec, Committed, Options, Rank, Source},
     weights::{Rectangle, Shape},
 };
 
+use super::store::steps;
 use crate::{
     error::OrRaise,
     executor,
@@ -84,7 +85,7 @@ impl Saver {
                 })?
                 .into(),
             };
-            let store = Store::create(&folder)?;
+            let store = steps(&folder, Missing::Create)?;
             checkpoint::Saver::new(store, Rank { rank, world }, run, executor, options)
         };
         let inside = Mutex::new(Some(py.detach(make).or_raise()?));

@@ -1,17 +1,30 @@
 //! A folder of checkpoints.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, LazyLock},
+};
 
 use pyo3::prelude::*;
+use straightway_core::{Result, Uri};
+use straightway_io::store::{Missing, Registry};
 use straightway_pipeline::checkpoint::{self, Part, Retention};
 
 use super::opened::Checkpoint;
 use crate::error::OrRaise;
 
+/// The stores that this package knows. A new kind of store is added here.
+static STORES: LazyLock<Registry> = LazyLock::new(Registry::default);
+
+/// The checkpoints in a folder, or below a URI.
+pub(super) fn steps(folder: &Path, missing: Missing) -> Result<checkpoint::Steps> {
+    checkpoint::Steps::find(&STORES, &Uri::parse(folder)?, missing)
+}
+
 /// A folder of checkpoints: which steps there are, and what becomes of them.
 #[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
-pub(crate) struct Store(checkpoint::Store);
+pub(crate) struct Store(checkpoint::Steps);
 
 #[pymethods]
 impl Store {
@@ -19,12 +32,12 @@ impl Store {
     #[new]
     #[pyo3(signature = (folder, *, create=false))]
     fn new(folder: PathBuf, create: bool) -> PyResult<Self> {
-        let store = if create {
-            checkpoint::Store::create(&folder)
+        let missing = if create {
+            Missing::Create
         } else {
-            checkpoint::Store::open(&folder)
+            Missing::Refuse
         };
-        store.or_raise().map(Self)
+        steps(&folder, missing).or_raise().map(Self)
     }
 
     /// The steps that are complete, in order.

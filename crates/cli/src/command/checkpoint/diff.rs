@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_pipeline::checkpoint::{Change, Checkpoint, Restorer, Store};
+use straightway_pipeline::checkpoint::{Change, Checkpoint, Restorer};
 
 use super::print_lines;
 use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
@@ -34,7 +34,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = Store::open(&args.folder)?;
+    let store = super::steps(&args.folder)?;
     let restorer = Restorer::new(args.tuning.settings(&args.folder)?)?;
     let (before, after) = (
         store.checkpoint(args.before)?,

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
 use straightway_core::{Bytes, Error, Kind, Result};
-use straightway_pipeline::checkpoint::{Manifest, Store};
+use straightway_pipeline::checkpoint::{Manifest, Steps};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use crate::command::output::Output;
@@ -23,7 +23,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = Store::open(&args.folder)?;
+    let store = super::steps(&args.folder)?;
     let columns = [
         Column::new("step", Unit::Count),
         Column::new("ranks", Unit::Count),
@@ -90,9 +90,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The steps of a folder. One that is itself a step has none, and somebody named it by mistake.
-fn steps(store: &Store) -> Result<Vec<u64>> {
+fn steps(store: &Steps) -> Result<Vec<u64>> {
     let steps = store.steps()?;
-    if steps.is_empty() && Manifest::is_in(store.folder()) {
+    if steps.is_empty() && Manifest::is_in(&store.folder()) {
         let message = "it is one step, and the folder that it lies in is meant";
         let error = Error::new(Kind::Invalid, "list", store.folder().display(), message);
         return Err(error.with_hint("name the folder above it"));

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_pipeline::checkpoint::{Retention, Store};
+use straightway_pipeline::checkpoint::Retention;
 
 use super::print_lines;
 use crate::command::output::print_json;
@@ -36,7 +36,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = Store::open(&args.folder)?;
+    let store = super::steps(&args.folder)?;
     let retention = Retention {
         last: args.keep as usize,
         every: args.every,

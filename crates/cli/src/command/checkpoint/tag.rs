@@ -3,7 +3,6 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_pipeline::checkpoint::Store;
 
 use crate::command::output::print_json;
 
@@ -32,7 +31,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = Store::open(&args.folder)?;
+    let store = super::steps(&args.folder)?;
     if args.remove {
         store.untag(args.step, &args.tag)?;
     } else {

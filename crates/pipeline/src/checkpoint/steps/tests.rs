@@ -1,0 +1,241 @@
+//! Checkpoints in a store that has put-if-absent, list and remove and nothing else: no folder, lock or rename.
+
+use std::{fs, time::Duration};
+
+use straightway_io::{Executor, Settings, store::Memory};
+
+use super::{super::*, *};
+use crate::{
+    checkpoint::{
+        meeting::{Allegiance, Meeting, Patience, announce, gather},
+        name::{part_file, shard_draft, shard_file, writer_file},
+    },
+    weights::{Dtype, Shape},
+};
+
+fn memory() -> Steps {
+    Steps::in_store(Arc::new(Memory::new("run")))
+}
+
+fn all(steps: &Steps) -> Vec<String> {
+    names(steps.root()).unwrap()
+}
+
+/// Writes the shard of a rank to a folder, and then into an attempt of `steps`, as a rank would.
+fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> Part {
+    let folder = tempfile::tempdir().unwrap();
+    let local = Steps::create(folder.path()).unwrap();
+    let executor = Arc::new(Executor::new(Settings::default()).unwrap());
+    let alone = Rank { rank: 0, world: 1 };
+    let options = Options::default();
+    let mut saver = Saver::new(local, alone, &attempt.run, executor, options).unwrap();
+    let name = format!("tensor-{}", rank.rank);
+    let shape = Shape::from(&[content.len() as u64][..]);
+    let source = Source::whole(&name, Dtype::U8, shape, content);
+    saver.write_shard(attempt.step, &[source]).unwrap();
+    let mut part = saver.wait_part().unwrap();
+    let draft = shard_draft(0, &part.writer);
+    let bytes = fs::read(folder.path().join(part.attempt.folder()).join(draft)).unwrap();
+    part.attempt = attempt.clone();
+    (part.world, part.shard.rank) = (rank.world, rank.rank);
+    steps.begin(attempt).unwrap();
+    let records = steps
+        .root()
+        .below(attempt.folder().as_ref(), Missing::Refuse)
+        .unwrap();
+    put(
+        &*records,
+        &writer_file(&part.writer),
+        "",
+        Durability::Unsynced,
+    )
+    .unwrap();
+    let home = steps.home(attempt, &part.writer).unwrap();
+    part.shard.file = shard_file(rank.rank, rank.world, true, home.mark.as_deref());
+    let draft = home
+        .store
+        .create(part.shard.file.as_ref(), bytes.len() as u64)
+        .unwrap();
+    draft.write_all_at(0, &bytes).unwrap();
+    home.store.commit(vec![draft]).unwrap();
+    part
+}
+
+fn attempt(step: u64, sequence: u64) -> Attempt {
+    let run = "run".to_owned();
+    Attempt {
+        step,
+        run,
+        sequence,
+    }
+}
+
+fn save(steps: &Steps, step: u64) -> Result<Manifest> {
+    let attempt = attempt(step, step + 1);
+    let part = write(
+        steps,
+        &attempt,
+        Rank { rank: 0, world: 1 },
+        &step.to_le_bytes(),
+    );
+    steps.commit(vec![part], "null", 1)
+}
+
+#[test]
+fn steps_are_committed_listed_tagged_pruned_and_removed_without_a_folder() {
+    let steps = memory();
+    assert!(steps.latest().is_err());
+    for step in 0..5 {
+        save(&steps, step).unwrap();
+    }
+    assert_eq!(steps.steps().unwrap(), [0, 1, 2, 3, 4]);
+    let checkpoint = steps.open_latest().unwrap();
+    let chunk = checkpoint.read_chunk(0, 0).unwrap();
+    assert!(chunk.ends_with(&4_u64.to_le_bytes()), "{chunk:?}");
+    let error = save(&steps, 3).unwrap_err();
+    assert!(error.to_string().contains("there already"), "{error}");
+    steps.abandon(&attempt(3, 4));
+
+    steps.tag(1, "best").unwrap();
+    assert_eq!(steps.tags(1).unwrap(), ["best"]);
+    assert!(steps.remove(1).is_err(), "a tag keeps it");
+    let retention = Retention {
+        last: 2,
+        ..Retention::default()
+    };
+    let pruned = steps.prune(&retention).unwrap();
+    assert_eq!((pruned.removed, pruned.kept), (vec![0, 2], vec![1, 3, 4]));
+    assert_eq!(
+        all(&steps),
+        ["step-1", "step-3", "step-4"],
+        "no record is left"
+    );
+    steps.untag(1, "best").unwrap();
+    for step in [1, 3, 4] {
+        steps.remove(step).unwrap();
+    }
+    assert_eq!(all(&steps), [""; 0], "nothing is left");
+    assert!(steps.remove(1).is_err() && steps.tag(1, "late").is_err());
+    save(&steps, 1).unwrap();
+    assert_eq!(steps.steps().unwrap(), [1], "a number can be used again");
+}
+
+#[test]
+fn of_many_commits_of_one_step_one_wins_and_is_whole() {
+    let steps = memory();
+    let race = |sequence: u64| {
+        let attempt = attempt(7, sequence);
+        let rank = Rank { rank: 0, world: 1 };
+        let part = write(&steps, &attempt, rank, &sequence.to_le_bytes());
+        let committed = steps.commit(vec![part], "null", 0);
+        if committed.is_err() {
+            steps.abandon(&attempt);
+        }
+        committed.is_ok().then_some(sequence)
+    };
+    let won: Vec<_> = std::thread::scope(|scope| {
+        let racers: Vec<_> = (1..9).map(|n| scope.spawn(move || race(n))).collect();
+        racers
+            .into_iter()
+            .filter_map(|racer| racer.join().unwrap())
+            .collect()
+    });
+    let [winner] = won[..] else { panic!("{won:?}") };
+    let chunk = steps.checkpoint(7).unwrap().read_chunk(0, 0).unwrap();
+    assert!(chunk.ends_with(&winner.to_le_bytes()));
+    assert_eq!(all(&steps), ["step-7"]);
+    assert_eq!(
+        names(&*steps.step(7).unwrap()).unwrap().len(),
+        2,
+        "a shard and the manifest"
+    );
+}
+
+#[test]
+fn an_attempt_that_is_given_up_takes_its_own_objects_along_and_no_others() {
+    let steps = memory();
+    let (kept, given_up) = (attempt(7, 1), attempt(7, 2));
+    let alone = Rank { rank: 0, world: 1 };
+    let part = write(&steps, &kept, alone, b"kept");
+    write(&steps, &given_up, alone, b"given up");
+    steps.abandon(&given_up);
+    assert!(
+        steps.steps().unwrap().is_empty(),
+        "nothing is a step before its commit"
+    );
+    steps.commit(vec![part], "null", 0).unwrap();
+    assert!(
+        steps
+            .checkpoint(7)
+            .unwrap()
+            .read_chunk(0, 0)
+            .unwrap()
+            .ends_with(b"kept")
+    );
+    assert_eq!(all(&steps), ["step-7"]);
+}
+
+#[test]
+fn ranks_meet_in_a_store_without_folders() {
+    let steps = memory();
+    let attempt = attempt(3, 1);
+    let parts =
+        [0, 1].map(|rank| write(&steps, &attempt, Rank { rank, world: 2 }, &[rank as u8; 9]));
+    let [first, second] = parts;
+    let patience = Patience {
+        timeout: Duration::from_secs(20),
+        progress: Arc::default(),
+    };
+    let allegiance = Allegiance::default();
+    let meeting = Meeting {
+        store: &steps,
+        attempt: &attempt,
+        rank: 1,
+        allegiance: &allegiance,
+        patience: &patience,
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| meeting.attend(&second));
+        let records = steps
+            .root()
+            .below(attempt.folder().as_ref(), Missing::Refuse)
+            .unwrap();
+        announce(&*records, &first.writer).unwrap();
+        let coordinator = first.writer.clone();
+        let parts = gather(&*records, first, &patience).unwrap();
+        assert!(
+            names(&*records)
+                .unwrap()
+                .contains(&part_file(1, &coordinator))
+        );
+        steps.commit(parts, "null", 0).unwrap();
+        other.join().unwrap().unwrap();
+    });
+    assert_eq!(all(&steps), ["step-3"]);
+    let error = meeting.attend(&second.clone()).err();
+    assert!(
+        error.is_none(),
+        "a rank that comes late finds the step: {error:?}"
+    );
+}
+
+#[test]
+fn a_removal_that_was_broken_off_is_carried_out_by_the_next_save_of_that_step() {
+    let steps = memory();
+    save(&steps, 5).unwrap();
+    // A remover that decided and died.
+    let held = Ledger::open(&steps, 5).unwrap().unwrap();
+    let identity = steps.identity(&held).unwrap();
+    let nonce = "0123456789abcdef".to_owned();
+    let removal = crate::checkpoint::name::Removal { step: 5, nonce };
+    Ledger::put(&steps, &removal.intent(), "", Durability::Synced).unwrap();
+    let text = format!("remove {identity}");
+    Ledger::put(&steps, &removal.decision(), &text, Durability::Synced).unwrap();
+    assert!(steps.steps().unwrap().is_empty() && steps.manifest(5).is_err());
+    steps.abandon(&attempt(5, 6));
+    save(&steps, 5).unwrap();
+    assert_eq!(
+        (steps.steps().unwrap(), all(&steps)),
+        (vec![5], vec!["step-5".to_owned()])
+    );
+}
