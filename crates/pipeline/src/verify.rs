@@ -78,7 +78,7 @@ pub fn verify_loaded(
     let mut again = Arc::new(Region::host(WINDOW_BYTES)?);
     let mut there = Vec::new();
     for moves in layout.moves.chunk_by(|a, b| a.object == b.object) {
-        let file = Arc::new(model.shards[moves[0].object as usize].open()?);
+        let file = model.shards[moves[0].object as usize].file()?;
         let other_way = match file.alignment() {
             Some(_) if was_cached => Choice::Only(Route::Staged),
             Some(_) => Choice::Only(Route::Buffered),

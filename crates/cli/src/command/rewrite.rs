@@ -2,12 +2,13 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use straightway_core::{Bytes, Choice};
+use straightway_core::{Bytes, Choice, Uri};
 use straightway_io::Executor;
 use straightway_pipeline::weights::{Model, Saver};
 
 use super::{
     output::print_receipt,
+    stores::stores,
     tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         choice: Choice::from(args.route),
         ..Saver::new(executor)
     };
-    let model = Model::open(&args.source)?;
+    let model = Model::find(stores(), &Uri::parse(&args.source)?)?;
     // Every byte is read and written.
     let watch = Watch::begin(&saver.progress, model.bytes() * 2);
     let receipt = saver.rewrite(&model, &args.target, args.shard_size.map(|size| size.0))?;

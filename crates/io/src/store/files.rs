@@ -5,7 +5,8 @@
 //! followed ([`Folder`]); folders are made as they are needed.
 //!
 //! Drafts lie beside their targets under hidden names, which are not listed. What is no regular file is listed and can be
-//! removed, but not opened. There are no tags: no file system replaces a file on condition of what it is.
+//! removed, but not opened. The tag of a file by path is its inode with its size and stamps; below a root there are none,
+//! as what is read there has checksums. No file system replaces a file on condition of what it is.
 
 use std::{
     any::Any,
@@ -20,8 +21,8 @@ use straightway_core::{Choice, Direction, Error, Kind, Object, Result, Survey, T
 use straightway_sys::{File, Folder, folder::Durability};
 
 use super::{
-    Condition, Draft, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Verb, Verbs, file,
-    get_whole, parts,
+    Condition, Draft, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag, Verb, Verbs,
+    file, get_whole, parts,
 };
 use crate::{
     draft::{FileDraft, folder_of, is_draft},
@@ -96,9 +97,6 @@ impl Store for Files {
 
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
         let one = |object: &Named| -> Result<Arc<dyn Handle>> {
-            if object.tag.is_some() {
-                return Err(self.lacks(Verb::PutIfMatch));
-            }
             let file = match &self.root {
                 Some(_) => {
                     let (folder, name) = self.at(&object.name, Missing::Refuse)?;
@@ -106,6 +104,12 @@ impl Store for Files {
                 }
                 None => File::open(Path::new(&object.name))?,
             };
+            if object.tag.is_some() && object.tag != file.tag() {
+                let message = "it was replaced or written to since it was first opened";
+                let path = file.path().display();
+                return Err(Error::new(Kind::Corrupt, "read", path, message)
+                    .with_hint("wait until nobody writes to it, and open it again"));
+            }
             Ok(Arc::new(file))
         };
         objects.iter().map(one).collect()
@@ -244,6 +248,10 @@ impl Store for Files {
 impl Handle for File {
     fn object(&self) -> Object {
         Self::object(self)
+    }
+
+    fn tag(&self) -> Option<Tag> {
+        self.identity().map(|identity| Tag(format!("{identity:?}")))
     }
 
     fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {

@@ -21,7 +21,7 @@ use super::{
 use crate::weights::quoted;
 
 /// Files that were opened, by the step whose folder they lie in and their name there.
-type Files = HashMap<(u64, String), Arc<dyn Handle>>;
+type Opened = HashMap<(u64, String), Arc<dyn Handle>>;
 
 /// A checkpoint to read. Files that were opened stay open, so it can be read to its end even when it
 /// is removed meanwhile.
@@ -31,7 +31,7 @@ pub struct Checkpoint {
     store: Steps,
     /// The folder that its own files are in: the step's, or before the commit the attempt's.
     own: String,
-    files: Arc<Mutex<Files>>,
+    files: Arc<Mutex<Opened>>,
 }
 
 impl Steps {

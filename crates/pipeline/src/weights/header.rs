@@ -17,8 +17,8 @@ use std::{
     },
 };
 
-use straightway_core::{Bytes, Error, Kind, Result};
-use straightway_io::File;
+use straightway_core::{Bytes, Error, Kind, Object, Result};
+use straightway_io::Handle;
 
 use super::{
     directory::Directory,
@@ -63,21 +63,21 @@ impl Count {
 
 impl Header {
     /// Reads the header of an open file.
-    pub fn read(file: &File) -> Result<Self> {
+    pub fn read(file: &dyn Handle) -> Result<Self> {
         Self::read_counted(file, &Count::default()).map(|(header, _)| header)
     }
 
     /// As `read`, counted together with the other files of a model, and with its names in a table.
-    pub(crate) fn read_counted(file: &File, count: &Count) -> Result<(Self, Directory)> {
-        let name = file.path().display().to_string();
+    pub(crate) fn read_counted(file: &dyn Handle, count: &Count) -> Result<(Self, Directory)> {
+        let Object { name, bytes } = file.object();
         let mut prefix = [0; 8];
-        if file.bytes() >= PREFIX_BYTES {
+        if bytes >= PREFIX_BYTES {
             file.read_exact_at(0, &mut prefix)?;
         }
-        let json_bytes = json_bytes(&name, prefix, file.bytes())?;
+        let json_bytes = json_bytes(&name, prefix, bytes)?;
         let mut json = vec![0; json_bytes];
         file.read_exact_at(PREFIX_BYTES, &mut json)?;
-        Self::from_json(&name, json, file.bytes(), count)
+        Self::from_json(&name, json, bytes, count)
     }
 
     /// The header of a file that begins with `start` and is `file_bytes` long. Errors call it `name`.

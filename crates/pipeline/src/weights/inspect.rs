@@ -76,16 +76,10 @@ impl Loader {
         let layout = self.layout(model, selection, place);
         let mut routes = BTreeMap::new();
         for moves in layout.moves.chunk_by(|a, b| a.object == b.object) {
-            let file = model.shards[moves[0].object as usize].open()?;
+            let file = model.shards[moves[0].object as usize].file()?;
             let moves = moves.iter().map(|m| Move { object: 0, ..*m }).collect();
             let settings = self.executor.settings();
-            let plan = Job::foresee(
-                &[Arc::new(file)],
-                moves,
-                (place, layout.bytes),
-                self.choice,
-                settings,
-            )?;
+            let plan = Job::foresee(&[file], moves, (place, layout.bytes), self.choice, settings)?;
             for (key, bytes) in plan.bytes_by_route() {
                 *routes.entry(key).or_default() += bytes;
             }

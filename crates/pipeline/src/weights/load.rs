@@ -155,7 +155,7 @@ impl Prepared {
         } = self;
         let settings = loader.executor.settings();
         let job = |batch: Batch| {
-            let files = batch.shards.iter().map(|shard| shard.open().map(Arc::new));
+            let files = batch.shards.iter().map(|shard| shard.file());
             let files = files.collect::<Result<_>>()?;
             let job = Job::read(files, batch.moves, &region, loader.choice, settings)?;
             Ok((job.with_progress(&loader.progress), || Ok(())))

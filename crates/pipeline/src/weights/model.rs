@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -11,9 +10,11 @@ use std::{
     },
 };
 
-use straightway_core::{Error, Kind, Result};
-use straightway_io::File;
-use straightway_sys::identity::Identity;
+use straightway_core::{Error, Kind, Result, Uri};
+use straightway_io::{
+    File, Handle, Store,
+    store::{self, Files, Missing, Named, Registry, Tag, list_all, open_one},
+};
 
 use super::{
     directory::Directory,
@@ -32,7 +33,7 @@ pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
 /// A file of a model.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    /// Where it is.
+    /// Its name in the store: for files, the path.
     pub path: PathBuf,
     /// How long it is.
     pub bytes: u64,
@@ -40,20 +41,25 @@ pub struct Shard {
     pub data_offset: u64,
     /// What its writer wrote down.
     pub metadata: BTreeMap<String, String>,
-    identity: Option<Identity>,
+    store: Arc<dyn Store>,
+    tag: Option<Tag>,
 }
 
 impl Shard {
-    /// Opens the file again, which must be the one whose header was read.
-    pub fn open(&self) -> Result<File> {
-        let file = File::open(&self.path)?;
-        if file.identity() == self.identity {
-            return Ok(file);
-        }
-        let message = "it was replaced or written to since its header was read";
-        let path = self.path.display();
-        Err(Error::new(Kind::Corrupt, "read", path, message)
-            .with_hint("wait until nobody writes to it, and open the model again"))
+    /// Opens it again, which must be the version whose header was read.
+    pub fn open(&self) -> Result<Arc<dyn Handle>> {
+        let named = Named {
+            bytes: Some(self.bytes),
+            tag: self.tag.clone(),
+            ..Named::new(&self.path)
+        };
+        let mut opened = self.store.open(&[named])?;
+        Ok(opened.pop().expect("one handle for each name"))
+    }
+
+    /// The same, for lanes.
+    pub fn file(&self) -> Result<Arc<File>> {
+        store::file(&self.open()?)
     }
 }
 
@@ -76,19 +82,36 @@ impl Model {
     ///
     /// In a folder the index counts, if there is one, and every `*.safetensors` file if not.
     pub fn open(path: &Path) -> Result<Self> {
-        let meta = fs::metadata(path).map_err(|e| Error::os("open", path.display(), e))?;
-        let is_index = path
-            .to_str()
-            .is_some_and(|name| name.ends_with(".index.json"));
-        if meta.is_dir() {
-            match find_index(path)? {
-                Some(index) => Self::of_index(path, &index),
-                None => Self::of_files(path, find_files(path)?),
+        Self::open_in(&files(), path)
+    }
+
+    /// The same, by URI.
+    pub fn find(stores: &Registry, uri: &Uri) -> Result<Self> {
+        let (store, name) = stores.find(uri)?;
+        Self::open_in(&store, Path::new(&name))
+    }
+
+    /// The same, by its name in a store.
+    pub fn open_in(store: &Arc<dyn Store>, name: &Path) -> Result<Self> {
+        let ends = |suffix: &str| name.to_str().is_some_and(|name| name.ends_with(suffix));
+        let is_index = ends(".index.json");
+        let is_folder = match store.below(name.as_os_str(), Missing::Refuse) {
+            // Only a file system knows.
+            Ok(inside) => inside.folder().is_some() || !(is_index || ends(".safetensors")),
+            Err(error) if error.kind() == Kind::Unsupported => false,
+            // It is there and no folder.
+            Err(error) if error.kind() == Kind::Invalid && error.os_code().is_none() => false,
+            Err(error) => return Err(error),
+        };
+        if is_folder {
+            match find_index(&**store, name)? {
+                Some(index) => Self::of_index(store, name, &index),
+                None => Self::of_files(store, name, find_files(&**store, name)?),
             }
         } else if is_index {
-            Self::of_index(path, path)
+            Self::of_index(store, name, name)
         } else {
-            Self::of_files(path, vec![path.to_owned()])
+            Self::of_files(store, name, vec![name.to_owned()])
         }
     }
 
@@ -98,7 +121,7 @@ impl Model {
             let message = "no file was named";
             return Err(Error::new(Kind::Invalid, "open", "a model", message));
         };
-        Self::of_files(&first, paths)
+        Self::of_files(&files(), &first, paths)
     }
 
     /// The tensor with this name.
@@ -116,18 +139,23 @@ impl Model {
         self.tensors.iter().map(|t| t.extent.bytes).sum()
     }
 
-    fn of_index(path: &Path, index_path: &Path) -> Result<Self> {
-        let index = Index::read(index_path)?;
-        if let Some(missing) = index.files.iter().find(|file| !file.exists()) {
+    fn of_index(store: &Arc<dyn Store>, path: &Path, index_path: &Path) -> Result<Self> {
+        let index = Index::read(&**store, index_path)?;
+        let opened = Self::of_files(store, path, index.files.clone());
+        let mut model = opened.map_err(|error| {
+            let is_missing = |file: &&PathBuf| {
+                let opened = open_one(&**store, file.as_os_str());
+                opened.is_err_and(|error| error.kind() == Kind::NotFound)
+            };
+            let Some(missing) = index.files.iter().find(is_missing) else {
+                return error;
+            };
             let message = format!("{} names it, and it is not there", index_path.display());
-            return Err(
-                Error::new(Kind::NotFound, "open", missing.display(), message).with_hint(
-                    "download the missing files of the model; where a rewrite or an export into \
-                         this folder was interrupted, run it again",
-                ),
-            );
-        }
-        let mut model = Self::of_files(path, index.files)?;
+            Error::new(Kind::NotFound, "open", missing.display(), message).with_hint(
+                "download the missing files of the model; where a rewrite or an export into \
+                 this folder was interrupted, run it again",
+            )
+        })?;
         for (name, file) in &index.places {
             let found = model
                 .tensor(name)
@@ -147,8 +175,8 @@ impl Model {
         Ok(model)
     }
 
-    fn of_files(path: &Path, paths: Vec<PathBuf>) -> Result<Self> {
-        let headers = read_headers(&paths)?;
+    fn of_files(store: &Arc<dyn Store>, path: &Path, paths: Vec<PathBuf>) -> Result<Self> {
+        let headers = read_headers(&**store, &paths)?;
         let count = headers.iter().map(|h| h.header.tensors.len()).sum();
         let is_alone = headers.len() == 1;
         let mut model = Self {
@@ -166,7 +194,8 @@ impl Model {
                 bytes: header.data_offset + data_bytes,
                 data_offset: header.data_offset,
                 metadata: header.metadata,
-                identity: read.identity,
+                store: Arc::clone(store),
+                tag: read.tag,
             }));
             // What is alone has been counted through already.
             if is_alone {
@@ -200,20 +229,19 @@ impl Model {
 
 /// What was read of a file.
 struct Read {
-    identity: Option<Identity>,
+    tag: Option<Tag>,
     header: Header,
     directory: Directory,
 }
 
 /// Reads the headers of all files, several at a time. Of several errors the first file's counts.
-fn read_headers(paths: &[PathBuf]) -> Result<Vec<Read>> {
+fn read_headers(store: &dyn Store, paths: &[PathBuf]) -> Result<Vec<Read>> {
     let count = Count::default();
     let one = |path: &PathBuf| {
-        let file = File::open(path)?;
-        let identity = file.identity();
-        let (header, directory) = Header::read_counted(&file, &count)?;
+        let object = open_one(store, path.as_os_str())?;
+        let (header, directory) = Header::read_counted(&*object, &count)?;
         Ok(Read {
-            identity,
+            tag: object.tag(),
             header,
             directory,
         })
@@ -246,9 +274,14 @@ fn read_headers(paths: &[PathBuf]) -> Result<Vec<Read>> {
     all.into_iter().map(|(_, header)| header).collect()
 }
 
+/// The files of this machine.
+fn files() -> Arc<dyn Store> {
+    Arc::new(Files::default())
+}
+
 /// The index of a folder, if it has one.
-pub(crate) fn find_index(folder: &Path) -> Result<Option<PathBuf>> {
-    let mut found = names_ending(folder, INDEX_SUFFIX)?;
+pub(crate) fn find_index(store: &dyn Store, folder: &Path) -> Result<Option<PathBuf>> {
+    let mut found = names_ending(store, folder, INDEX_SUFFIX)?;
     let usual = folder.join(INDEX_NAME);
     if found.contains(&usual) {
         return Ok(Some(usual));
@@ -266,8 +299,8 @@ pub(crate) fn find_index(folder: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// The files of a folder without an index.
-fn find_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let found = names_ending(folder, ".safetensors")?;
+fn find_files(store: &dyn Store, folder: &Path) -> Result<Vec<PathBuf>> {
+    let found = names_ending(store, folder, ".safetensors")?;
     let refuse = |kind, why: String| Err(Error::new(kind, "open", folder.display(), why));
     if found.is_empty() {
         return refuse(Kind::NotFound, "no .safetensors file is in it".to_owned());
@@ -278,19 +311,17 @@ fn find_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What in a folder has a name that ends like this, in order. Hidden ones do not count.
-pub(crate) fn names_ending(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
-    let failed = |e| Error::os("list", folder.display(), e);
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let fits = name
-            .to_str()
-            .is_some_and(|name| name.ends_with(suffix) && !name.starts_with('.'));
-        if fits {
-            found.push(folder.join(name));
-        }
-    }
-    found.sort_unstable();
-    Ok(found)
+/// The objects in a folder whose names end like this, in order. Hidden ones do not count.
+pub(crate) fn names_ending(store: &dyn Store, folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
+    let inside = store.below(folder.as_os_str(), Missing::Refuse)?;
+    let objects = list_all(&*inside)?.objects.into_iter();
+    let fits = |object: &Named| {
+        let name = object.name.to_str();
+        name.is_some_and(|name| name.ends_with(suffix) && !name.starts_with('.'))
+    };
+    // By its own name: a link in a user's folder is followed.
+    Ok(objects
+        .filter(fits)
+        .map(|object| folder.join(object.name))
+        .collect())
 }

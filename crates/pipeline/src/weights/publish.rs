@@ -18,7 +18,7 @@ use std::{
 };
 
 use straightway_core::{Error, Kind, Result};
-use straightway_io::{FileDraft, draft};
+use straightway_io::{FileDraft, draft, store::Files};
 use straightway_sys::nonce::nonce;
 
 use super::{
@@ -67,7 +67,7 @@ impl Publication {
         let taken: Vec<usize> = (0..paths.len())
             .filter(|&number| is_there(paths[number]) && !is_own(number, paths[number]))
             .collect();
-        let index = find_index(folder)?;
+        let index = find_index(&Files::default(), folder)?;
         let is_alone = matches!(&*paths, [path] if shows_only(folder, index.as_deref(), path));
         let publication = |displaced| Self {
             folder: folder.to_owned(),
@@ -152,8 +152,8 @@ impl Step {
 /// Whether the model that a folder shows is this file or nothing.
 fn shows_only(folder: &Path, index: Option<&Path>, path: &Path) -> bool {
     let files = match index {
-        Some(index) => Index::read(index).map(|index| index.files),
-        None => names_ending(folder, ".safetensors"),
+        Some(index) => Index::read(&Files::default(), index).map(|index| index.files),
+        None => names_ending(&Files::default(), folder, ".safetensors"),
     };
     files.is_ok_and(|files| files.iter().all(|file| file == path))
 }

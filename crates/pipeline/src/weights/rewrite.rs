@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{File, FileDraft, Job, Region, tally::WARNINGS_MAX};
+use straightway_io::{File, FileDraft, Job, Region, store::Files, tally::WARNINGS_MAX};
 
 use super::{
     INDEX_NAME, Model, Saver, Tensor,
@@ -99,7 +99,8 @@ impl Saver {
         }
         let is_many = targets.len() > 1 || model.index_metadata.is_some();
         // A folder whose index names other files would go on showing those.
-        let has_index = into && (is_many || (!is_file && find_index(target)?.is_some()));
+        let has_index =
+            into && (is_many || (!is_file && find_index(&Files::default(), target)?.is_some()));
         let publication = if has_index {
             Some(publication(model, target, &mut targets, shard_bytes)?)
         } else {
@@ -220,7 +221,7 @@ impl<'a> Sources<'a> {
         for number in numbers {
             let file = match self.open.get(&number) {
                 Some(file) => Arc::clone(file),
-                None => Arc::new(self.model.shards[number as usize].open()?),
+                None => self.model.shards[number as usize].file()?,
             };
             self.open.insert(number, Arc::clone(&file));
             files.push(file);

@@ -66,7 +66,7 @@ pub(crate) fn loader() -> Loader {
 /// Lets the page cache forget a model.
 pub(crate) fn evict(model: &Model) {
     for shard in &model.shards {
-        shard.open().unwrap().evict().unwrap();
+        shard.file().unwrap().evict().unwrap();
     }
 }
 

@@ -39,7 +39,7 @@ fn filtered(
 
 fn choices(model: &Model) -> Vec<Choice> {
     let mut choices = vec![Choice::Auto, Choice::Only(Route::Buffered)];
-    if model.shards[0].open().unwrap().alignment().is_some() {
+    if model.shards[0].file().unwrap().alignment().is_some() {
         choices.extend([Route::Direct, Route::Staged].map(Choice::Only));
     } else {
         eprintln!("skipped: no O_DIRECT here");
@@ -131,7 +131,7 @@ fn what_is_large_goes_straight_to_its_place_where_the_file_is_aligned_or_not() {
     let path = folder.path().join("model.safetensors");
     write(&path, &some());
     let model = Model::open(&path).unwrap();
-    if model.shards[0].open().unwrap().alignment().is_none() {
+    if model.shards[0].file().unwrap().alignment().is_none() {
         eprintln!("skipped: no O_DIRECT here");
         return;
     }

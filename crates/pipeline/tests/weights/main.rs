@@ -16,4 +16,5 @@ mod load;
 mod memory;
 mod reference;
 mod save;
+mod store;
 mod stream;

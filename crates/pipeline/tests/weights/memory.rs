@@ -64,7 +64,7 @@ fn measure(path: &Path) {
         };
         let model = Arc::new(Model::open(path).unwrap());
         if choice == Choice::Only(Route::Staged)
-            && model.shards[0].open().unwrap().alignment().is_none()
+            && model.shards[0].file().unwrap().alignment().is_none()
         {
             eprintln!("skipped: no O_DIRECT here");
             continue;
