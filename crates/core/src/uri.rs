@@ -195,7 +195,7 @@ fn web_path(text: &str) -> Result<String, Refused> {
     if text.contains(|c: char| c == '#' || c.is_whitespace()) {
         return Err("a fragment or a blank is not allowed in it");
     }
-    let mut escapes = text.split('%').skip(1).map(|rest| rest.as_bytes());
+    let mut escapes = text.split('%').skip(1).map(str::as_bytes);
     if !escapes.all(|rest| rest.len() > 1 && rest[..2].iter().all(u8::is_ascii_hexdigit)) {
         return Err("`%` is followed by two hexadecimal digits");
     }

@@ -230,7 +230,7 @@ impl Named {
     }
 }
 
-/// What tells two versions of an object apart: an ETag.
+/// What tells two versions of an object apart: an `ETag`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tag(pub String);
 
@@ -283,6 +283,26 @@ pub struct Listing {
     pub folders: Vec<OsString>,
     /// Where the next page begins; `None` at the end.
     pub next: Option<OsString>,
+}
+
+impl Listing {
+    /// The page of all `names`, in which those of folders end with a slash, as an object store has them.
+    fn of(mut names: Vec<String>, page: &Page) -> Self {
+        let after = page.after.as_deref();
+        names.retain(|name| after.is_none_or(|after| OsStr::new(name) > after));
+        names.sort_unstable();
+        let is_more = names.len() > page.names_max;
+        names.truncate(page.names_max);
+        let next = names.last().filter(|_| is_more).map(OsString::from);
+        let (folders, objects): (Vec<_>, Vec<_>) =
+            names.into_iter().partition(|n| n.ends_with('/'));
+        let folder = |name: String| name.trim_end_matches('/').into();
+        Self {
+            objects: objects.into_iter().map(Named::new).collect(),
+            folders: folders.into_iter().map(folder).collect(),
+            next,
+        }
+    }
 }
 
 /// What an engine is for.
@@ -398,6 +418,16 @@ pub fn file(handle: &Arc<dyn Handle>) -> Result<Arc<File>> {
     any.downcast().map_err(|_| {
         let message = "lanes move bytes of files only";
         Error::new(Kind::Unsupported, "transfer", handle.object().name, message)
+    })
+}
+
+/// A draft as the store made it that is to commit it.
+fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
+    let name = draft.handle().object().name;
+    let own = (draft as Box<dyn Any>).downcast::<D>();
+    own.map(|own| *own).map_err(|_| {
+        let message = "it is a draft of another store";
+        Error::new(Kind::Invalid, "commit", name, message)
     })
 }
 

@@ -4,7 +4,7 @@
 //! The way of a save: [`Source`]s (parts of tensors, and where their bytes are) become the image of a
 //! shard, which is a safetensors file as it will be; a snapshot fills it, and the job goes on. Lanes then write
 //! it, the rank's [`Part`] says what is in it, and the parts of all ranks together become a [`Manifest`]
-//! and, by one rename, a step. The way of a restore: [`Wanted`] rectangles become chunks that hold some of
+//! and, by the put of that or a rename, a step. The way of a restore: [`Wanted`] rectangles become chunks that hold some of
 //! their bytes; each is read, checked, and only then copied to where it goes.
 //!
 //! `docs/checkpoint.md` has the format and what it promises.

@@ -156,24 +156,12 @@ impl Folder {
 
     /// Gives a new file its name and bytes at once, unless something has that name already. Answers whether it did.
     pub fn put_if_absent(&self, name: &str, bytes: &[u8], durability: Durability) -> Result<bool> {
-        self.put_if_absent_in(self, name, bytes, durability)
-    }
-
-    /// As [`put_if_absent`](Self::put_if_absent), for a file of another folder of the same file system. What is not
-    /// finished lies in this one, where a sweep finds it.
-    pub fn put_if_absent_in(
-        &self,
-        target: &Self,
-        name: &str,
-        bytes: &[u8],
-        durability: Durability,
-    ) -> Result<bool> {
-        let path = target.path_of(name)?;
-        if target.kind(name)?.is_some() {
+        let path = self.path_of(name)?;
+        if self.kind(name)?.is_some() {
             return Ok(false);
         }
         let (draft, _file) = self.draft(name, bytes, durability)?;
-        let placed = place_new(self, &draft, target, name);
+        let placed = place_new(self, &draft, name);
         if placed != Ok(()) {
             let _ = unlinkat(self, &draft, AtFlags::empty());
         }
@@ -183,7 +171,7 @@ impl Folder {
             Err(errno) => return Err(Error::os("create", path.display(), errno.into())),
         }
         if durability == Durability::Synced {
-            target.sync()?;
+            self.sync()?;
         }
         Ok(true)
     }
@@ -457,18 +445,13 @@ pub(crate) fn open_regular(
 }
 
 /// Gives a file another name in one step, unless something has it.
-fn place_new(
-    from: &Folder,
-    draft: &str,
-    to: &Folder,
-    name: &str,
-) -> std::result::Result<(), Errno> {
-    match renameat_with(from, draft, to, name, RenameFlags::NOREPLACE) {
+fn place_new(folder: &Folder, draft: &str, name: &str) -> std::result::Result<(), Errno> {
+    match renameat_with(folder, draft, folder, name, RenameFlags::NOREPLACE) {
         // Some network file systems lack the flag, and have hard links.
         Err(errno) if is_unsupported(errno) => {
-            linkat(from, draft, to, name, AtFlags::empty())?;
+            linkat(folder, draft, folder, name, AtFlags::empty())?;
             // The name is placed. A draft that stays is swept.
-            let _ = unlinkat(from, draft, AtFlags::empty());
+            let _ = unlinkat(folder, draft, AtFlags::empty());
             Ok(())
         }
         placed => placed,

@@ -8,13 +8,7 @@
 //! removed, but not opened. The tag of a file by path is its inode with its size and stamps; below a root there are none,
 //! as what is read there has checksums. No file system replaces a file on condition of what it is.
 
-use std::{
-    any::Any,
-    ffi::{OsStr, OsString},
-    fs,
-    path::Path,
-    sync::Arc,
-};
+use std::{ffi::OsStr, fs, path::Path, sync::Arc};
 
 use rustix::fs::FileType;
 use straightway_core::{Choice, Direction, Error, Kind, Object, Result, Survey, Transfer};
@@ -22,7 +16,7 @@ use straightway_sys::{File, Folder, folder::Durability};
 
 use super::{
     Condition, Draft, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag, Verb, Verbs,
-    file, get_whole, parts,
+    file, get_whole, own_draft, parts,
 };
 use crate::{
     draft::{FileDraft, folder_of, is_draft},
@@ -145,40 +139,18 @@ impl Store for Files {
     }
 
     fn list(&self, page: &Page) -> Result<Listing> {
-        let here;
-        let folder = match &self.root {
-            Some(root) => root,
-            None => {
-                here = Arc::new(Folder::open(Path::new("."))?);
-                &here
-            }
+        let entries = match &self.root {
+            Some(root) => root.entries()?,
+            None => Folder::open(Path::new("."))?.entries()?,
         };
-        // By the names as an object store has them: a folder's ends with a slash.
-        let mut names = Vec::new();
-        for (name, kind) in folder.entries()? {
-            match kind {
-                FileType::Directory => names.push(format!("{name}/")),
-                _ if is_draft(Path::new(&name)) => {}
-                _ => names.push(name),
-            }
-        }
-        if let Some(after) = &page.after {
-            names.retain(|name| OsStr::new(name) > after.as_os_str());
-        }
-        names.sort_unstable();
-        let is_more = names.len() > page.names_max;
-        names.truncate(page.names_max);
-        let mut listing = Listing {
-            next: names.last().filter(|_| is_more).map(OsString::from),
-            ..Listing::default()
+        let entries = entries
+            .into_iter()
+            .filter(|(name, _)| !is_draft(Path::new(name)));
+        let name = |(name, kind): (String, FileType)| match kind {
+            FileType::Directory => name + "/",
+            _ => name,
         };
-        for name in names {
-            match name.strip_suffix('/') {
-                Some(folder) => listing.folders.push(folder.into()),
-                None => listing.objects.push(Named::new(name)),
-            }
-        }
-        Ok(listing)
+        Ok(Listing::of(entries.map(name).collect(), page))
     }
 
     fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
@@ -198,15 +170,8 @@ impl Store for Files {
     }
 
     fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
-        let own = |draft: Box<dyn Draft>| {
-            let name = draft.handle().object().name;
-            let own = (draft as Box<dyn Any>).downcast::<FileDraft>();
-            own.map(|own| *own).map_err(|_| {
-                let message = "it is a draft of another store";
-                Error::new(Kind::Invalid, "commit", name, message)
-            })
-        };
-        FileDraft::commit_in_order(drafts.into_iter().map(own).collect::<Result<_>>()?)
+        let own = drafts.into_iter().map(own_draft::<FileDraft>);
+        FileDraft::commit_in_order(own.collect::<Result<_>>()?)
     }
 
     fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {

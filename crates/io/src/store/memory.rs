@@ -2,10 +2,8 @@
 //! only a file system has.
 
 use std::{
-    any::Any,
     collections::BTreeMap,
-    ffi::{OsStr, OsString},
-    ops::Bound,
+    ffi::OsStr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +14,7 @@ use straightway_core::{Error, Kind, Object, Result};
 
 use super::{
     Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag,
-    Verb, Verbs, parts,
+    Verb, Verbs, own_draft, parts,
 };
 use crate::engine::{Engine, memory};
 
@@ -110,47 +108,25 @@ impl Store for Memory {
     }
 
     fn list(&self, page: &Page) -> Result<Listing> {
-        let after = page.after.as_ref().and_then(|after| after.to_str());
-        let mut from = after.map_or_else(|| self.prefix.clone(), |a| format!("{}{a}", self.prefix));
-        let mut listing = Listing::default();
-        let most = page.names_max.min(PAGE_NAMES_MAX);
         let all = self.shared.lock();
-        // A folder's name ends with a slash. All that is in it is before its name with a mark behind.
-        let mut start = if after.is_some() {
-            skip(&from)
-        } else {
-            Bound::Included(from)
-        };
-        for count in 0.. {
-            let mut rest = all.range::<String, _>((start.clone(), Bound::Unbounded));
-            let next = rest.next().filter(|(key, _)| key.starts_with(&self.prefix));
-            let Some((key, object)) = next else { break };
-            let name = &key[self.prefix.len()..];
-            if count == most {
-                break;
-            }
-            from = match name.split_once('/') {
-                Some((folder, _)) => {
-                    listing.folders.push(folder.into());
-                    format!("{folder}/")
-                }
-                None => {
-                    listing.objects.push(Named {
-                        name: name.into(),
-                        bytes: Some(object.bytes),
-                        tag: Some(object.own_tag()),
-                    });
-                    name.to_owned()
-                }
-            };
-            start = skip(&format!("{}{from}", self.prefix));
-            listing.next = Some(OsString::from(from));
+        let inside = all.range(self.prefix.clone()..);
+        let inside = inside.map_while(|(key, _)| key.strip_prefix(&self.prefix));
+        let mut names: Vec<String> = inside
+            .map(|name| name.split_inclusive('/').take(1).collect())
+            .collect();
+        names.dedup();
+        let names_max = page.names_max.min(PAGE_NAMES_MAX);
+        let mut listing = Listing::of(
+            names,
+            &Page {
+                names_max,
+                ..page.clone()
+            },
+        );
+        for named in &mut listing.objects {
+            let object = &all[&self.key(&named.name)?];
+            (named.bytes, named.tag) = (Some(object.bytes), Some(object.own_tag()));
         }
-        let mut rest = all.range::<String, _>((start, Bound::Unbounded));
-        let is_more = rest
-            .next()
-            .is_some_and(|(key, _)| key.starts_with(&self.prefix));
-        listing.next = listing.next.filter(|_| is_more);
         Ok(listing)
     }
 
@@ -168,18 +144,11 @@ impl Store for Memory {
     }
 
     fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
-        let own = |draft: Box<dyn Draft>| {
-            let name = draft.handle().object().name;
-            let own = (draft as Box<dyn Any>).downcast::<MemoryDraft>().ok();
-            let own = own.filter(|own| Arc::ptr_eq(&own.object.shared, &self.shared));
-            own.map(|own| own.object).ok_or_else(|| {
-                let message = "it is a draft of another store";
-                Error::new(Kind::Invalid, "commit", name, message)
-            })
-        };
-        let drafts = drafts.into_iter().map(own).collect::<Result<Vec<_>>>()?;
-        let mut all = self.shared.lock();
-        all.extend(drafts.into_iter().map(|draft| (draft.key.clone(), draft)));
+        let own = drafts.into_iter().map(own_draft::<MemoryDraft>);
+        for MemoryDraft { object } in own.collect::<Result<Vec<_>>>()? {
+            let key = object.key.clone();
+            Arc::clone(&object.shared).lock().insert(key, object);
+        }
         Ok(())
     }
 
@@ -202,14 +171,6 @@ impl Store for Memory {
         let key = self.key(name)?;
         self.shared.lock().remove(&key);
         Ok(())
-    }
-}
-
-/// What comes after a name and, if it is a folder's, after all that is in it.
-fn skip(name: &str) -> Bound<String> {
-    match name.strip_suffix('/') {
-        Some(folder) => Bound::Included(format!("{folder}0")),
-        None => Bound::Excluded(name.to_owned()),
     }
 }
 

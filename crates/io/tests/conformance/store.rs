@@ -201,7 +201,10 @@ fn pages(store: &dyn Store, names_max: usize) -> Result<Vec<Listing>, String> {
     let mut pages = Vec::new();
     let mut after = None;
     loop {
-        let page = told(store.list(&Page { after, names_max }))?;
+        let page = told(store.list(&Page {
+            after: after.clone(),
+            names_max,
+        }))?;
         let names = page.objects.len() + page.folders.len();
         check(
             names <= names_max,
@@ -211,7 +214,7 @@ fn pages(store: &dyn Store, names_max: usize) -> Result<Vec<Listing>, String> {
             names > 0 || page.next.is_none(),
             "a page that is not the last has names",
         )?;
-        after = page.next.clone();
+        after.clone_from(&page.next);
         pages.push(page);
         check(pages.len() <= MANY + 2, "the pages end")?;
         if after.is_none() {
@@ -298,9 +301,11 @@ fn what_is_below_is_the_same_object(store: &dyn Store) -> Checked {
 }
 
 fn nothing_is_visible_before_its_commit(store: &dyn Store) -> Checked {
-    let is_listed = |store: &dyn Store| match store.verbs().has(Verb::List) {
-        false => Ok(false),
-        true => told(list_all(store)).map(|all| all.objects.iter().any(|o| o.name == "draft")),
+    let is_listed = |store: &dyn Store| {
+        if !store.verbs().has(Verb::List) {
+            return Ok(false);
+        }
+        told(list_all(store)).map(|all| all.objects.iter().any(|o| o.name == "draft"))
     };
     let begun = draft(store, "draft", b"dropped")?;
     check(

@@ -68,9 +68,10 @@ impl Steps {
     /// Where an attempt's objects are written by `writer`.
     pub(crate) fn home(&self, attempt: &Attempt, writer: &str) -> Result<Home> {
         let is_folder = self.root().folder().is_some();
-        let (name, mark) = match is_folder {
-            true => (attempt.folder(), None),
-            false => (step_folder(attempt.step), Some(mark(writer, attempt))),
+        let (name, mark) = if is_folder {
+            (attempt.folder(), None)
+        } else {
+            (step_folder(attempt.step), Some(mark(writer, attempt)))
         };
         let store = self.root().below(name.as_ref(), Missing::Refuse)?;
         Ok(Home { name, store, mark })
@@ -104,9 +105,10 @@ impl Steps {
         let writer = parts[0].writer.clone();
         let is_folder = self.root().folder().is_some();
         let shard = |part: &Part| Shard {
-            draft: match is_folder {
-                true => shard_draft(part.shard.rank, &part.writer),
-                false => part.shard.file.clone(),
+            draft: if is_folder {
+                shard_draft(part.shard.rank, &part.writer)
+            } else {
+                part.shard.file.clone()
             },
             file: part.shard.file.clone(),
         };

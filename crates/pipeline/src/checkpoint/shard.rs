@@ -58,6 +58,13 @@ pub(crate) struct Target<'a> {
     pub(crate) draft: String,
 }
 
+/// A shard in the making.
+struct Begun {
+    file: Arc<File>,
+    /// What is committed when it is written; `None` where the step's commit does it.
+    draft: Option<Box<dyn Draft>>,
+}
+
 impl Target<'_> {
     /// What the shard is called in the step.
     fn name(&self, rank: Rank, is_plain: bool) -> String {
@@ -65,14 +72,19 @@ impl Target<'_> {
     }
 
     /// Creates what will be called `name`. In the folder of an attempt nobody looks for it, and it needs no draft.
-    fn create(&self, name: &str, bytes: u64) -> Result<(Arc<File>, Option<Box<dyn Draft>>)> {
+    fn create(&self, name: &str, bytes: u64) -> Result<Begun> {
         let store = &self.home.store;
         if let Some(folder) = store.folder() {
             let file = File::create_in(folder, &self.draft, name, bytes)?;
-            return Ok((Arc::new(file), None));
+            return Ok(Begun {
+                file: Arc::new(file),
+                draft: None,
+            });
         }
         let draft = store.create(name.as_ref(), bytes)?;
-        Ok((store::file(&draft.handle())?, Some(draft)))
+        let file = store::file(&draft.handle())?;
+        let draft = Some(draft);
+        Ok(Begun { file, draft })
     }
 
     /// Makes what was written there to stay.
@@ -124,7 +136,7 @@ impl ShardWriter {
         segments: impl Iterator<Item = Segment>,
     ) -> Result<Written> {
         let name = target.name(rank, true);
-        let (file, draft) = target.create(&name, bytes)?;
+        let Begun { file, draft } = target.create(&name, bytes)?;
         let mut left = None;
         let mut written = Vec::new();
         let (receipt, chunks) = std::thread::scope(|scope| {
@@ -254,7 +266,7 @@ impl ShardWriter {
             record.digests.clear();
         }
         let region = Arc::new(segment.region);
-        let (file, draft) = target.create(&name, file_bytes)?;
+        let Begun { file, draft } = target.create(&name, file_bytes)?;
         let job = self.job(&file, Extent::new(0, file_bytes), &region)?;
         let receipt = self.executor.run(job)?;
         target.finish(draft)?;

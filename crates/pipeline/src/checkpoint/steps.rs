@@ -14,7 +14,7 @@ use std::{
 use straightway_core::{Error, Kind, Result, Scheme, Uri};
 use straightway_io::{
     draft,
-    store::{Condition, Durability, Files, Missing, Registry, Store, list_all, open_one},
+    store::{Condition, Durability, Files, Folder, Missing, Registry, Store, list_all, open_one},
 };
 
 use super::{
@@ -248,7 +248,7 @@ impl Steps {
     /// Deletes the objects of a step whose store is no folder. The manifest goes last: its names are those of the
     /// objects that belong to it, and until then the decision to remove it stands. Objects of a save under way, which
     /// have names of their own, are not touched.
-    fn erase_objects(&self, held: &dyn Store) -> Result<()> {
+    fn erase_objects(held: &dyn Store) -> Result<()> {
         let Some(text) = if_there(held.get(MANIFEST.as_ref(), MANIFEST_BYTES_MAX))? else {
             return Ok(());
         };
@@ -308,7 +308,7 @@ impl Ledger for Steps {
     fn identity(&self, held: &Self::Held) -> Result<Identity> {
         let manifest = if_there(held.get(MANIFEST.as_ref(), MANIFEST_BYTES_MAX))?;
         let manifest = manifest.map(|text| Sum::of(&text));
-        let inode = held.folder().map_or(Ok(0), |folder| folder.inode())?;
+        let inode = held.folder().map_or(Ok(0), Folder::inode)?;
         Ok(Identity { inode, manifest })
     }
 
@@ -322,7 +322,7 @@ impl Ledger for Steps {
 
     fn erase(&self, step: u64, held: &Self::Held) -> Result<()> {
         let Some((root, own)) = self.root.folder().zip(held.folder()) else {
-            return self.erase_objects(&**held);
+            return Self::erase_objects(&**held);
         };
         // Without its manifest it is no step, whatever else a loss of power brings back.
         own.remove(MANIFEST)?;

@@ -179,8 +179,14 @@ fn an_attempt_that_is_given_up_takes_its_own_objects_along_and_no_others() {
 fn ranks_meet_in_a_store_without_folders() {
     let steps = memory();
     let attempt = attempt(3, 1);
-    let parts =
-        [0, 1].map(|rank| write(&steps, &attempt, Rank { rank, world: 2 }, &[rank as u8; 9]));
+    let parts = [0, 1].map(|rank| {
+        write(
+            &steps,
+            &attempt,
+            Rank { rank, world: 2 },
+            &rank.to_le_bytes(),
+        )
+    });
     let [first, second] = parts;
     let patience = Patience {
         timeout: Duration::from_secs(20),
