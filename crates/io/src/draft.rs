@@ -12,7 +12,6 @@
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    fs,
     os::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -26,8 +25,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstat, fsync, open, renameat,
-        statat, unlinkat,
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, fsync, open, openat,
+        renameat, statat, unlinkat,
     },
     io::Errno,
 };
@@ -314,20 +313,31 @@ pub fn is_draft(path: &Path) -> bool {
 
 /// Removes the drafts in `folder` whose writers are gone. What cannot be examined stays.
 pub fn sweep(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else {
+    if let Ok(opened) = open_folder(folder) {
+        sweep_opened(&opened);
+    }
+}
+
+/// The same, for a folder that is open. Nothing outside it is touched, whatever links are in it.
+pub fn sweep_opened(folder: impl AsFd) {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let own = openat(&folder, ".", flags | OFlags::DIRECTORY, Mode::empty());
+    let Ok(entries) = own.and_then(Dir::new) else {
         return;
     };
     for entry in entries.flatten() {
-        if !(is_draft(&entry.path()) && entry.file_type().is_ok_and(|kind| kind.is_file())) {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if !is_draft(Path::new(name)) {
             continue;
         }
         // To read is enough for a lock, and possible with the draft of a file that nobody may write.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let Ok(file) = open(entry.path(), flags, Mode::empty()) else {
+        let Ok(file) = openat(&folder, name, flags, Mode::empty()) else {
             continue;
         };
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _ = fs::remove_file(entry.path());
+        let kind = fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let is_file = kind == Ok(FileType::RegularFile);
+        if is_file && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = unlinkat(&folder, name, AtFlags::empty());
         }
     }
 }
@@ -377,7 +387,7 @@ pub fn sync_opened(opened: impl AsFd, folder: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     #[test]
     fn a_draft_that_is_dropped_leaves_nothing_and_one_that_is_committed_leaves_itself() {

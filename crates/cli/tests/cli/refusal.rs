@@ -314,3 +314,33 @@ fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_on
             .is_file()
     );
 }
+
+#[test]
+fn objects_in_stores_that_this_program_does_not_have() {
+    let yard = Yard::new();
+    for (args, why) in [
+        (
+            "load gs://bucket/m",
+            "the scheme \"gs\" is not known; known are s3://BUCKET/KEY",
+        ),
+        (
+            "inspect s3://bucket/m.safetensors",
+            "s3://bucket/m.safetensors: this program has no such store",
+        ),
+        (
+            "checkpoint ls s3://bucket/run",
+            "this program has no such store",
+        ),
+        (
+            "load memory:x/m.safetensors",
+            "memory:x/m.safetensors: there is no such object",
+        ),
+        ("load s3://b/m", "a bucket is 3 to 63"),
+        // A path that looks like a URI.
+        ("load ./gs://bucket/m", "No such file"),
+    ] {
+        let ran = yard.run(args.split(' '));
+        assert_eq!(ran.code, Some(2), "{args}: {ran:?}");
+        assert!(ran.err.contains(why), "{args}: {}", ran.err);
+    }
+}

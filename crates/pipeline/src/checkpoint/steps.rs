@@ -194,12 +194,16 @@ impl Steps {
             }
         }
         swept.extend(removal::settle(self, None)?);
-        draft::sweep(&self.folder());
         // A tagger that was killed leaves its draft in the step.
         let steps = names(self.root())?
             .into_iter()
             .filter_map(|name| step_of(&name));
-        steps.for_each(|step| draft::sweep(&self.step_path(step)));
+        let steps = steps.filter_map(|step| self.step(step).ok());
+        for store in steps.chain([Arc::clone(&self.root)]) {
+            if let Some(folder) = store.folder() {
+                draft::sweep_opened(folder);
+            }
+        }
         Ok(swept)
     }
 

@@ -72,9 +72,15 @@ fn links_under_the_names_of_steps_attempts_and_trash_are_never_followed() {
     for name in [".step-5.gone-1", ".trash-5-0", ".hold-1.step-5.gone-1"] {
         symlink(&outside, run.join(name)).unwrap();
     }
+    let draft = outside.join(".x.0.straightway-part");
+    fs::write(&draft, "of another program").unwrap();
+    symlink(&outside, run.join("step-9")).unwrap();
+    fs::write(run.join("step-7.0.straightway-part"), "no draft").unwrap();
     fs::create_dir(run.join(".step-6.gone-1")).unwrap();
     symlink(&outside, run.join(".step-6.gone-1/rank")).unwrap();
     let mut saver = saver(&run, options()).unwrap();
+    assert!(draft.exists() && run.join("step-7.0.straightway-part").exists());
+    fs::remove_file(&draft).unwrap();
     assert_untouched(home.path());
     assert!(!run.join(".step-5.gone-1").is_symlink() && !run.join(".trash-5-0").is_symlink());
     save(&mut saver, 2, &State::small(2)).unwrap();
