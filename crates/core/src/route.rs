@@ -72,6 +72,8 @@ pub enum Reason {
     Evicted,
     /// The file system has no O_DIRECT.
     NoDirectIo,
+    /// The store is memory of this process.
+    StoreInMemory,
     /// The file system takes O_DIRECT and goes through the page cache all the same: btrfs with what is
     /// compressed or checksummed, ext4 with holes of files without extents.
     FileSystemBuffers,
@@ -149,6 +151,7 @@ impl fmt::Display for Reason {
             Self::Resident => "in the page cache already",
             Self::Evicted => "taken to be in the page cache, and not all of it was",
             Self::NoDirectIo => "the file system has no O_DIRECT",
+            Self::StoreInMemory => "the store is memory of this process",
             Self::FileSystemBuffers => "the file system takes O_DIRECT through the page cache here",
             Self::DirectUnproven => {
                 "the file system does not say whether O_DIRECT bypasses the page cache"

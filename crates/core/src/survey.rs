@@ -39,7 +39,8 @@ impl Alignment {
 pub struct Survey {
     /// What O_DIRECT asks for; `None` where the file system refuses it.
     pub direct: Option<Alignment>,
-    /// Why O_DIRECT goes through the page cache all the same, or may; `None` where it is proven not to.
+    /// Why O_DIRECT goes through the page cache all the same, or may, or what there is in its place; `None` where it is
+    /// proven to go around it.
     pub doubt: Option<Reason>,
     /// Whether DMA between this object and the region's GPU is proven.
     pub gpu_direct: bool,
@@ -60,7 +61,7 @@ impl Survey {
     /// file system says.
     pub fn usable(&self) -> Result<Alignment, Reason> {
         match (self.direct, self.doubt) {
-            (None, _) => Err(Reason::NoDirectIo),
+            (None, doubt) => Err(doubt.unwrap_or(Reason::NoDirectIo)),
             (Some(_), Some(doubt)) if !self.gpu_direct => Err(doubt),
             (Some(alignment), _) => Ok(alignment),
         }

@@ -23,6 +23,7 @@ use crate::{
     placement::{cpus_near, stay_on},
     settings::Settings,
     stage::{DeviceStage, HostStage, Stage},
+    store::{LaneSpec, Store},
     tally::Tally,
     track::Track,
 };
@@ -37,6 +38,7 @@ const REAP_INTERVAL: Duration = Duration::from_secs(1);
 /// What a crew serves, and how.
 #[derive(Clone, Debug)]
 struct Post {
+    store: Arc<dyn Store>,
     track: Track,
     place: Place,
     /// The GPU, if that is the place.
@@ -74,6 +76,7 @@ type Ready = Receiver<Result<()>>;
 impl Crew {
     /// A crew without lanes yet.
     pub(crate) fn new(
+        store: &Arc<dyn Store>,
         track: Track,
         place: Place,
         context: Option<&Context>,
@@ -82,6 +85,7 @@ impl Crew {
         let cpus = context.map_or_else(Vec::new, |context| cpus_near(context.device()));
         Self {
             post: Post {
+                store: Arc::clone(store),
                 track,
                 place,
                 context: context.cloned(),
@@ -198,11 +202,12 @@ impl Post {
     }
 
     fn lane(&self) -> Result<Lane> {
-        let engine = match self.track {
-            Track::Drive => self.settings.drive_engine(self.place)?,
-            Track::Cached => self.settings.cached_engine(),
-            Track::Checked => self.settings.checked_engine(),
-        };
+        let engine = self.store.engine(&LaneSpec {
+            track: self.track,
+            place: self.place,
+            settings: &self.settings,
+        })?;
+        let engine = self.settings.wrap(engine);
         let stage: Box<dyn Stage> = match &self.context {
             None => Box::new(HostStage::default()),
             Some(context) => Box::new(DeviceStage::new(context)?),

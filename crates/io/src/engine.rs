@@ -15,7 +15,8 @@ pub mod ring;
 use std::{fmt, time::Duration};
 
 use straightway_core::Result;
-use straightway_sys::{Done, Io};
+
+use crate::request::{Done, Io};
 
 /// Runs I/Os.
 pub trait Engine: fmt::Debug + Send {

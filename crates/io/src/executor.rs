@@ -9,15 +9,24 @@ use std::{
 };
 
 use straightway_core::{Direction, Error, Kind, Leg, Place, Receipt, Result};
-use straightway_sys::{File, Region};
+use straightway_sys::Region;
 
-use crate::{books::Books, crew::Crew, job::Job, settings::Settings, tally::Tally, track::Track};
+use crate::{
+    books::Books,
+    crew::Crew,
+    job::Job,
+    settings::Settings,
+    store::{Files, Store},
+    tally::Tally,
+    track::Track,
+};
 
 /// Runs jobs on lanes.
 #[derive(Debug)]
 pub struct Executor {
     settings: Settings,
-    crews: Mutex<HashMap<(Track, Place), Crew>>,
+    /// By the family of their stores, their track and their place.
+    crews: Mutex<HashMap<(&'static str, Track, Place), Crew>>,
 }
 
 impl Executor {
@@ -76,7 +85,9 @@ impl Executor {
                 continue;
             }
             let region = job.lead_region().map(Arc::as_ref);
-            let ordered = self.with_crew(track, region, |crew| crew.order(&job, chunks, &answers));
+            let store = job.objects().store();
+            let order = |crew: &mut Crew| crew.order(&job, chunks, &answers);
+            let ordered = self.with_crew(store, track, region, order);
             // Lanes of another track may be at work already: they stop, and are waited for.
             ordered.unwrap_or_else(|error| job.fail(error));
         }
@@ -101,17 +112,19 @@ impl Executor {
         Ok(())
     }
 
-    /// Makes everything ready that a transfer with `region` needs: lanes, streams, rings. Without
+    /// Makes everything ready that a transfer between files and `region` needs: lanes, streams, rings. Without
     /// it the first transfer pays for that.
     pub fn prepare(&self, region: &Region) -> Result<()> {
+        let files: Arc<dyn Store> = Arc::new(Files::default());
         [Track::Drive, Track::Cached]
             .into_iter()
-            .try_for_each(|track| self.with_crew(track, Some(region), Crew::make_ready))
+            .try_for_each(|track| self.with_crew(&files, track, Some(region), Crew::make_ready))
     }
 
-    /// Calls on the lanes of a track that serve the place of `region`.
+    /// Calls on the lanes of a track that serve a store and the place of `region`.
     fn with_crew<T>(
         &self,
+        store: &Arc<dyn Store>,
         track: Track,
         region: Option<&Region>,
         call: impl FnOnce(&mut Crew) -> Result<T>,
@@ -123,8 +136,8 @@ impl Executor {
         }
         let mut crews = self.crews.lock().unwrap_or_else(PoisonError::into_inner);
         let crew = crews
-            .entry((track, place))
-            .or_insert_with(|| Crew::new(track, place, context, &self.settings));
+            .entry((store.family(), track, place))
+            .or_insert_with(|| Crew::new(store, track, place, context, &self.settings));
         call(crew)
     }
 }
@@ -142,10 +155,7 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
         let rows = lanes.map(Tally::routes).unwrap_or_default();
         let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
         if moved != wanted {
-            let name = job
-                .files()
-                .first()
-                .map_or_else(String::new, |f| f.object().name);
+            let name = job.objects().name();
             let message = format!("a lane ended early, after {moved} of {wanted} bytes");
             return Err(Error::new(Kind::Transient, "finish with", name, message));
         }
@@ -153,20 +163,16 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
     Ok(())
 }
 
-/// What is left when all bytes have moved: files that were read must not have changed, files that
-/// were written get their length and are made durable, unless a later job sees to that.
+/// What is left when all bytes have moved: objects that were read must not have changed, and those that were written are
+/// made durable, unless a later job sees to that.
 fn finish(job: &Job) -> Result<()> {
-    let written = match job.direction() {
-        Direction::In => &[],
-        Direction::Out => job.files(),
-        Direction::Across => job.twins(),
-    };
     if job.direction() != Direction::Out {
-        job.files().iter().try_for_each(|f| f.check_unchanged())?;
+        let read = job.objects().handles();
+        read.iter()
+            .try_for_each(|object| object.check_unchanged())?;
     }
-    if !job.syncs() {
-        return Ok(());
+    match job.written().filter(|_| job.syncs()) {
+        Some(written) => written.store().sync(written.handles()),
+        None => Ok(()),
     }
-    written.iter().try_for_each(|f| f.truncate(f.bytes()))?;
-    File::sync_all(written)
 }

@@ -3,14 +3,15 @@
 use std::{sync::Arc, time::Instant};
 
 use straightway_core::{
-    Alignment, Chunk, Direction, Error, Kind, Leg, Piece, Place, Reason, Route, extent::down,
+    Alignment, Chunk, Direction, Error, Kind, Leg, Object, Piece, Place, Reason, Route,
+    extent::down,
 };
 use straightway_sys::{
-    Buf, By, File, Io, Op, Slot, Window,
+    Buf, By, Op, Slot, Window,
     cuda::{Landing, Span},
 };
 
-use crate::job::Job;
+use crate::{job::Job, request::Io, store::Handle};
 
 /// Times that an I/O may come back with nothing moved before it counts as failed.
 const STALLS_MAX: u8 = 16;
@@ -221,7 +222,7 @@ impl Flight {
         };
         Io {
             op,
-            file: Arc::clone(self.file(job)),
+            object: Arc::clone(self.object(job)),
             by,
             offset,
             buf,
@@ -231,13 +232,14 @@ impl Flight {
         }
     }
 
-    /// The file of the running leg.
-    fn file<'a>(&self, job: &'a Job) -> &'a Arc<File> {
-        let files = match (self.leg, job.direction()) {
-            (Leg::Write, Direction::Across) => job.twins(),
-            _ => job.files(),
+    /// The object of the running leg.
+    fn object<'a>(&self, job: &'a Job) -> &'a Arc<dyn Handle> {
+        let objects = match self.leg {
+            Leg::Read => Some(job.objects()),
+            Leg::Write => job.written(),
         };
-        &files[self.chunk.object as usize]
+        let objects = objects.expect("what is written has somewhere to go");
+        &objects.handles()[self.chunk.object as usize]
     }
 
     /// Judges an I/O that came back.
@@ -275,16 +277,17 @@ impl Flight {
     }
 
     fn failed(&self, job: &Job, io: Io, result: std::io::Result<usize>) -> Verdict {
-        let file = self.file(job);
+        let object = self.object(job);
         let error = match (result, io.op) {
-            (Err(source), Op::Read) => file.error("read", source),
-            (Err(source), Op::Write) => file.error("write", source),
-            (Ok(moved), Op::Read) => file.check_unchanged().err().unwrap_or_else(|| {
+            (Err(source), Op::Read) => object.error("read", source),
+            (Err(source), Op::Write) => object.error("write", source),
+            (Ok(moved), Op::Read) => object.check_unchanged().err().unwrap_or_else(|| {
                 let end = io.offset + moved as u64;
-                let message = format!("nothing came after byte {end} of {}", file.bytes());
-                Error::new(Kind::Corrupt, "read", file.path().display(), message)
+                let Object { name, bytes } = object.object();
+                let message = format!("nothing came after byte {end} of {bytes}");
+                Error::new(Kind::Corrupt, "read", name, message)
             }),
-            (Ok(_), Op::Write) => file.error("write", std::io::ErrorKind::WriteZero.into()),
+            (Ok(_), Op::Write) => object.error("write", std::io::ErrorKind::WriteZero.into()),
         };
         Verdict::Failed(io, error)
     }
@@ -310,12 +313,11 @@ impl Flight {
 /// What an I/O is counted in: it can be continued at a multiple of this.
 pub(crate) fn block_bytes(io: &Io) -> u64 {
     let on_gpu = matches!(&io.buf, Buf::Window(w) if w.region().place() != Place::Host);
-    match (io.by, io.file.alignment()) {
+    match io.by {
         // cuFile wants whole pages, whatever the drive would take.
-        (By::Direct, _) if on_gpu => Alignment::PAGE_BYTES,
-        (By::Direct, Some(alignment)) => alignment.object_bytes,
-        (By::Direct, None) => Alignment::PAGE_BYTES,
-        (By::PageCache | By::Resident, _) => 1,
+        By::Direct if on_gpu => Alignment::PAGE_BYTES,
+        By::Direct => io.object.block_bytes(),
+        By::PageCache | By::Resident => 1,
     }
 }
 

@@ -23,6 +23,8 @@ use straightway_sys::{
     cufile::{ALIGN_BYTES, RegisteredMemory},
 };
 
+use crate::objects::Objects;
+
 pub use proof::Proof;
 pub(crate) use session::Session;
 
@@ -107,7 +109,7 @@ impl Gds {
     /// goes to `warnings`.
     pub(crate) fn survey(
         &self,
-        files: &[Arc<File>],
+        objects: &Objects,
         surveys: &mut [Survey],
         region: &Arc<Region>,
         (leg, choice): (Leg, Choice),
@@ -119,7 +121,8 @@ impl Gds {
         if !self.is_wanted(ordinal, region.bytes(), choice) {
             return Ok(None);
         }
-        match self.pass(files, surveys, region, leg) {
+        let files = objects.files();
+        match files.and_then(|files| self.pass(&files, surveys, region, leg)) {
             Ok(pass) => Ok(pass),
             Err(error) if self.is_insisted(choice) => Err(error),
             Err(error) => {

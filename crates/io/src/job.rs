@@ -1,7 +1,7 @@
 //! A planned transfer with everything that it needs to run: the files, the regions, and how far it
 //! has come.
 
-pub(crate) mod planning;
+mod planning;
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use straightway_core::{
     Bytes, Choice, Chunk, Direction, Error, Kind, Place, Plan, Policy, Result, Route,
 };
-use straightway_sys::{File, Region};
+use straightway_sys::Region;
 
 use crate::{
     gds::{Pass, Proof},
     inspect::Inspect,
+    objects::Objects,
     progress::Progress,
     settings::Settings,
     stage::Regions,
@@ -29,8 +30,8 @@ use crate::{
 pub struct Job {
     direction: Direction,
     plan: Plan,
-    files: Vec<Arc<File>>,
-    twins: Vec<Arc<File>>,
+    objects: Objects,
+    twins: Option<Objects>,
     regions: Regions,
     /// What looks at its portions, where it has any.
     inspect: Option<Arc<dyn Inspect>>,
@@ -60,7 +61,7 @@ impl Job {
         (direction, choice): (Direction, Choice),
         plan: Plan,
         policy: &Policy,
-        files: Vec<Arc<File>>,
+        objects: Objects,
         start: Instant,
     ) -> Self {
         Self {
@@ -68,8 +69,8 @@ impl Job {
             direction,
             choice,
             plan,
-            files,
-            twins: Vec::new(),
+            objects,
+            twins: None,
             regions: Arc::new([]),
             inspect: None,
             refused_bytes: AtomicU64::new(0),
@@ -127,14 +128,18 @@ impl Job {
         self.direction
     }
 
-    /// The files that are read or, from a region, written.
-    pub(crate) fn files(&self) -> &[Arc<File>] {
-        &self.files
+    /// The objects that are read or, from a region, written.
+    pub(crate) fn objects(&self) -> &Objects {
+        &self.objects
     }
 
-    /// The files that a copy across writes.
-    pub(crate) fn twins(&self) -> &[Arc<File>] {
-        &self.twins
+    /// The objects that are written, if any are.
+    pub(crate) fn written(&self) -> Option<&Objects> {
+        match self.direction {
+            Direction::In => None,
+            Direction::Out => Some(&self.objects),
+            Direction::Across => self.twins.as_ref(),
+        }
     }
 
     /// The region of a transfer with one; a copy across has none.
@@ -171,7 +176,9 @@ impl Job {
         if inspect.refuse(number, error) {
             return Ok(());
         }
-        let name = self.files[portion.object as usize].object().name;
+        let name = self.objects.handles()[portion.object as usize]
+            .object()
+            .name;
         Err(Error::new(
             Kind::Corrupt,
             "read",
@@ -224,10 +231,7 @@ impl Job {
         if self.choice != Choice::Only(Route::Direct) || proof.is_direct() {
             return Ok(());
         }
-        let name = self
-            .files
-            .first()
-            .map_or_else(String::new, |f| f.object().name);
+        let name = self.objects.name();
         let (_, reason) = proof.route_and_reason();
         Err(Error::new(
             Kind::Unsupported,
@@ -296,10 +300,7 @@ impl Job {
             return Err(error);
         }
         if self.progress.is_cancelled() {
-            let name = self
-                .files
-                .first()
-                .map_or_else(String::new, |f| f.object().name);
+            let name = self.objects.name();
             return Err(Error::new(
                 Kind::Cancelled,
                 "finish with",

@@ -17,7 +17,7 @@ use std::{
 
 use straightway_core::{Chunk, Direction, Leg, Result, Route};
 use straightway_sys::{
-    Buf, By, Done, Io, Slot,
+    Buf, By, Slot,
     cuda::{Direction as Heading, Landing},
 };
 
@@ -26,6 +26,7 @@ use crate::{
     flight::{Flight, Verdict, usize_of},
     inspect::Inspect,
     job::Job,
+    request::{Done, Io},
     settings::RingSize,
     stage::{Copied, Copy, Stage},
     tally::{Tally, record},

@@ -313,7 +313,7 @@ impl Settings {
     }
 
     /// The engine of one drive lane that serves `place`.
-    pub fn drive_engine(&self, place: Place) -> Result<Box<dyn Engine>> {
+    pub(crate) fn drive_engine(&self, place: Place) -> Result<Box<dyn Engine>> {
         let engine = self.bare_drive_engine()?;
         let engine = match place {
             Place::Gpu(_) if self.gds.when() != GdsUse::Off => {
@@ -321,7 +321,7 @@ impl Settings {
             }
             _ => engine,
         };
-        Ok(self.wrap(engine))
+        Ok(engine)
     }
 
     /// The engine for a drive, without what is wrapped around it.
@@ -341,18 +341,19 @@ impl Settings {
     }
 
     /// The engine of one page-cache lane.
-    pub fn cached_engine(&self) -> Box<dyn Engine> {
-        self.wrap(Box::new(Cached::default()))
+    pub(crate) fn cached_engine(&self) -> Box<dyn Engine> {
+        Box::new(Cached::default())
     }
 
     /// The engine of one lane that checks what it reads.
     pub(crate) fn checked_engine(&self) -> Box<dyn Engine> {
         let settings = self.clone();
         let drive = move || settings.bare_drive_engine();
-        self.wrap(Box::new(Mixed::new(self.depth, drive)))
+        Box::new(Mixed::new(self.depth, drive))
     }
 
-    fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
+    /// An engine with the limit, the faults and the trace that are set.
+    pub(crate) fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
         let engine = match self.rate_max {
             Some(rate) => Box::new(Throttled::new(engine, rate, self.meter.clone())),
             None => engine,

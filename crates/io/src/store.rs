@@ -15,11 +15,11 @@ mod registry;
 use std::{
     any::Any,
     ffi::{OsStr, OsString},
-    fmt,
+    fmt, io,
     sync::Arc,
 };
 
-use straightway_core::{Choice, Error, Kind, Object, Place, Result, Survey, Transfer};
+use straightway_core::{Direction, Error, Extent, Kind, Object, Place, Result, Survey};
 use straightway_sys::File;
 pub use straightway_sys::{Folder, folder::Durability};
 
@@ -49,9 +49,23 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// The engine of one lane, created on the lane's thread.
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>>;
 
-    /// What is known of each object before a transfer is planned.
-    fn survey(&self, objects: &[Arc<dyn Handle>], _: &Transfer, _: Choice) -> Result<Vec<Survey>> {
+    /// Which engines serve it: stores of one family share their lanes.
+    fn family(&self) -> &'static str;
+
+    /// What is known of each object before a transfer is planned. Where a hull is given, it is asked as well what of
+    /// those bytes is in a cache that is faster than the store.
+    fn survey(
+        &self,
+        objects: &[Arc<dyn Handle>],
+        _hulls: &[Option<Extent>],
+        _: Direction,
+    ) -> Result<Vec<Survey>> {
         Ok(vec![Survey::default(); objects.len()])
+    }
+
+    /// Waits until what was written to objects is durable. Those that are committed later need no more.
+    fn sync(&self, _written: &[Arc<dyn Handle>]) -> Result<()> {
+        Ok(())
     }
 
     /// The sizes that suit it.
@@ -132,6 +146,19 @@ pub trait Handle: Any + fmt::Debug + Send + Sync {
 
     /// An error where the object is not the one any more that was opened.
     fn check_unchanged(&self) -> Result<()>;
+
+    /// What I/Os around a cache are counted in: one that came up short is continued at a multiple of this.
+    fn block_bytes(&self) -> u64 {
+        1
+    }
+
+    /// What went wrong with an I/O of this object. An engine that knows more than an error number wraps an [`Error`].
+    fn error(&self, operation: &'static str, source: io::Error) -> Error {
+        match source.downcast::<Error>() {
+            Ok(error) => error,
+            Err(source) => Error::os(operation, self.object().name, source),
+        }
+    }
 }
 
 const _: [&dyn Handle; 0] = [];

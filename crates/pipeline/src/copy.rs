@@ -104,7 +104,7 @@ impl Copier<'_> {
             files.push(Arc::new(file));
             drafts.push(draft);
         }
-        let twins = drafts.iter().map(|d| Arc::clone(d.file())).collect();
+        let twins: Vec<_> = drafts.iter().map(|d| Arc::clone(d.file())).collect();
         let job = Job::relay(files, twins, extents, self.choice, self.executor.settings())?;
         let job = job.with_progress(&self.progress);
         Ok((job, || FileDraft::commit_all(drafts)))

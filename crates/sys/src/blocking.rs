@@ -21,7 +21,7 @@ const MAPPED_BYTES_MIN: usize = 1 << 20;
 /// A read of what is taken to be resident is first asked for without waiting: what comes back so was
 /// resident, which no question asked beforehand can promise. The rest is then read as usual.
 pub fn run(io: Io) -> Done {
-    let fd = io.file.descriptor(io.by).as_raw_fd();
+    let fd = io.object.descriptor(io.by).as_raw_fd();
     let Ok(offset) = libc::off_t::try_from(io.offset) else {
         return Done::new(io, Err(io::ErrorKind::InvalidInput.into()));
     };
@@ -57,10 +57,10 @@ pub fn run(io: Io) -> Done {
 fn from_mapping(io: &Io) -> bool {
     let into_region = matches!(io.buf, Buf::Window(_));
     let extent = Extent::new(io.offset, io.bytes as u64);
-    if !into_region || io.bytes < MAPPED_BYTES_MIN || !is_resident(&io.file, extent) {
+    if !into_region || io.bytes < MAPPED_BYTES_MIN || !is_resident(&io.object, extent) {
         return false;
     }
-    let mapping = io.file.mapping();
+    let mapping = io.object.mapping();
     // SAFETY: the target is in bounds, owned by `io`, and touched by nobody else.
     mapping.is_some_and(|mapping| unsafe { mapping.copy(io.offset, io.pointer(), io.bytes) })
 }

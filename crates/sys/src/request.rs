@@ -1,4 +1,7 @@
-//! One I/O on its way: what to do, with which file, and the buffer that it owns.
+//! One I/O on its way: what to do, with which object, and the buffer that it owns.
+//!
+//! What runs I/Os here knows files. Other stores have handles of their own, hence the parameter: an I/O that names its
+//! object another way is turned into one that names a file by [`Io::map`], and back.
 
 use std::{io, sync::Arc};
 
@@ -44,16 +47,16 @@ impl Buf {
     }
 }
 
-/// One I/O: `bytes` bytes between the file at `offset` and the buffer at `start`.
+/// One I/O: `bytes` bytes between the object at `offset` and the buffer at `start`.
 #[derive(Debug)]
-pub struct Io {
+pub struct Io<H = Arc<File>> {
     /// Read or write.
     pub op: Op,
-    /// With which file.
-    pub file: Arc<File>,
-    /// By which of its descriptors.
+    /// With which object.
+    pub object: H,
+    /// By which of a file's descriptors.
     pub by: By,
-    /// Where in the file.
+    /// Where in the object.
     pub offset: u64,
     /// With which memory.
     pub buf: Buf,
@@ -65,7 +68,31 @@ pub struct Io {
     pub tag: u32,
 }
 
-impl Io {
+impl<H> Io<H> {
+    /// The same I/O, with its object named another way.
+    pub fn map<T>(self, name: impl FnOnce(H) -> T) -> Io<T> {
+        let Self {
+            op,
+            object,
+            by,
+            offset,
+            buf,
+            start,
+            bytes,
+            tag,
+        } = self;
+        Io {
+            op,
+            object: name(object),
+            by,
+            offset,
+            buf,
+            start,
+            bytes,
+            tag,
+        }
+    }
+
     /// Copies `bytes` to the front of its memory, as a read would.
     pub fn fill(&mut self, bytes: &[u8]) {
         assert!(
@@ -101,9 +128,9 @@ impl Io {
 
 /// An I/O that is done: the request, its buffer with it, and how many bytes were moved.
 #[derive(Debug)]
-pub struct Done {
+pub struct Done<H = Arc<File>> {
     /// The I/O as it was submitted.
-    pub io: Io,
+    pub io: Io<H>,
     /// How many bytes were moved, which may be fewer than asked for.
     pub result: io::Result<usize>,
     /// Whether a read through the page cache found that bytes were missing there. Only the engine
@@ -111,9 +138,18 @@ pub struct Done {
     pub missed: bool,
 }
 
-impl Done {
+impl<H> Done<H> {
+    /// The same, with its object named another way.
+    pub fn map<T>(self, name: impl FnOnce(H) -> T) -> Done<T> {
+        Done {
+            io: self.io.map(name),
+            result: self.result,
+            missed: self.missed,
+        }
+    }
+
     /// An I/O that is done, and missed nothing as far as anyone can tell.
-    pub fn new(io: Io, result: io::Result<usize>) -> Self {
+    pub fn new(io: Io<H>, result: io::Result<usize>) -> Self {
         Self {
             io,
             result,
@@ -129,7 +165,7 @@ mod tests {
     fn io(start: usize, bytes: usize) -> Io {
         Io {
             op: Op::Read,
-            file: Arc::new(File::open(tempfile::NamedTempFile::new().unwrap().path()).unwrap()),
+            object: Arc::new(File::open(tempfile::NamedTempFile::new().unwrap().path()).unwrap()),
             by: By::PageCache,
             offset: 0,
             buf: Buf::Slot(Slot::ring(1, 4096).unwrap().remove(0)),

@@ -187,11 +187,11 @@ impl Tables {
     /// The slot of the I/O's file, registering it on first sight.
     fn take_file(&mut self, io: &Io, submitter: &Submitter<'_>) -> Option<Taken> {
         let direct = io.by == By::Direct;
-        let fd = io.file.descriptor(io.by).as_raw_fd();
+        let fd = io.object.descriptor(io.by).as_raw_fd();
         // Numbers count up, so the files of a transfer have slots of their own; the two descriptors of a
         // file lie half a table apart.
-        let hash = io.file.id() + u64::from(direct) * u64::from(FILES / 2);
-        self.files.take((io.file.id(), direct), hash, |slot| {
+        let hash = io.object.id() + u64::from(direct) * u64::from(FILES / 2);
+        self.files.take((io.object.id(), direct), hash, |slot| {
             submitter.register_files_update(slot.into(), &[fd]).is_ok()
         })
     }
@@ -252,7 +252,7 @@ impl Flying {
     /// The queue entry. It names the plain descriptor where the file has no slot.
     fn entry(&self, Span { pointer, bytes }: Span) -> squeue::Entry {
         let io = &self.io;
-        let fd = types::Fd(io.file.descriptor(io.by).as_raw_fd());
+        let fd = types::Fd(io.object.descriptor(io.by).as_raw_fd());
         let fixed = self.file.as_ref().map(|s| types::Fixed(s.number().into()));
         // The builders differ by type, so the four cases are spelled out.
         macro_rules! build {
@@ -315,7 +315,7 @@ mod tests {
     fn read(file: &Arc<File>, slot: Slot, tag: u32) -> Io {
         Io {
             op: Op::Read,
-            file: Arc::clone(file),
+            object: Arc::clone(file),
             by: By::PageCache,
             offset: 0,
             bytes: slot.bytes(),

@@ -8,9 +8,13 @@
 use std::time::Duration;
 
 use straightway_core::Result;
-use straightway_sys::{Done, Io, blocking};
+use straightway_sys::blocking;
 
 use super::{Capabilities, Engine};
+use crate::request::{Done, Io, run_on_file};
+
+/// What receipts call reads and writes by system calls of a lane's own thread.
+pub(super) const NAME: &str = "pread";
 
 /// Runs one I/O at a time, at once.
 #[derive(Debug, Default)]
@@ -23,7 +27,7 @@ impl Engine for Cached {
         if self.done.is_some() {
             return Err(io);
         }
-        self.done = Some(blocking::run(io));
+        self.done = Some(run_on_file(io, blocking::run));
         Ok(())
     }
 
@@ -35,7 +39,7 @@ impl Engine for Cached {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            name: "pread",
+            name: NAME,
             depth: 1,
         }
     }

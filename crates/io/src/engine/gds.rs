@@ -8,13 +8,16 @@
 use std::{sync::Arc, time::Duration};
 
 use straightway_core::{Place, Result};
-use straightway_sys::{Buf, Done, Io};
+use straightway_sys::Buf;
 
 use super::{
     Capabilities, Engine,
     pool::{Pool, Run},
 };
-use crate::gds::Gds;
+use crate::{
+    gds::Gds,
+    request::{Done, Io, run_on_file},
+};
 
 /// How long one side is waited for while the other has I/Os in flight too.
 const TURN: Duration = Duration::from_millis(1);
@@ -47,7 +50,7 @@ impl<E: Engine> Direct<E> {
     fn submit_direct(&mut self, io: Io) -> Result<(), Io> {
         if self.pool.is_none() {
             let gds = self.gds.clone();
-            let run: Arc<Run> = Arc::new(move |io| gds.run(io));
+            let run: Arc<Run> = Arc::new(move |io| run_on_file(io, |io| gds.run(io)));
             match Pool::running("cuFile", self.pool_depth, &run) {
                 Ok(pool) => self.pool = Some(pool),
                 Err(error) => {

@@ -1,17 +1,19 @@
-//! Files that are not there: bytes kept in memory by the file's number, for tests.
+//! Objects of the memory store, for tests: each I/O is done while it is submitted.
 
-use std::{collections::HashMap, time::Duration};
+use std::{any::Any, io, sync::Arc, time::Duration};
 
 use straightway_core::Result;
-use straightway_sys::{Done, Io, Op};
+use straightway_sys::Op;
 
 use super::{Capabilities, Engine};
-use crate::store::memory::Content;
+use crate::{
+    request::{Done, Io},
+    store::memory::MemoryObject,
+};
 
-/// Keeps what is written and gives it back. A file never written to is empty.
+/// Copies between the buffers of I/Os and the objects' bytes.
 #[derive(Debug)]
 pub struct Memory {
-    files: HashMap<u64, Content>,
     done: Vec<Done>,
     depth: usize,
 }
@@ -20,7 +22,6 @@ impl Memory {
     /// An engine that takes `depth` I/Os at a time.
     pub fn new(depth: u32) -> Self {
         Self {
-            files: HashMap::new(),
             done: Vec::new(),
             depth: depth.max(1) as usize,
         }
@@ -32,13 +33,19 @@ impl Engine for Memory {
         if self.done.len() == self.depth {
             return Err(io);
         }
-        let file = self.files.entry(io.file.id()).or_default();
+        let object: Arc<dyn Any + Send + Sync> = Arc::clone(&io.object) as _;
+        let Ok(object) = object.downcast::<MemoryObject>() else {
+            let error = io::Error::other("it is not an object of the memory store");
+            self.done.push(Done::new(io, Err(error)));
+            return Ok(());
+        };
+        let content = object.content();
         let moved = match io.op {
             Op::Write => {
-                file.write_at(io.offset, io.bytes, |there| io.spill(there));
+                content.write_at(io.offset, io.bytes, |there| io.spill(there));
                 io.bytes
             }
-            Op::Read => file.read_at(io.offset, |there| {
+            Op::Read => content.read_at(io.offset, |there| {
                 let moved = there.len().min(io.bytes);
                 io.fill(&there[..moved]);
                 moved

@@ -7,9 +7,10 @@
 use std::{fmt, io, time::Duration};
 
 use straightway_core::Result;
-use straightway_sys::{By, Done, Io};
+use straightway_sys::{By, blocking};
 
-use super::{Capabilities, Engine, cached::Cached};
+use super::{Capabilities, Engine, cached};
+use crate::request::{Done, Io, run_on_file};
 
 /// What makes the engine for the drive.
 type Make = Box<dyn Fn() -> Result<Box<dyn Engine>> + Send>;
@@ -20,23 +21,21 @@ pub struct Mixed {
     depth: usize,
     drive: Option<Box<dyn Engine>>,
     drive_in_flight: usize,
-    cached: Cached,
-    /// I/Os for a drive's engine that could not be made.
-    refused: Vec<Done>,
+    /// Through the page cache, and those for a drive whose engine could not be made.
+    done: Vec<Done>,
     /// Whether the drive and the page cache took part since the last rest.
     used: [bool; 2],
 }
 
 impl Mixed {
-    /// Takes `depth` I/Os for the drive, whose engine `make` makes, and one for the page cache.
+    /// Takes `depth` I/Os and one more: for the drive, whose engine `make` makes, and for the page cache.
     pub fn new(depth: u32, make: impl Fn() -> Result<Box<dyn Engine>> + Send + 'static) -> Self {
         Self {
             make: Box::new(make),
             depth: depth as usize,
             drive: None,
             drive_in_flight: 0,
-            cached: Cached::default(),
-            refused: Vec::new(),
+            done: Vec::new(),
             used: [false; 2],
         }
     }
@@ -47,8 +46,7 @@ impl Mixed {
             match (self.make)() {
                 Ok(drive) => self.drive = Some(drive),
                 Err(error) => {
-                    self.refused
-                        .push(Done::new(io, Err(io::Error::other(error))));
+                    self.done.push(Done::new(io, Err(io::Error::other(error))));
                     return Ok(());
                 }
             }
@@ -62,18 +60,20 @@ impl Mixed {
 
 impl Engine for Mixed {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
+        if self.done.len() + self.drive_in_flight > self.depth {
+            return Err(io);
+        }
         if io.by == By::Direct {
             return self.submit_to_drive(io);
         }
         self.used[1] = true;
-        self.cached.submit(io)
+        self.done.push(run_on_file(io, blocking::run));
+        Ok(())
     }
 
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
-        let before = done.len();
-        done.append(&mut self.refused);
-        self.cached.poll(done, Duration::ZERO)?;
-        let came = done.len() - before;
+        let came = self.done.len();
+        done.append(&mut self.done);
         match &mut self.drive {
             Some(drive) if came == 0 && self.drive_in_flight > 0 => {
                 let count = drive.poll(done, timeout)?;
@@ -93,8 +93,7 @@ impl Engine for Mixed {
 
     fn names(&self) -> Vec<&'static str> {
         let drive = self.drive.as_ref().map(|drive| drive.capabilities().name);
-        let cached = self.cached.capabilities().name;
-        let names = [(self.used[0], drive), (self.used[1], Some(cached))];
+        let names = [(self.used[0], drive), (self.used[1], Some(cached::NAME))];
         names
             .into_iter()
             .filter_map(|(is_used, name)| name.filter(|_| is_used))
@@ -117,7 +116,7 @@ impl fmt::Debug for Mixed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mixed")
             .field("drive", &self.drive)
-            .field("cached", &self.cached)
+            .field("done", &self.done)
             .finish_non_exhaustive()
     }
 }

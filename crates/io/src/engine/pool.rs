@@ -13,9 +13,10 @@ use std::{
 };
 
 use straightway_core::{Error, Result};
-use straightway_sys::{Done, Io, blocking};
+use straightway_sys::blocking;
 
 use super::{Capabilities, Engine};
+use crate::request::{Done, Io, run_on_file};
 
 /// A thread costs a stack and a switch: beyond this, more of them make nothing faster.
 pub const THREADS_MAX: u32 = 64;
@@ -39,7 +40,7 @@ pub struct Pool {
 impl Pool {
     /// A pool that runs `depth` I/Os at a time, at most [`THREADS_MAX`].
     pub fn new(depth: u32) -> Result<Self> {
-        let run: Arc<Run> = Arc::new(blocking::run);
+        let run: Arc<Run> = Arc::new(|io| run_on_file(io, blocking::run));
         Self::running("thread pool", depth, &run)
     }
 
@@ -166,7 +167,7 @@ mod tests {
         let slot = Slot::ring(1, 4096).unwrap().remove(0);
         let io = Io {
             op: Op::Read,
-            file: Arc::new(File::open(&std::env::current_exe().unwrap()).unwrap()),
+            object: Arc::new(File::open(&std::env::current_exe().unwrap()).unwrap()),
             by: By::PageCache,
             offset: 0,
             buf: Buf::Slot(slot),

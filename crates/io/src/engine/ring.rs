@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use straightway_core::Result;
-use straightway_sys::{Done, Io, Uring};
+use straightway_sys::Uring;
 
 use super::{Capabilities, Engine};
+use crate::request::{Done, Io, handle, of_file};
 
 /// An io_uring as an engine.
 #[derive(Debug)]
 pub struct Ring {
     uring: Uring,
+    /// Where the ring puts what is done.
+    landed: Vec<straightway_sys::Done>,
+    /// I/Os with what is no file.
+    refused: Vec<Done>,
 }
 
 impl Ring {
@@ -18,20 +23,32 @@ impl Ring {
     pub fn new(depth: u32) -> Result<Self> {
         Ok(Self {
             uring: Uring::new(depth)?,
+            landed: Vec::with_capacity(depth as usize),
+            refused: Vec::new(),
         })
     }
 }
 
 impl Engine for Ring {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
-        self.uring.submit(io)
+        match of_file(io) {
+            Ok(io) => self.uring.submit(io).map_err(|io| io.map(handle)),
+            Err(done) => {
+                self.refused.push(*done);
+                Ok(())
+            }
+        }
     }
 
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
         // Waiting for a quarter of what is in flight keeps the queue three quarters full and makes
         // one system call serve several I/Os.
         let want = (self.uring.in_flight() / 4).max(1);
-        self.uring.poll(done, want, timeout)
+        let refused = self.refused.len();
+        done.append(&mut self.refused);
+        let count = self.uring.poll(&mut self.landed, want, timeout);
+        done.extend(self.landed.drain(..).map(|one| one.map(handle)));
+        count.map(|count| count + refused)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -215,7 +215,7 @@ impl Session {
         window: &Window,
         registered: &RegisteredMemory,
     ) -> Result<usize> {
-        let handle = self.handle(&io.file)?;
+        let handle = self.handle(&io.object)?;
         let start = usize::try_from(window.offset()).expect("it lies inside memory");
         let request = Request {
             file_offset: io.offset,

@@ -1,13 +1,14 @@
 //! What a lane does with a portion that it has read: an inspection, and the copy of what is wanted of it.
 
 use straightway_core::Result;
-use straightway_sys::{Buf, Io, Slot, cuda::Direction as Heading};
+use straightway_sys::{Buf, Slot, cuda::Direction as Heading};
 
 use super::Lane;
 use crate::{
     flight::{Flight, usize_of},
     inspect::Image,
     job::Job,
+    request::Io,
 };
 
 impl Lane {

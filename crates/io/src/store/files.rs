@@ -8,11 +8,11 @@
 //! removed, but not opened. The tag of a file by path is its inode with its size and stamps; below a root there are none,
 //! as what is read there has checksums. No file system replaces a file on condition of what it is.
 
-use std::{ffi::OsStr, fs, path::Path, sync::Arc};
+use std::{ffi::OsStr, fs, io, path::Path, sync::Arc};
 
 use rustix::fs::FileType;
-use straightway_core::{Choice, Direction, Error, Kind, Object, Result, Survey, Transfer};
-use straightway_sys::{File, Folder, folder::Durability};
+use straightway_core::{Alignment, Direction, Error, Extent, Kind, Object, Result, Survey};
+use straightway_sys::{File, Folder, folder::Durability, residency};
 
 use super::{
     Condition, Draft, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag, Verb, Verbs,
@@ -21,7 +21,6 @@ use super::{
 use crate::{
     draft::{FileDraft, folder_of, is_draft},
     engine::Engine,
-    job::planning,
     track::Track,
 };
 
@@ -117,17 +116,36 @@ impl Store for Files {
         }
     }
 
+    fn family(&self) -> &'static str {
+        "files"
+    }
+
     fn survey(
         &self,
         objects: &[Arc<dyn Handle>],
-        transfer: &Transfer,
-        choice: Choice,
+        hulls: &[Option<Extent>],
+        direction: Direction,
     ) -> Result<Vec<Survey>> {
-        let files = objects.iter().map(file).collect::<Result<Vec<_>>>()?;
-        Ok(match transfer.direction() {
-            Direction::Out => files.iter().map(|file| file.survey()).collect(),
-            Direction::In | Direction::Across => planning::survey(&files, transfer, choice),
-        })
+        let one = |(object, hull): (&Arc<dyn Handle>, &Option<Extent>)| {
+            let file = file(object)?;
+            let mut survey = file.survey();
+            if let (Ok(_), Some(hull)) = (survey.usable(), hull) {
+                survey.resident = match direction {
+                    // A read says itself what was not there after all; across, the kernel reads for us.
+                    Direction::In => residency::resident_by_sample(&file, *hull),
+                    Direction::Out | Direction::Across => residency::resident(&file, *hull),
+                };
+            }
+            Ok(survey)
+        };
+        objects.iter().zip(hulls).map(one).collect()
+    }
+
+    fn sync(&self, written: &[Arc<dyn Handle>]) -> Result<()> {
+        let files = written.iter().map(file).collect::<Result<Vec<_>>>()?;
+        // What was written in whole blocks reaches past the end.
+        files.iter().try_for_each(|f| f.truncate(f.bytes()))?;
+        File::sync_all(&files)
     }
 
     fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
@@ -225,6 +243,18 @@ impl Handle for File {
 
     fn check_unchanged(&self) -> Result<()> {
         Self::check_unchanged(self)
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.alignment()
+            .map_or(Alignment::PAGE_BYTES, |alignment| alignment.object_bytes)
+    }
+
+    fn error(&self, operation: &'static str, source: io::Error) -> Error {
+        match source.downcast::<Error>() {
+            Ok(error) => error,
+            Err(source) => Self::error(self, operation, source),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use straightway_core::{Error, Kind, Object, Result};
+use straightway_core::{Direction, Error, Extent, Kind, Object, Reason, Result, Survey};
 
 use super::{
     Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag,
@@ -105,6 +105,23 @@ impl Store for Memory {
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
         Ok(Box::new(memory::Memory::new(lane.settings.depth)))
+    }
+
+    fn family(&self) -> &'static str {
+        "memory"
+    }
+
+    fn survey(
+        &self,
+        objects: &[Arc<dyn Handle>],
+        _hulls: &[Option<Extent>],
+        _: Direction,
+    ) -> Result<Vec<Survey>> {
+        let survey = Survey {
+            doubt: Some(Reason::StoreInMemory),
+            ..Survey::default()
+        };
+        Ok(vec![survey; objects.len()])
     }
 
     fn list(&self, page: &Page) -> Result<Listing> {

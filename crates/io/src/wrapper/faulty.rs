@@ -5,11 +5,11 @@
 use std::{io, time::Duration};
 
 use straightway_core::Result;
-use straightway_sys::{Done, Io};
 
 use crate::{
     engine::{Capabilities, Engine},
     flight::{block_bytes, usize_of},
+    request::{Done, Io},
 };
 
 /// How often to do what. A chance is out of 1000 I/Os.

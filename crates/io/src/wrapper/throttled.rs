@@ -6,9 +6,11 @@ use std::{
 };
 
 use straightway_core::{Rate, Result};
-use straightway_sys::{Done, Io};
 
-use crate::engine::{Capabilities, Engine};
+use crate::{
+    engine::{Capabilities, Engine},
+    request::{Done, Io},
+};
 
 /// Time that was not used may be caught up with, but no more than this much of it: a lane that
 /// slept for an hour must not then burst for one.

@@ -6,9 +6,12 @@ use std::{
 };
 
 use straightway_core::Result;
-use straightway_sys::{By, Done, Io, Op};
+use straightway_sys::{By, Op};
 
-use crate::engine::{Capabilities, Engine};
+use crate::{
+    engine::{Capabilities, Engine},
+    request::{Done, Io},
+};
 
 /// What is kept at most. A trace is for looking at, and nobody looks at more.
 pub const EVENTS_MAX: usize = 1 << 20;
@@ -82,7 +85,7 @@ impl<E: Engine> Traced<E> {
         let at = self.submitted.iter().position(|(tag, _)| *tag == io.tag);
         let submitted = at.map_or(now, |at| self.submitted.swap_remove(at).1);
         Event {
-            path: io.file.path().display().to_string(),
+            path: io.object.object().name,
             op: io.op,
             by: io.by,
             offset: io.offset,

@@ -2,30 +2,34 @@
 
 use std::{
     collections::HashSet,
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use straightway_core::Rate;
 use straightway_io::{
-    engine::{Engine, cached::Cached, memory::Memory, pool::Pool, ring::Ring},
+    engine::{Engine, cached::Cached, memory::Memory, mixed::Mixed, pool::Pool, ring::Ring},
+    request::{Done, Io},
+    store::{self, Handle, Store},
     wrapper::{
         faulty::{Faults, Faulty},
         throttled::{Meter, Throttled},
         traced::{Trace, Traced},
     },
 };
-use straightway_sys::{Buf, By, Done, File, Io, Op, Region, Slot, Window};
+use straightway_sys::{Buf, By, File, Op, Region, Slot, Window};
+
+/// An open object of any store.
+type Object = Arc<dyn Handle>;
 
 const BYTES: usize = 8192;
 const SECOND: Duration = Duration::from_secs(1);
 
-fn io(op: Op, file: &Arc<File>, by: By, offset: u64, slot: Slot, tag: u32) -> Io {
+fn io(op: Op, object: &Object, by: By, offset: u64, slot: Slot, tag: u32) -> Io {
     let bytes = slot.bytes();
     Io {
         op,
-        file: Arc::clone(file),
+        object: Arc::clone(object),
         by,
         offset,
         buf: Buf::Slot(slot),
@@ -60,13 +64,13 @@ fn pattern(tag: u32) -> u8 {
 }
 
 /// Writes 64 blocks in reverse order, reads them back, and expects each to be what it was.
-fn what_is_written_is_read(engine: &mut dyn Engine, file: &Arc<File>, by: By) {
+fn what_is_written_is_read(engine: &mut dyn Engine, object: &Object, by: By) {
     let blocks: Vec<_> = Slot::ring(64, BYTES).unwrap();
     let writes = (0..64).rev().zip(blocks).map(|(tag, mut slot)| {
         slot.as_mut_slice().fill(pattern(tag));
         io(
             Op::Write,
-            file,
+            object,
             by,
             u64::from(tag) * BYTES as u64,
             slot,
@@ -82,7 +86,7 @@ fn what_is_written_is_read(engine: &mut dyn Engine, file: &Arc<File>, by: By) {
             panic!("it went out with a slot")
         };
         slot.as_mut_slice().fill(0xEE);
-        io(Op::Read, file, by, done.io.offset, slot, done.io.tag)
+        io(Op::Read, object, by, done.io.offset, slot, done.io.tag)
     });
     for done in run_all(engine, reads.collect()) {
         assert_eq!(done.result.unwrap(), BYTES);
@@ -98,12 +102,12 @@ fn what_is_written_is_read(engine: &mut dyn Engine, file: &Arc<File>, by: By) {
 }
 
 /// Reads across the end of the file and past it.
-fn the_end_is_a_short_read(engine: &mut dyn Engine, file: &Arc<File>) {
+fn the_end_is_a_short_read(engine: &mut dyn Engine, object: &Object) {
     let end = 64 * BYTES as u64;
     let mut slots = Slot::ring(2, BYTES).unwrap();
     let past = io(
         Op::Read,
-        file,
+        object,
         By::PageCache,
         end + 4096,
         slots.pop().unwrap(),
@@ -111,7 +115,7 @@ fn the_end_is_a_short_read(engine: &mut dyn Engine, file: &Arc<File>) {
     );
     let across = io(
         Op::Read,
-        file,
+        object,
         By::PageCache,
         end - 100,
         slots.pop().unwrap(),
@@ -123,12 +127,12 @@ fn the_end_is_a_short_read(engine: &mut dyn Engine, file: &Arc<File>) {
 }
 
 /// A full queue gives the I/O back whole.
-fn a_full_queue_gives_the_io_back(engine: &mut dyn Engine, file: &Arc<File>) {
+fn a_full_queue_gives_the_io_back(engine: &mut dyn Engine, object: &Object) {
     let depth = engine.capabilities().depth;
     let mut refused = None;
     let mut taken = 0;
     for (tag, slot) in (0..).zip(Slot::ring(depth + 1, 4096).unwrap()) {
-        match engine.submit(io(Op::Read, file, By::PageCache, 0, slot, tag)) {
+        match engine.submit(io(Op::Read, object, By::PageCache, 0, slot, tag)) {
             Ok(()) => taken += 1,
             Err(io) => refused = Some(io),
         }
@@ -144,12 +148,12 @@ fn a_full_queue_gives_the_io_back(engine: &mut dyn Engine, file: &Arc<File>) {
 }
 
 /// Reads straight into a region.
-fn a_window_is_filled_in_place(engine: &mut dyn Engine, file: &Arc<File>) {
+fn a_window_is_filled_in_place(engine: &mut dyn Engine, object: &Object) {
     let mut region = Arc::new(Region::host(3 * BYTES as u64).unwrap());
     let window = Window::new(&region, BYTES as u64, BYTES);
     let io = Io {
         op: Op::Read,
-        file: Arc::clone(file),
+        object: Arc::clone(object),
         by: By::PageCache,
         offset: 5 * BYTES as u64,
         buf: Buf::Window(window),
@@ -170,21 +174,31 @@ fn a_window_is_filled_in_place(engine: &mut dyn Engine, file: &Arc<File>) {
     assert!(bytes[BYTES..2 * BYTES].iter().all(|b| *b == pattern(5)));
 }
 
-pub(crate) fn conforms(mut engine: impl Engine) {
+/// What an engine for files does.
+pub(crate) fn conforms(engine: impl Engine) {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let file = file_in(folder.path());
+    let file = File::create(&folder.path().join("file"), 64 * BYTES as u64).unwrap();
     let by = if file.alignment().is_some() {
         By::Direct
     } else {
         By::PageCache
     };
-    what_is_written_is_read(&mut engine, &file, by);
-    what_is_written_is_read(&mut engine, &file, By::PageCache);
-    the_end_is_a_short_read(&mut engine, &file);
-    a_full_queue_gives_the_io_back(&mut engine, &file);
-    a_window_is_filled_in_place(&mut engine, &file);
+    conforms_with(engine, &(Arc::new(file) as _), by);
+}
+
+/// What an engine for objects in memory does.
+pub(crate) fn conforms_in_memory(engine: impl Engine) {
+    conforms_with(engine, &in_memory(), By::PageCache);
+}
+
+fn conforms_with(mut engine: impl Engine, object: &Object, by: By) {
+    what_is_written_is_read(&mut engine, object, by);
+    what_is_written_is_read(&mut engine, object, By::PageCache);
+    the_end_is_a_short_read(&mut engine, object);
+    a_full_queue_gives_the_io_back(&mut engine, object);
+    a_window_is_filled_in_place(&mut engine, object);
     engine.rest();
-    what_is_written_is_read(&mut engine, &file, By::PageCache);
+    what_is_written_is_read(&mut engine, object, By::PageCache);
     let mut none = Vec::new();
     assert_eq!(
         engine.poll(&mut none, Duration::ZERO).unwrap(),
@@ -193,8 +207,11 @@ pub(crate) fn conforms(mut engine: impl Engine) {
     );
 }
 
-fn file_in(folder: &Path) -> Arc<File> {
-    Arc::new(File::create(&folder.join("file"), 64 * BYTES as u64).unwrap())
+/// An object of 64 blocks in memory.
+fn in_memory() -> Object {
+    let store = store::Memory::new("test");
+    let draft = store.create("object".as_ref(), 64 * BYTES as u64).unwrap();
+    draft.handle()
 }
 
 /// io_uring, or a printed reason why not.
@@ -224,14 +241,35 @@ fn the_cached_engine_conforms() {
 }
 
 #[test]
+fn the_drive_and_the_page_cache_behind_one_queue_conform() {
+    let make = || Ok(Box::new(Pool::new(4)?) as Box<dyn Engine>);
+    conforms(Mixed::new(4, make));
+}
+
+#[test]
+fn an_object_of_another_store_is_an_error_and_its_buffer_comes_back() {
+    let slots = || Slot::ring(1, BYTES).unwrap().remove(0);
+    let mut engines: Vec<Box<dyn Engine>> =
+        vec![Box::new(Cached::default()), Box::new(Pool::new(1).unwrap())];
+    engines.extend(ring(4).map(|ring| Box::new(ring) as Box<dyn Engine>));
+    for engine in &mut engines {
+        let read = io(Op::Read, &in_memory(), By::PageCache, 0, slots(), 7);
+        let done = run_all(engine, vec![read]).remove(0);
+        let error = done.io.object.error("read", done.result.unwrap_err());
+        assert!(error.to_string().contains("memory:test/object"), "{error}");
+        assert!(matches!(done.io.buf, Buf::Slot(_)));
+    }
+}
+
+#[test]
 fn memory_conforms() {
-    conforms(Memory::new(8));
+    conforms_in_memory(Memory::new(8));
 }
 
 #[test]
 fn wrappers_that_change_nothing_conform() {
-    conforms(Faulty::new(Memory::new(4), Faults::default()));
-    conforms(Traced::new(Memory::new(4), Trace::default()));
+    conforms_in_memory(Faulty::new(Memory::new(4), Faults::default()));
+    conforms_in_memory(Traced::new(Memory::new(4), Trace::default()));
 }
 
 #[test]
@@ -241,14 +279,13 @@ fn late_and_reordered_completions_still_conform() {
         late_per_mille: 400,
         ..Faults::default()
     };
-    conforms(Faulty::new(Memory::new(16), faults));
+    conforms_in_memory(Faulty::new(Memory::new(16), faults));
     conforms(Faulty::new(Pool::new(4).unwrap(), faults));
 }
 
 #[test]
 fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = file_in(folder.path());
+    let object = in_memory();
     let faults = Faults {
         seed: 9,
         error_per_mille: 250,
@@ -258,7 +295,7 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
     };
     let mut engine = Faulty::new(Memory::new(64), faults);
     let writes = (0..64).zip(Slot::ring(64, BYTES).unwrap());
-    let writes = writes.map(|(tag, slot)| io(Op::Write, &file, By::PageCache, 0, slot, tag));
+    let writes = writes.map(|(tag, slot)| io(Op::Write, &object, By::PageCache, 0, slot, tag));
     let done = run_all(&mut engine, writes.collect());
     let failed = done.iter().filter(|d| d.result.is_err()).count();
     let short = done
@@ -277,8 +314,7 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
 
 #[test]
 fn a_throttled_engine_keeps_to_its_rate() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = file_in(folder.path());
+    let object = in_memory();
     // 64 blocks of 8 KiB at 2 MiB/s take a quarter of a second.
     let mut engine = Throttled::new(
         Memory::new(64),
@@ -286,18 +322,17 @@ fn a_throttled_engine_keeps_to_its_rate() {
         Meter::default(),
     );
     let start = Instant::now();
-    what_is_written_is_read(&mut engine, &file, By::PageCache);
+    what_is_written_is_read(&mut engine, &object, By::PageCache);
     let took = start.elapsed().as_secs_f64();
     assert!((0.40..1.5).contains(&took), "two passes took {took} s");
 }
 
 #[test]
 fn a_trace_has_every_io() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = file_in(folder.path());
+    let object = in_memory();
     let trace = Trace::default();
     let mut engine = Traced::new(Memory::new(8), trace.clone());
-    what_is_written_is_read(&mut engine, &file, By::PageCache);
+    what_is_written_is_read(&mut engine, &object, By::PageCache);
     let events = trace.take();
     assert_eq!(events.len(), 128);
     assert!(

@@ -129,6 +129,10 @@ impl Store for Lying {
         self.inner.describe(name)
     }
 
+    fn family(&self) -> &'static str {
+        self.inner.family()
+    }
+
     fn verbs(&self) -> Verbs {
         let is_declared =
             |verb: &Verb| self.inner.verbs().has(*verb) && self.lie != Lie::Hides(*verb);

@@ -8,8 +8,8 @@ use std::{
 use hashbrown::HashMap;
 use straightway_core::{Error, Kind, Result};
 use straightway_io::{
-    File, Handle,
-    store::{self, Missing, open_one},
+    Handle, Store,
+    store::{Missing, open_one},
 };
 
 use super::{
@@ -84,9 +84,9 @@ impl Checkpoint {
         }
     }
 
-    /// A file that its chunks lie in, for lanes.
-    pub(crate) fn file(&self, step: u64, name: &str) -> Result<Arc<File>> {
-        store::file(&self.handle(step, name)?)
+    /// The store that it is in.
+    pub(crate) fn root(&self) -> &Arc<dyn Store> {
+        self.store.shared()
     }
 
     /// An object that its chunks lie in, opened once.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use straightway_core::{Delivery, Error, Extent, Kind, Leg, Portion, Rate, Reason, Result, Route};
-use straightway_io::{Books, Executor, File, Job, Progress, Region, Settings, Tally};
+use straightway_io::{
+    Books, Executor, Job, Objects, Progress, Region, Settings, Tally, store::Handle,
+};
 use straightway_sys::{Slot, Window};
 
 use super::{
@@ -101,7 +103,7 @@ impl Restorer {
         }
         let inspector = Arc::new(Inspector::new(checkpoint, order.targets, is_patient));
         let job = Job::check(
-            order.files,
+            Objects::new(Arc::clone(checkpoint.root()), order.handles),
             order.portions,
             order.deliveries,
             scatter.regions.clone(),
@@ -130,7 +132,7 @@ impl Restorer {
 /// What a job is made of, task by task.
 #[derive(Debug, Default)]
 struct Order {
-    files: Vec<Arc<File>>,
+    handles: Vec<Arc<dyn Handle>>,
     objects: HashMap<(u64, String), u32>,
     portions: Vec<Portion>,
     deliveries: Vec<Delivery>,
@@ -149,7 +151,7 @@ impl Order {
             return Ok(*known);
         }
         let file = checkpoint
-            .file(step, name)
+            .handle(step, name)
             .map_err(|error| match error.kind() {
                 Kind::NotFound => {
                     let path = checkpoint.path(step, name);
@@ -159,8 +161,9 @@ impl Order {
                 }
                 _ => error,
             })?;
-        let number = u32::try_from(self.files.len()).expect("files are fewer than ranks and steps");
-        self.files.push(file);
+        let number =
+            u32::try_from(self.handles.len()).expect("files are fewer than ranks and steps");
+        self.handles.push(file);
         self.objects.insert(key, number);
         Ok(number)
     }

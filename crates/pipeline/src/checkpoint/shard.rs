@@ -8,10 +8,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{
-    Executor, File, Job, Progress, Region,
-    store::{self, Draft},
-};
+use straightway_io::{Executor, File, Job, Objects, Progress, Region, store::Draft};
 use straightway_sys::{Slot, Window};
 
 use super::{
@@ -60,7 +57,7 @@ pub(crate) struct Target<'a> {
 
 /// A shard in the making.
 struct Begun {
-    file: Arc<File>,
+    object: Objects,
     /// What is committed when it is written; `None` where the step's commit does it.
     draft: Option<Box<dyn Draft>>,
 }
@@ -77,14 +74,15 @@ impl Target<'_> {
         if let Some(folder) = store.folder() {
             let file = File::create_in(folder, &self.draft, name, bytes)?;
             return Ok(Begun {
-                file: Arc::new(file),
+                object: vec![Arc::new(file)].into(),
                 draft: None,
             });
         }
         let draft = store.create(name.as_ref(), bytes)?;
-        let file = store::file(&draft.handle())?;
-        let draft = Some(draft);
-        Ok(Begun { file, draft })
+        Ok(Begun {
+            object: Objects::new(Arc::clone(store), vec![draft.handle()]),
+            draft: Some(draft),
+        })
     }
 
     /// Makes what was written there to stay.
@@ -136,7 +134,7 @@ impl ShardWriter {
         segments: impl Iterator<Item = Segment>,
     ) -> Result<Written> {
         let name = target.name(rank, true);
-        let Begun { file, draft } = target.create(&name, bytes)?;
+        let Begun { object, draft } = target.create(&name, bytes)?;
         let mut left = None;
         let mut written = Vec::new();
         let (receipt, chunks) = std::thread::scope(|scope| {
@@ -146,7 +144,7 @@ impl ShardWriter {
                 let (extent, known) = (segment.extent, segment.sums);
                 let region = Arc::new(segment.region);
                 written.push(Arc::clone(&region));
-                let job = self.job(&file, extent, &region)?;
+                let job = self.job(&object, extent, &region)?;
                 // The file is synced once, with its last segment.
                 let job = if extent.end() < bytes {
                     job.unsynced()
@@ -266,8 +264,8 @@ impl ShardWriter {
             record.digests.clear();
         }
         let region = Arc::new(segment.region);
-        let Begun { file, draft } = target.create(&name, file_bytes)?;
-        let job = self.job(&file, Extent::new(0, file_bytes), &region)?;
+        let Begun { object, draft } = target.create(&name, file_bytes)?;
+        let job = self.job(&object, Extent::new(0, file_bytes), &region)?;
         let receipt = self.executor.run(job)?;
         target.finish(draft)?;
         Ok(Written {
@@ -327,16 +325,16 @@ impl ShardWriter {
         stored
     }
 
-    /// Writes the front of a region to part of a file.
-    fn job(&self, file: &Arc<File>, extent: Extent, region: &Arc<Region>) -> Result<Job> {
+    /// Writes the front of a region to part of an object.
+    fn job(&self, object: &Objects, extent: Extent, region: &Arc<Region>) -> Result<Job> {
         let part = Move {
             object: 0,
             extent,
             at: 0,
         };
         let settings = self.executor.settings();
-        let files = vec![Arc::clone(file)];
-        let job = Job::write(region, files, vec![part], Choice::Auto, settings)?;
+        let object = object.clone();
+        let job = Job::write(region, object, vec![part], Choice::Auto, settings)?;
         Ok(job.with_progress(&self.progress))
     }
 }

@@ -95,6 +95,11 @@ impl Steps {
         &*self.root
     }
 
+    /// The same, shared.
+    pub(crate) fn shared(&self) -> &Arc<dyn Store> {
+        &self.root
+    }
+
     /// The steps that are complete, in order.
     pub fn steps(&self) -> Result<Vec<u64>> {
         let names = names(self.root())?;

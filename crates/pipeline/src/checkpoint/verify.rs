@@ -1,6 +1,6 @@
 //! Whether a checkpoint is what it was: every chunk of every shard, and of the parity files.
 
-use straightway_core::{Receipt, Result};
+use straightway_core::{Object, Receipt, Result};
 use straightway_io::Books;
 
 use super::{manifest::Manifest, opened::Checkpoint, parity, restorer::Restorer, scatter::Scatter};
@@ -62,12 +62,12 @@ fn wrong_lengths(checkpoint: &Checkpoint, manifest: &Manifest) -> Vec<String> {
     let mut wrong = Vec::new();
     for (file, wanted) in shards.chain(parity) {
         // One that cannot be opened is damage of its chunks.
-        let Ok(file) = checkpoint.file(manifest.step, file) else {
+        let Ok(handle) = checkpoint.handle(manifest.step, file) else {
             continue;
         };
-        if file.bytes() > wanted {
-            let (path, bytes) = (file.path().display(), file.bytes());
-            wrong.push(format!("{path} has {bytes} bytes, and {wanted} are meant"));
+        let Object { name, bytes } = handle.object();
+        if bytes > wanted {
+            wrong.push(format!("{name} has {bytes} bytes, and {wanted} are meant"));
         }
     }
     wrong

@@ -7,7 +7,7 @@ use serde::Serialize;
 use straightway_core::{Alignment, Leg, Move, Place, Result, receipt::RouteBytes};
 use straightway_io::Job;
 
-use super::{Loader, Model, Selection};
+use super::{Loader, Model, Selection, model::Shard};
 
 /// What is known of a model.
 #[derive(Clone, Debug, Serialize)]
@@ -76,10 +76,11 @@ impl Loader {
         let layout = self.layout(model, selection, place);
         let mut routes = BTreeMap::new();
         for moves in layout.moves.chunk_by(|a, b| a.object == b.object) {
-            let file = model.shards[moves[0].object as usize].file()?;
+            let shard = &model.shards[moves[0].object as usize];
+            let object = Shard::open_all(std::slice::from_ref(shard))?;
             let moves = moves.iter().map(|m| Move { object: 0, ..*m }).collect();
             let settings = self.executor.settings();
-            let plan = Job::foresee(&[file], moves, (place, layout.bytes), self.choice, settings)?;
+            let plan = Job::foresee(object, moves, (place, layout.bytes), self.choice, settings)?;
             for (key, bytes) in plan.bytes_by_route() {
                 *routes.entry(key).or_default() += bytes;
             }

@@ -155,9 +155,8 @@ impl Prepared {
         } = self;
         let settings = loader.executor.settings();
         let job = |batch: Batch| {
-            let files = batch.shards.iter().map(|shard| shard.file());
-            let files = files.collect::<Result<_>>()?;
-            let job = Job::read(files, batch.moves, &region, loader.choice, settings)?;
+            let objects = Shard::open_all(&batch.shards)?;
+            let job = Job::read(objects, batch.moves, &region, loader.choice, settings)?;
             Ok((job.with_progress(&loader.progress), || Ok(())))
         };
         let receipt = loader.executor.run_all(batches.into_iter().map(job))?;

@@ -12,7 +12,7 @@ use std::{
 
 use straightway_core::{Error, Kind, Result, Uri};
 use straightway_io::{
-    File, Handle, Store,
+    File, Handle, Objects, Store,
     store::{self, Files, Missing, Named, Registry, Tag, list_all, open_one},
 };
 
@@ -57,7 +57,15 @@ impl Shard {
         Ok(opened.pop().expect("one handle for each name"))
     }
 
-    /// The same, for lanes.
+    /// The same of several, which are in one store.
+    pub(crate) fn open_all(shards: &[Arc<Self>]) -> Result<Objects> {
+        let handles = shards.iter().map(|shard| shard.open());
+        let handles = handles.collect::<Result<Vec<_>>>()?;
+        let store = shards.first().map(|shard| Arc::clone(&shard.store));
+        Ok(Objects::new(store.unwrap_or_else(files), handles))
+    }
+
+    /// The same, as a file.
     pub fn file(&self) -> Result<Arc<File>> {
         store::file(&self.open()?)
     }

@@ -10,11 +10,12 @@ use std::{
 };
 
 use straightway_core::{Choice, Extent, Move, Place, Route};
-use straightway_sys::{Done, File, Io, Region};
+use straightway_sys::{File, Region};
 
 use super::*;
 use crate::{
     engine::{Capabilities, Engine, pool::Pool},
+    request::{Done, Io},
     settings::Settings,
     stage::HostStage,
     track::Track,

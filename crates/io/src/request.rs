@@ -1,0 +1,38 @@
+//! I/Os as lanes and engines have them: of an open object of any store. An engine for files turns each into one of its
+//! file, and back.
+
+use std::{io, sync::Arc};
+
+use straightway_sys::File;
+
+use crate::store::{Handle, file};
+
+/// One I/O. It owns its buffer until it is done.
+pub type Io = straightway_sys::Io<Arc<dyn Handle>>;
+
+/// An I/O that is done.
+pub type Done = straightway_sys::Done<Arc<dyn Handle>>;
+
+/// The same I/O of the file that its object is. One of another store comes back done, with an error.
+pub(crate) fn of_file(io: Io) -> Result<straightway_sys::Io, Box<Done>> {
+    match file(&io.object) {
+        Ok(file) => Ok(io.map(|_| file)),
+        Err(error) => Err(Box::new(Done::new(io, Err(io::Error::other(error))))),
+    }
+}
+
+/// Runs an I/O by what knows files.
+pub(crate) fn run_on_file(
+    io: Io,
+    run: impl FnOnce(straightway_sys::Io) -> straightway_sys::Done,
+) -> Done {
+    match of_file(io) {
+        Ok(io) => run(io).map(handle),
+        Err(done) => *done,
+    }
+}
+
+/// A file as the open object that it is.
+pub(crate) fn handle(file: Arc<File>) -> Arc<dyn Handle> {
+    file
+}
