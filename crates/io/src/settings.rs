@@ -298,8 +298,12 @@ impl Settings {
             }
         };
         let slots = bytes / u64::from(self.lanes(track, place)) / slot_bytes;
+        // Portions need one to be read into and one to be unpacked into.
+        let least = if track == Track::Checked { 2 } else { 1 };
         RingSize {
-            slots: usize::try_from(slots).unwrap_or(usize::MAX).clamp(1, most),
+            slots: usize::try_from(slots)
+                .unwrap_or(usize::MAX)
+                .clamp(least, most),
             slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
         }
     }
@@ -389,6 +393,27 @@ mod tests {
             .iter()
             .sum();
         assert_eq!(sum, 128 << 20);
+    }
+
+    #[test]
+    fn lanes_that_check_have_two_slots_however_little_memory_there_is_and_however_long_portions_are()
+     {
+        let page = 4096;
+        let settings = Settings {
+            chunk_bytes: page,
+            staging_bytes: page,
+            pinned_bytes: page,
+            drive_lanes: 1,
+            ..Settings::default()
+        };
+        for place in [Place::Host, Place::Gpu(0)] {
+            let ring = settings.ring(Track::Checked, place);
+            assert!(ring.slots >= 2 && ring.cut(1).slots >= 2, "{ring:?}");
+            assert_eq!(
+                (ring.cut(1 << 20).slots, ring.cut(1 << 20).slot_bytes),
+                (2, 1 << 20)
+            );
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! File systems for the suite: the checkout's own, tmpfs, and others on loop devices where this process may
-//! mount them.
+//! Where the suite's objects are: in the memory store, and on file systems: the checkout's own, tmpfs, and others on
+//! loop devices where this process may mount them.
 //!
 //! The suite mounts in a namespace of its own, which goes with its process: nothing stays mounted, and no
 //! loop device stays attached, however the process ends. The images have no name once they are mounted.
@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-/// A file system that cases run on.
+/// A file system, or the memory store, that cases run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum System {
     Checkout,
@@ -22,13 +22,14 @@ pub(crate) enum System {
     XfsBlocks1K,
     XfsBlocks4K,
     Btrfs,
+    Memory,
 }
 
 /// The least that xfs takes is 300 MiB. Images are sparse.
 const IMAGE_BYTES: u64 = 512 << 20;
 
 impl System {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Checkout,
         Self::Tmpfs,
         Self::Ext4Blocks1K,
@@ -36,18 +37,22 @@ impl System {
         Self::XfsBlocks1K,
         Self::XfsBlocks4K,
         Self::Btrfs,
+        Self::Memory,
     ];
 
     /// Whether every file on it can be read and written around the page cache. On btrfs that depends on the file;
     /// of the checkout nobody knows.
     pub(crate) fn has_direct(self) -> bool {
-        !matches!(self, Self::Checkout | Self::Tmpfs | Self::Btrfs)
+        !matches!(
+            self,
+            Self::Checkout | Self::Tmpfs | Self::Btrfs | Self::Memory
+        )
     }
 
     /// The command that makes it, without the image.
     fn maker(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Checkout | Self::Tmpfs => None,
+            Self::Checkout | Self::Tmpfs | Self::Memory => None,
             Self::Ext4Blocks1K => Some(&["mkfs.ext4", "-q", "-F", "-b", "1024"]),
             Self::Ext4Blocks4K => Some(&["mkfs.ext4", "-q", "-F", "-b", "4096"]),
             Self::XfsBlocks1K => Some(&["mkfs.xfs", "-q", "-f", "-b", "size=1024"]),
@@ -67,6 +72,7 @@ impl fmt::Display for System {
             Self::XfsBlocks1K => "xfs-1k",
             Self::XfsBlocks4K => "xfs-4k",
             Self::Btrfs => "btrfs",
+            Self::Memory => "memory",
         })
     }
 }
@@ -86,12 +92,15 @@ impl Mounts {
         let checkout = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let base = Arc::new(tempfile::tempdir().unwrap());
         let mut mounts = Self {
-            folders: BTreeMap::from([(System::Checkout, checkout.path().to_owned())]),
+            // The memory store needs none; its cases have one all the same.
+            folders: [System::Checkout, System::Memory]
+                .map(|system| (system, checkout.path().to_owned()))
+                .into(),
             mounted: Vec::new(),
             _folders: [Arc::new(checkout), Arc::clone(&base)],
         };
         for system in System::ALL {
-            if system == System::Checkout {
+            if mounts.folders.contains_key(&system) {
                 continue;
             }
             let folder = base.path().join(system.to_string());

@@ -1,20 +1,16 @@
 //! Runs one case and compares every byte, and the receipt.
 
 mod checked;
+mod objects;
 
-use std::{
-    fs,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Place, Receipt, Result, Route};
 use straightway_io::{Executor, File, Job, Region};
 use straightway_sys::cuda::Driver;
 
 use crate::{
-    case::{Case, Density, Residency, Verb},
+    case::{Case, Density, Verb},
     content::{self, BLANK},
     cover::Random,
 };
@@ -78,7 +74,7 @@ type Checked = Result<Result<u64, String>>;
 impl Work<'_> {
     /// Reads extents of files into a region.
     fn read(mut self) -> Checked {
-        let (files, contents) = self.sources();
+        let (objects, contents, _) = self.sources();
         let mut extents = self.extents(&contents.iter().map(Vec::len).collect::<Vec<_>>());
         // Bytes may be read twice.
         let again = extents.iter().copied().filter(|_| self.random.chance(10));
@@ -93,7 +89,7 @@ impl Work<'_> {
         let mut region = self.region(&vec![BLANK; region_bytes as usize])?;
         let bytes = payload(moves.iter().map(|m| m.extent));
         let (choice, settings) = (self.case.choice, self.executor.settings());
-        let job = Job::read(files, moves, &region, choice, settings)?;
+        let job = Job::read(objects, moves, &region, choice, settings)?;
         let receipt = self.executor.run(job)?;
         let mut seen = vec![0; expected.len()];
         let region = Arc::get_mut(&mut region).expect("the transfer is over");
@@ -111,8 +107,7 @@ impl Work<'_> {
         let (moves, region_bytes) = self.moves(extents);
         let source = content::bytes(self.random.next(), region_bytes as usize);
         let region = self.region(&source)?;
-        let files = (0..).zip(&lengths).map(|(n, len)| self.target(n, *len));
-        let files = files.collect::<Result<Vec<_>>>()?;
+        let targets = self.targets(&lengths)?;
         let mut expected: Vec<_> = lengths.iter().map(|len| vec![0; *len]).collect();
         for m in &moves {
             let bytes = &source[range(Extent::new(m.at, m.extent.bytes))];
@@ -120,19 +115,20 @@ impl Work<'_> {
         }
         let bytes = payload(moves.iter().map(|m| m.extent));
         let (choice, settings) = (self.case.choice, self.executor.settings());
-        let job = Job::write(&region, files, moves, choice, settings)?;
+        let objects = targets.objects.clone();
+        let job = Job::write(&region, objects, moves, choice, settings)?;
         let receipt = self.executor.run(job)?;
         Ok(self
-            .compare(&expected)
+            .compare(targets, &expected)
             .and_then(|()| self.check(&receipt, &[Leg::Write], bytes)))
     }
 
     /// Copies extents of files to the same place in new files: of sparse files what is no hole.
     fn relay(mut self) -> Checked {
-        let (files, contents) = self.sources();
+        let (objects, contents, files) = self.sources();
         let lengths: Vec<_> = contents.iter().map(Vec::len).collect();
         let extents = match self.case.density {
-            Density::Sparse(_) if self.random.chance(2) => {
+            Density::Sparse(_) if !files.is_empty() && self.random.chance(2) => {
                 let data = |(n, file): (u32, &Arc<File>)| {
                     let extents = file.data_extents();
                     extents.map(|all| all.into_iter().map(move |extent| (n, extent)))
@@ -142,8 +138,7 @@ impl Work<'_> {
             }
             _ => self.extents(&lengths),
         };
-        let twins = (0..).zip(&lengths).map(|(n, len)| self.target(n, *len));
-        let twins = twins.collect::<Result<Vec<_>>>()?;
+        let targets = self.targets(&lengths)?;
         let mut expected: Vec<_> = lengths.iter().map(|len| vec![0; *len]).collect();
         for (object, extent) in &extents {
             let object = *object as usize;
@@ -151,10 +146,11 @@ impl Work<'_> {
         }
         let bytes = payload(extents.iter().map(|(_, extent)| *extent));
         let (choice, settings) = (self.case.choice, self.executor.settings());
-        let job = Job::relay(files, twins, extents, choice, settings)?;
+        let twins = targets.objects.clone();
+        let job = Job::relay(objects, twins, extents, choice, settings)?;
         let receipt = self.executor.run(job)?;
         Ok(self
-            .compare(&expected)
+            .compare(targets, &expected)
             .and_then(|()| self.check(&receipt, &[Leg::Read, Leg::Write], bytes)))
     }
 
@@ -168,75 +164,6 @@ impl Work<'_> {
             _ => 1 + self.random.below(most),
         };
         bytes as usize
-    }
-
-    /// Files to read from, and what is in them, with their pages cached as the case says.
-    fn sources(&mut self) -> (Vec<Arc<File>>, Vec<Vec<u8>>) {
-        let mut contents = Vec::new();
-        let mut files = Vec::new();
-        for number in 0..self.case.objects {
-            let len = self.length();
-            let mut bytes = content::bytes(self.random.next(), len);
-            let path = self.folder.join(format!("source-{number}"));
-            match self.case.density {
-                Density::Dense => fs::write(&path, &bytes).unwrap(),
-                Density::Sparse(unit) => self.write_sparse(&path, &mut bytes, unit as usize),
-            }
-            files.push(Arc::new(File::open(&path).unwrap()));
-            contents.push(bytes);
-        }
-        self.settle_pages(&files);
-        (files, contents)
-    }
-
-    /// Writes about half of the units and makes the others holes.
-    fn write_sparse(&mut self, path: &Path, bytes: &mut [u8], unit: usize) {
-        let file = fs::File::create(path).unwrap();
-        file.set_len(bytes.len() as u64).unwrap();
-        for (n, part) in bytes.chunks_mut(unit).enumerate() {
-            if self.random.chance(2) {
-                part.fill(0);
-            } else {
-                file.write_all_at(part, (n * unit) as u64).unwrap();
-            }
-        }
-    }
-
-    /// Brings the files' pages into the state that the case says.
-    fn settle_pages(&mut self, files: &[Arc<File>]) {
-        let residency = self.case.residency;
-        if residency != Residency::Dirty {
-            File::sync_all(files).unwrap();
-        }
-        if matches!(residency, Residency::Evicted | Residency::Mixed) {
-            for file in files {
-                file.evict().unwrap();
-            }
-        }
-        for file in files {
-            if residency == Residency::Mixed && self.random.chance(2) {
-                let offset = self.random.below(file.bytes());
-                let len = (1 + self.random.below(100_000)).min(file.bytes() - offset);
-                file.read_exact_at(offset, &mut vec![0; len as usize])
-                    .unwrap();
-            }
-        }
-    }
-
-    fn target_path(&self, number: u32) -> PathBuf {
-        self.folder.join(format!("target-{number}"))
-    }
-
-    /// A new file, with its room set aside unless it is to have holes.
-    fn target(&self, number: u32, len: usize) -> Result<Arc<File>> {
-        let path = self.target_path(number);
-        let file = match self.case.density {
-            Density::Dense => File::create(&path, len as u64),
-            Density::Sparse(_) => {
-                File::create_for(&path, rustix::fs::CWD, &path, len as u64, 0o666)
-            }
-        };
-        file.map(Arc::new)
     }
 
     /// The extents of all objects.
@@ -282,18 +209,6 @@ impl Work<'_> {
         };
         region.write_at(0, bytes)?;
         Ok(Arc::new(region))
-    }
-
-    /// Compares the files that were written.
-    fn compare(&self, expected: &[Vec<u8>]) -> Result<(), String> {
-        for (number, bytes) in (0..).zip(expected) {
-            let seen = fs::read(self.target_path(number)).map_err(|e| e.to_string())?;
-            if let Some(difference) = content::difference(&seen, bytes) {
-                let len = bytes.len();
-                return Err(format!("object {number} of {len} bytes: {difference}"));
-            }
-        }
-        Ok(())
     }
 
     /// Checks that the receipt counts every byte once on each leg, by a route that was asked for.

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use straightway_core::{Delivery, Error, Extent, Leg, Place, Portion, Result};
-use straightway_io::{File, Image, Inspect, Job};
+use straightway_io::{Image, Inspect, Job, Objects};
 
 use super::{Checked, Work, content, range};
 use crate::content::BLANK;
@@ -82,7 +82,7 @@ fn unpack(stored: &[u8]) -> Vec<u8> {
 impl Work<'_> {
     /// Reads portions, has them inspected, and delivers parts of their images to several regions.
     pub(super) fn checked(mut self) -> Checked {
-        let (files, contents) = self.sources();
+        let (objects, contents, _) = self.sources();
         let unpacks = self.random.chance(2);
         let lengths: Vec<_> = contents.iter().map(Vec::len).collect();
         let mut extents = self.extents(&lengths);
@@ -103,10 +103,10 @@ impl Work<'_> {
             let source = &contents[object as usize];
             asked.add(&mut self.random, object, extent, source, fate);
         }
-        self.run_checked(files, asked, unpacks)
+        self.run_checked(objects, asked, unpacks)
     }
 
-    fn run_checked(&self, files: Vec<Arc<File>>, asked: Asked, unpacks: bool) -> Checked {
+    fn run_checked(&self, objects: Objects, asked: Asked, unpacks: bool) -> Checked {
         let mut regions = Vec::new();
         for (number, expected) in asked.regions.iter().enumerate() {
             let blank = vec![BLANK; expected.len().max(1)];
@@ -127,7 +127,7 @@ impl Work<'_> {
             wrong: Mutex::default(),
         });
         let job = Job::check(
-            files,
+            objects,
             asked.portions,
             asked.deliveries,
             regions.clone(),
