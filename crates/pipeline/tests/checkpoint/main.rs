@@ -19,3 +19,4 @@ mod removal;
 mod reshard;
 mod save;
 mod smaller;
+mod store;

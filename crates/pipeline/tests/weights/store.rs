@@ -2,9 +2,11 @@
 
 use std::{ffi::OsStr, path::Path, sync::Arc};
 
-use straightway_core::{Kind, Result, Uri};
+use straightway_core::{Kind, Place, Reason, Result, Uri};
 use straightway_io::store::{Condition, Durability, Memory, Registry, Store};
-use straightway_pipeline::weights::{Header, Model};
+use straightway_pipeline::weights::{Header, Model, Selection};
+
+use crate::fixture::{loader, seen};
 
 /// A safetensors file with one tensor of bytes.
 fn file(tensor: &str, bytes: &[u8]) -> Vec<u8> {
@@ -86,4 +88,33 @@ fn a_shard_that_was_replaced_since_its_header_was_read_is_refused() {
         .unwrap();
     assert_eq!(bytes, [1; 10]);
     assert!(shard.check_unchanged().is_err());
+}
+
+#[test]
+fn a_model_is_loaded_from_a_store_without_files() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new("models"));
+    let contents: Vec<Vec<u8>> = (1..=40_u8)
+        .map(|n| vec![n; 1000 * usize::from(n)])
+        .collect();
+    for (number, bytes) in contents.iter().enumerate() {
+        let name = format!("m/{number:02}.safetensors");
+        put(&*store, &name, &file(&format!("t{number:02}"), bytes));
+    }
+    let model = Model::open_in(&store, Path::new("m")).unwrap();
+    let mut loaded = loader()
+        .load(&model, &Selection::all(&model), Place::Host)
+        .unwrap();
+    let seen = seen(&mut loaded);
+    for (number, bytes) in contents.iter().enumerate() {
+        assert!(&seen[&format!("t{number:02}")] == bytes, "tensor {number}");
+    }
+    let total: usize = contents.iter().map(Vec::len).sum();
+    assert_eq!(loaded.receipt.bytes, total as u64);
+    assert!(
+        loaded
+            .receipt
+            .routes
+            .iter()
+            .all(|r| r.reason == Reason::StoreInMemory)
+    );
 }
