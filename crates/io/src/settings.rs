@@ -6,8 +6,8 @@ use straightway_core::{
 use straightway_sys::uring::DEPTH_MAX;
 
 use crate::{
-    engine::{Engine, cached::Cached, gds::Direct, mixed::Mixed, pool::Pool, ring::Ring},
-    gds::{Gds, GdsUse},
+    engine::Engine,
+    gds::Gds,
     track::Track,
     wrapper::{
         faulty::{Faults, Faulty},
@@ -314,46 +314,6 @@ impl Settings {
             Place::Host => self.cached_chunk_bytes,
             Place::Gpu(_) => self.gpu_chunk_bytes,
         }
-    }
-
-    /// The engine of one drive lane that serves `place`.
-    pub(crate) fn drive_engine(&self, place: Place) -> Result<Box<dyn Engine>> {
-        let engine = self.bare_drive_engine()?;
-        let engine = match place {
-            Place::Gpu(_) if self.gds.when() != GdsUse::Off => {
-                Box::new(Direct::new(engine, self.gds.clone(), self.depth))
-            }
-            _ => engine,
-        };
-        Ok(engine)
-    }
-
-    /// The engine for a drive, without what is wrapped around it.
-    fn bare_drive_engine(&self) -> Result<Box<dyn Engine>> {
-        Ok(match self.engine {
-            DriveEngine::Ring => Box::new(Ring::new(self.depth)?),
-            DriveEngine::Pool => Box::new(Pool::new(self.depth)?),
-            DriveEngine::Auto => match Ring::new(self.depth) {
-                Ok(ring) => Box::new(ring),
-                Err(error) if error.kind() == Kind::Unsupported => {
-                    tracing::warn!(%error, "using the thread pool instead");
-                    Box::new(Pool::instead(self.depth, &error)?)
-                }
-                Err(error) => return Err(error),
-            },
-        })
-    }
-
-    /// The engine of one page-cache lane.
-    pub(crate) fn cached_engine(&self) -> Box<dyn Engine> {
-        Box::new(Cached::default())
-    }
-
-    /// The engine of one lane that checks what it reads.
-    pub(crate) fn checked_engine(&self) -> Box<dyn Engine> {
-        let settings = self.clone();
-        let drive = move || settings.bare_drive_engine();
-        Box::new(Mixed::new(self.depth, drive))
     }
 
     /// An engine with the limit, the faults and the trace that are set.

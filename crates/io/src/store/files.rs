@@ -11,7 +11,7 @@
 use std::{ffi::OsStr, fs, io, path::Path, sync::Arc};
 
 use rustix::fs::FileType;
-use straightway_core::{Alignment, Direction, Error, Extent, Kind, Object, Result, Survey};
+use straightway_core::{Alignment, Direction, Error, Extent, Kind, Object, Place, Result, Survey};
 use straightway_sys::{File, Folder, folder::Durability, residency};
 
 use super::{
@@ -20,7 +20,9 @@ use super::{
 };
 use crate::{
     draft::{FileDraft, folder_of, is_draft},
-    engine::Engine,
+    engine::{Engine, cached::Cached, gds::Direct, mixed::Mixed, pool::Pool, ring::Ring},
+    gds::GdsUse,
+    settings::{DriveEngine, Settings},
     track::Track,
 };
 
@@ -109,11 +111,19 @@ impl Store for Files {
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
-        match lane.track {
-            Track::Drive => lane.settings.drive_engine(lane.place),
-            Track::Cached => Ok(lane.settings.cached_engine()),
-            Track::Checked => Ok(lane.settings.checked_engine()),
-        }
+        let settings = lane.settings;
+        Ok(match (lane.track, lane.place) {
+            (Track::Drive, Place::Gpu(_)) if settings.gds.when() != GdsUse::Off => {
+                let (gds, depth) = (settings.gds.clone(), settings.depth);
+                Box::new(Direct::new(drive_engine(settings)?, gds, depth))
+            }
+            (Track::Drive, _) => drive_engine(settings)?,
+            (Track::Cached, _) => Box::new(Cached::default()),
+            (Track::Checked, _) => {
+                let own = settings.clone();
+                Box::new(Mixed::new(settings.depth, move || drive_engine(&own)))
+            }
+        })
     }
 
     fn family(&self) -> &'static str {
@@ -226,6 +236,23 @@ impl Store for Files {
     fn folder(&self) -> Option<&Folder> {
         self.root.as_deref()
     }
+}
+
+/// The engine that goes to a drive.
+fn drive_engine(settings: &Settings) -> Result<Box<dyn Engine>> {
+    let depth = settings.depth;
+    Ok(match settings.engine {
+        DriveEngine::Ring => Box::new(Ring::new(depth)?),
+        DriveEngine::Pool => Box::new(Pool::new(depth)?),
+        DriveEngine::Auto => match Ring::new(depth) {
+            Ok(ring) => Box::new(ring),
+            Err(error) if error.kind() == Kind::Unsupported => {
+                tracing::warn!(%error, "using the thread pool instead");
+                Box::new(Pool::instead(depth, &error)?)
+            }
+            Err(error) => return Err(error),
+        },
+    })
 }
 
 impl Handle for File {
