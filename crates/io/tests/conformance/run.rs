@@ -198,17 +198,7 @@ impl Work<'_> {
 
     /// A region that holds `bytes`.
     fn region(&self, bytes: &[u8]) -> Result<Arc<Region>> {
-        self.region_at(self.case.place, bytes)
-    }
-
-    fn region_at(&self, place: Place, bytes: &[u8]) -> Result<Arc<Region>> {
-        let len = bytes.len() as u64;
-        let mut region = match place {
-            Place::Host => Region::host(len)?,
-            Place::Gpu(number) => Region::device(&Driver::load()?.device(number)?.context()?, len)?,
-        };
-        region.write_at(0, bytes)?;
-        Ok(Arc::new(region))
+        region_at(self.case.place, bytes)
     }
 
     /// Checks that the receipt counts every byte once on each leg, by a route that was asked for.
@@ -232,6 +222,17 @@ impl Work<'_> {
             None => Ok(bytes),
         }
     }
+}
+
+/// A region at a place that holds `bytes`.
+fn region_at(place: Place, bytes: &[u8]) -> Result<Arc<Region>> {
+    let len = bytes.len() as u64;
+    let mut region = match place {
+        Place::Host => Region::host(len)?,
+        Place::Gpu(number) => Region::device(&Driver::load()?.device(number)?.context()?, len)?,
+    };
+    region.write_at(0, bytes)?;
+    Ok(Arc::new(region))
 }
 
 fn range(extent: Extent) -> std::ops::Range<usize> {

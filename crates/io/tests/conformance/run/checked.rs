@@ -8,7 +8,7 @@ use std::sync::{
 use straightway_core::{Delivery, Error, Extent, Leg, Place, Portion, Result};
 use straightway_io::{Image, Inspect, Job, Objects};
 
-use super::{Checked, Work, content, range};
+use super::{Checked, Work, content, range, region_at};
 use crate::content::BLANK;
 
 /// The most bytes of a portion, so that a ring of any case holds some.
@@ -116,7 +116,7 @@ impl Work<'_> {
             } else {
                 self.case.place
             };
-            regions.push(self.region_at(place, &blank)?);
+            regions.push(region_at(place, &blank)?);
         }
         let judge = Arc::new(Judge {
             fates: asked.fates,
