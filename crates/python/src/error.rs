@@ -1,10 +1,15 @@
 //! Our errors as the exceptions that a Python programmer would expect.
 
 use pyo3::{
-    exceptions::{PyFileNotFoundError, PyOSError, PyRuntimeError, PyValueError},
+    exceptions::{PyFileNotFoundError, PyOSError, PyRuntimeError},
+    import_exception,
     prelude::*,
 };
 use straightway_core::{Error, Kind};
+
+// A `ValueError`. The second is a `KeyError` as well.
+import_exception!(straightway._errors, SafetensorError);
+import_exception!(straightway._errors, MissingTensorError);
 
 /// The exception that says the same.
 pub(crate) fn raised(error: &Error) -> PyErr {
@@ -16,7 +21,7 @@ pub(crate) fn raised(error: &Error) -> PyErr {
         // Python chooses the class by the number: PermissionError, IsADirectoryError and so on.
         (Some(code), _) => PyOSError::new_err((code, text)),
         (None, Kind::NotFound) => PyFileNotFoundError::new_err(text),
-        (None, Kind::Invalid | Kind::Corrupt) => PyValueError::new_err(text),
+        (None, Kind::Invalid | Kind::Corrupt) => SafetensorError::new_err(text),
         (None, Kind::Transient) => PyOSError::new_err(text),
         (None, _) => PyRuntimeError::new_err(text),
     }

@@ -7,11 +7,13 @@
 //! for Ctrl-C while it waits.
 
 mod checkpoint;
+mod container;
 mod dlpack;
 mod error;
 mod executor;
 mod loading;
 mod log;
+mod mapped;
 mod model;
 mod plain;
 mod receipt;
@@ -30,7 +32,9 @@ mod _straightway {
     #[pymodule_export]
     use crate::{
         checkpoint::{Checkpoint, Saver, Store, fresh_run},
+        container::parse_header,
         loading::{Loading, Stream},
+        mapped::Mapped,
         model::Model,
         plain::{plain_decoded, plain_unpickled},
         receipt::Receipt,

@@ -1,9 +1,12 @@
 //! Loads on their way: all at once, or batch by batch.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 use pyo3::{
-    exceptions::{PyRuntimeError, PyValueError},
+    exceptions::{PyRuntimeError, PyTimeoutError, PyValueError},
     ffi,
     prelude::*,
     types::PyDict,
@@ -93,10 +96,43 @@ impl Loading {
 
     /// Waits for the last byte.
     fn wait(&mut self, py: Python<'_>) -> PyResult<Receipt> {
-        let again = || PyRuntimeError::new_err("this load was waited for already");
-        let work = self.work.take().ok_or_else(again)?;
+        let work = self.work.take().ok_or_else(waited_for)?;
         work.wait(py).map(Receipt)
     }
+
+    /// Waits for the last byte, but at most `DEAF_MAX`. `None` where the load is still under way.
+    fn wait_briefly(&mut self, py: Python<'_>) -> PyResult<Option<Receipt>> {
+        let work = self.work.as_ref().ok_or_else(waited_for)?;
+        let outcome = work.wait_briefly(py);
+        if !matches!(outcome, Ok(None)) {
+            self.work = None;
+        }
+        Ok(outcome?.map(Receipt))
+    }
+
+    /// Stops the load, and waits a second at most for what is in flight. Its tensors hold anything then.
+    fn stop(&mut self, py: Python<'_>) {
+        if let Some(work) = self.work.take() {
+            work.stop(py);
+        }
+    }
+
+    /// How many bytes it loads.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.placed.iter().map(|placed| placed.bytes).sum()
+    }
+
+    /// How many of them are in place.
+    #[getter]
+    fn moved_bytes(&self) -> u64 {
+        let work = self.work.as_ref();
+        work.map_or_else(|| self.bytes(), |work| work.progress().moved_bytes())
+    }
+}
+
+fn waited_for() -> PyErr {
+    PyRuntimeError::new_err("this load was waited for already")
 }
 
 impl Loading {
@@ -157,18 +193,27 @@ impl Stream {
         })
     }
 
-    /// The tensors of the next batch by name, as `Loading.tensors` has them; `None` after the last.
+    /// The tensors of the next batch by name, as `Loading.tensors` has them; `None` after the last. A batch that takes
+    /// longer than `timeout_s` ends the stream with `TimeoutError`.
+    #[pyo3(signature = (take, convert, timeout_s=None))]
     fn next<'py>(
         &mut self,
         py: Python<'py>,
         take: Option<Bound<'py, PyAny>>,
         convert: Bound<'py, PyAny>,
+        timeout_s: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let batches = self.batches.get_mut();
         let batches = batches.unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
         let batch = loop {
             if let Some(batch) = py.detach(|| batches.next_within(DEAF_MAX)) {
                 break batch;
+            }
+            if let Some(limit) = timeout_s.filter(|s| begun.elapsed().as_secs_f64() > *s) {
+                self.progress.cancel();
+                let message = format!("the next batch took longer than {limit} s");
+                return Err(PyTimeoutError::new_err(message));
             }
             if let Err(raised) = py.check_signals() {
                 self.progress.cancel();
@@ -264,26 +309,36 @@ pub(crate) fn handed_over<'py>(
     let tensors = PyDict::new(py);
     let _pause = Pause::new(py);
     for p in placed {
-        let made = match take {
-            Some(take) if dlpack::code(p.dtype).is_some() => {
-                let view = View {
-                    region,
-                    at: p.at,
-                    bytes: p.bytes,
-                    dtype: p.dtype,
-                    shape: &p.shape,
-                };
-                take.call1((dlpack::capsule(py, &view)?,))?
-            }
-            _ => convert.call1((Tensor {
-                region: Arc::clone(region),
-                at: p.at,
-                bytes: p.bytes,
-                dtype: p.dtype,
-                shape: p.shape.clone(),
-            },))?,
-        };
-        tensors.set_item(&*p.name, made)?;
+        tensors.set_item(&*p.name, made(py, region, p, take, convert)?)?;
     }
     Ok(tensors)
+}
+
+/// Makes another library's tensor of one of ours.
+pub(crate) fn made<'py>(
+    py: Python<'py>,
+    region: &Arc<Region>,
+    placed: &Placed,
+    take: Option<&Bound<'py, PyAny>>,
+    convert: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match take {
+        Some(take) if dlpack::code(placed.dtype).is_some() => {
+            let view = View {
+                region,
+                at: placed.at,
+                bytes: placed.bytes,
+                dtype: placed.dtype,
+                shape: &placed.shape,
+            };
+            take.call1((dlpack::capsule(py, &view)?,))
+        }
+        _ => convert.call1((Tensor {
+            region: Arc::clone(region),
+            at: placed.at,
+            bytes: placed.bytes,
+            dtype: placed.dtype,
+            shape: placed.shape.clone(),
+        },)),
+    }
 }

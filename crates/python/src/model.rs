@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use pyo3::{exceptions::PyKeyError, prelude::*, types::PyTuple};
+use pyo3::{prelude::*, types::PyTuple};
 use straightway_pipeline::weights;
 
-use crate::error::OrRaise;
+use crate::error::{MissingTensorError, OrRaise};
 
 /// A safetensors file, a folder of them, or an index.
 #[pyclass(frozen, module = "straightway")]
@@ -15,11 +15,16 @@ pub(crate) struct Model(pub(crate) Arc<weights::Model>);
 impl Model {
     /// The number of a tensor.
     pub(crate) fn number(&self, name: &str) -> PyResult<usize> {
+        Self::number_in(&self.0, name)
+    }
+
+    /// The number of a tensor of a model.
+    pub(crate) fn number_in(model: &weights::Model, name: &str) -> PyResult<usize> {
         let absent = || {
-            let path = self.0.path.display();
-            PyKeyError::new_err(format!("{path} has no tensor {name:?}"))
+            let path = model.path.display();
+            MissingTensorError::new_err(format!("{path} has no tensor {name:?}"))
         };
-        self.0.number(name).ok_or_else(absent)
+        model.number(name).ok_or_else(absent)
     }
 
     fn tensor(&self, name: &str) -> PyResult<&weights::Tensor> {

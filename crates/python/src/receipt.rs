@@ -1,10 +1,13 @@
 //! A receipt, as Python sees it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use pyo3::{
-    exceptions::PyAttributeError,
+    exceptions::{PyAttributeError, PyValueError},
     prelude::*,
-    types::{PyDict, PyModule},
+    types::{PyDict, PyModule, PyType},
 };
+use straightway_core::{Bytes, Rate, Seconds};
 
 /// What happened: bytes by route and reason, what bound the speed. `str()` is the table for people;
 /// the fields are those of the JSON form.
@@ -14,6 +17,61 @@ pub(crate) struct Receipt(pub(crate) straightway_core::Receipt);
 
 #[pymethods]
 impl Receipt {
+    /// A receipt from its JSON form.
+    #[new]
+    fn new(json: &str) -> PyResult<Self> {
+        let parsed = serde_json::from_str(json);
+        parsed.map(Self).map_err(|error| {
+            PyValueError::new_err(format!("that is not the JSON form of a receipt: {error}"))
+        })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (String,)) {
+        (py.get_type::<Self>(), (self.to_json(),))
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Self>().is_ok_and(|other| self.0 == other.get().0)
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.to_json().hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The fields and methods, for completion.
+    fn __dir__<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let class = py.get_type::<Self>();
+        let named = class.dir()?.iter().chain(self.to_dict(py)?.keys().iter());
+        Ok(named.collect())
+    }
+
+    /// It as a table of HTML, for notebooks.
+    fn _repr_html_(&self) -> String {
+        let escaped = |text: &str| {
+            let text = text.replace('&', "&amp;");
+            text.replace('<', "&lt;").replace('>', "&gt;")
+        };
+        let row = |(name, value): (&str, String)| {
+            format!("<tr><th style=\"text-align:left\">{name}</th><td>{}</td></tr>", escaped(&value))
+        };
+        let receipt = &self.0;
+        let mut rows = vec![
+            ("bytes", Bytes(receipt.bytes).to_string()),
+            ("seconds", Seconds(receipt.seconds).to_string()),
+            ("rate", Rate(receipt.rate_bytes_per_s).to_string()),
+        ];
+        rows.extend(receipt.routes.iter().map(|r| {
+            let text = format!("{}: {} ({})", r.route, Bytes(r.bytes), r.reason);
+            ("route", text)
+        }));
+        rows.push(("bound by", receipt.bound_by.to_string()));
+        rows.extend(receipt.warnings.iter().map(|w| ("warning", w.clone())));
+        let rows: String = rows.into_iter().map(row).collect();
+        format!("<table>{rows}</table>")
+    }
+
     /// It as JSON.
     fn to_json(&self) -> String {
         serde_json::to_string(&self.0).expect("a receipt is plain data")

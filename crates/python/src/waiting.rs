@@ -18,6 +18,9 @@ use crate::{error::OrRaise, log};
 /// How long Ctrl-C may go unheard: below what a person notices.
 pub(crate) const DEAF_MAX: Duration = Duration::from_millis(50);
 
+/// How long a load that is stopped because its time is over may still take.
+const STOP_MAX: Duration = Duration::from_secs(1);
+
 /// Work that goes on by itself. Dropping it asks it to stop, and does not wait.
 #[derive(Debug)]
 pub(crate) struct Work<T> {
@@ -49,30 +52,51 @@ impl<T: Send + 'static> Work<T> {
 
     /// Waits for it. On Ctrl-C, or whatever else a signal's handler raises, it is stopped first.
     pub(crate) fn wait(self, py: Python<'_>) -> PyResult<T> {
-        let listen = |patience| {
-            let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-            outcome.recv_timeout(patience)
-        };
         loop {
-            match py.detach(|| listen(DEAF_MAX)) {
-                Ok(outcome) => {
-                    log::hand_over(py);
-                    return outcome.or_raise();
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let message = "its thread has ended without an answer";
-                    let error = Error::new(Kind::Transient, "finish", "the transfer", message);
-                    return Err(error).or_raise();
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if let Err(raised) = py.check_signals() {
-                self.progress.cancel();
-                // What is in flight writes to memory that is about to go: wait for it.
-                let _ = py.detach(|| listen(Duration::MAX));
-                return Err(raised);
+            if let Some(outcome) = self.wait_briefly(py)? {
+                return Ok(outcome);
             }
         }
+    }
+
+    /// Waits for it as [`wait`](Self::wait) does, but at most [`DEAF_MAX`]; `None` where it is still under way.
+    pub(crate) fn wait_briefly(&self, py: Python<'_>) -> PyResult<Option<T>> {
+        match py.detach(|| self.listen(DEAF_MAX)) {
+            Ok(outcome) => {
+                log::hand_over(py);
+                return outcome.or_raise().map(Some);
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let message = "its thread has ended without an answer";
+                let error = Error::new(Kind::Transient, "finish", "the transfer", message);
+                return Err(error).or_raise();
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Err(raised) = py.check_signals() {
+            self.progress.cancel();
+            // What is in flight writes to memory that is about to go: wait for it.
+            let _ = py.detach(|| self.listen(Duration::MAX));
+            return Err(raised);
+        }
+        Ok(None)
+    }
+
+    /// Asks it to stop, and waits [`STOP_MAX`] at most. Its thread keeps the memory that is still written to.
+    pub(crate) fn stop(&self, py: Python<'_>) {
+        self.progress.cancel();
+        let _ = py.detach(|| self.listen(STOP_MAX));
+        log::hand_over(py);
+    }
+
+    /// How far it is.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn listen(&self, patience: Duration) -> std::result::Result<Result<T>, RecvTimeoutError> {
+        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.recv_timeout(patience)
     }
 }
 

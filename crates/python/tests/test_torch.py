@@ -71,9 +71,9 @@ def test_a_module_is_saved_and_loaded_with_its_tied_weights(tmp_path):
         straightway.torch.save_file(one.state_dict(), path)
     straightway.torch.save_model(one, path)
     for load_model in [straightway.torch.load_model, safetensors.torch.load_model]:
-        assert load_model(other, path) == ([], []) or load_model(other, path) == (set(), [])
+        assert load_model(other, path) == (set(), [])
         assert torch.equal(one.head.weight, other.head.weight)
-    with pytest.raises(RuntimeError, match="missing"):
+    with pytest.raises(RuntimeError, match="Missing key"):
         straightway.torch.load_model(torch.nn.Linear(2, 2), path)
 
 

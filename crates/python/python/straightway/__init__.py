@@ -8,109 +8,94 @@
     with straightway.Checkpointer("runs/llama", keep_last=3) as checkpointer:
         checkpointer.save(step, {"model": model, "optimizer": optimizer})
 
-``load_file``, ``save_file`` and ``safe_open`` are those of safetensors; ``straightway.torch`` and
-``straightway.numpy`` stand in for ``safetensors.torch`` and ``safetensors.numpy``. Tensors are
-PyTorch's where PyTorch is installed and NumPy's where it is not; ``framework=`` says otherwise.
+The package has everything that ``safetensors`` has under the same names, and ``straightway.torch``, ``straightway.numpy``
+and ``straightway.flax`` stand in for its modules. ``sys.modules["safetensors"] = straightway``, before anything else is
+imported, gives it to programs that import safetensors. Tensors are PyTorch's where PyTorch is installed and NumPy's where
+it is not; ``framework=`` says otherwise.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-from ._checkpointer import Checkpointer, Progress, Restored, Saved
-from ._handle import Slice, safe_open
-from ._straightway import Model, Receipt, Tensor, __version__, doctor
-from ._straightway import copy as _copy
-from ._weights import Cut, Stream, Weights, load, stream
-from . import _saving
+from . import _stand_in
+
+if sys.platform != "linux":
+    raise ImportError(
+        f"straightway runs on Linux only, and this is {sys.platform}: it reads by O_DIRECT and io_uring\n"
+        "hint: use safetensors here; the files are the same"
+    )
+
+if TYPE_CHECKING:
+    from ._checkpointer import Checkpointer, Progress, Restored, Saved
+    from ._container import TensorSpec, deserialize, serialize, serialize_file
+    from ._copying import copy
+    from ._errors import MissingTensorError, SafetensorError, SliceError
+    from ._handle import Slice, _safe_open_handle, safe_open
+    from ._saving import save_file
+    from ._straightway import Model, Receipt, Tensor, __version__, doctor
+    from ._weights import Stream, Weights, iterate, load_file, load_model
 
 __all__ = [
     "Checkpointer",
+    "MissingTensorError",
     "Model",
     "Progress",
     "Receipt",
     "Restored",
+    "SafetensorError",
     "Saved",
     "Slice",
+    "SliceError",
     "Stream",
     "Tensor",
+    "TensorSpec",
     "Weights",
     "__version__",
     "copy",
+    "deserialize",
     "doctor",
     "iterate",
     "load_file",
     "load_model",
     "safe_open",
     "save_file",
+    "serialize",
+    "serialize_file",
 ]
 
-StrPath = str | os.PathLike[str]
+#: Which module has what. It is imported when it is asked for: most programs use one of them.
+_MODULES = {
+    "_checkpointer": ("Checkpointer", "Progress", "Restored", "Saved"),
+    "_container": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
+    "_copying": ("copy",),
+    "_errors": ("MissingTensorError", "SafetensorError", "SliceError"),
+    "_handle": ("Slice", "_safe_open_handle", "safe_open"),
+    "_saving": ("save_file",),
+    "_straightway": ("Model", "Receipt", "Tensor", "__version__", "doctor"),
+    "_weights": ("Stream", "Weights", "iterate", "load_file", "load_model"),
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+#: Modules that are found without being imported by name, as those of safetensors are once anybody imported them.
+_PUBLIC_MODULES = ("flax", "numpy", "torch")
 
 
-def load_file(
-    filename: StrPath,
-    device: Any = "cpu",
-    *,
-    framework: str | None = None,
-    filter: str | Iterable[str] | None = None,
-    route: str = "auto",
-) -> Weights:
-    """Loads a safetensors file: a dictionary of its tensors, with a ``receipt``."""
-    return load(Model(filename), device, framework, filter=filter, route=route)
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    place = _PLACES.get(name)
+    if place is not None:
+        value = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+        globals()[name] = value
+        return value
+    if name in _PUBLIC_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def load_model(
-    folder: StrPath,
-    device: Any = "cpu",
-    *,
-    framework: str | None = None,
-    filter: str | Iterable[str] | None = None,
-    slices: Iterable[Cut] = (),
-    route: str = "auto",
-) -> Weights:
-    """Loads all tensors of a model: a folder, an index file, or a single file.
-
-    ``filter`` takes names, globs (``model.layers.*``) and regular expressions (``regex:^lm_head``); what
-    it leaves out is not read. ``slices`` are ``(filter, dimension, start, stop)``: of a tensor that
-    the filter matches only that part is read, as a rank of a tensor-parallel group wants it.
-    """
-    return load(Model(folder), device, framework, filter=filter, slices=slices, route=route)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES, *_PUBLIC_MODULES})
 
 
-def iterate(
-    folder: StrPath,
-    device: Any = "cpu",
-    *,
-    framework: str | None = None,
-    filter: str | Iterable[str] | None = None,
-    slices: Iterable[Cut] = (),
-    batch_bytes: int = 512 << 20,
-    route: str = "auto",
-) -> Stream:
-    """Yields ``(name, tensor)`` as they arrive, some hundred MiB at a time, the next while these are used.
-
-    Who copies each tensor into its own parameters needs no second copy of the model. ``receipts``
-    has one for each batch.
-    """
-    return stream(
-        Model(folder), device, framework, filter=filter, slices=slices, batch_bytes=batch_bytes, route=route
-    )
-
-
-def save_file(
-    tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[str, str] | None = None
-) -> Receipt:
-    """Writes a safetensors file whose data begins on 4 KiB. It appears when it is whole and durable."""
-    return _saving.save_file(tensors, filename, metadata)
-
-
-def copy(
-    sources: StrPath | Iterable[StrPath], target: StrPath, *, route: str = "auto", verify: bool = False
-) -> Receipt:
-    """Copies files and folders; each appears under its name when it is whole and durable."""
-    if isinstance(sources, (str, os.PathLike)):
-        sources = [sources]
-    return _copy(list(sources), target, route=route, verify=verify)
+_stand_in.install()

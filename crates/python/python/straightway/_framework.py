@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+from ._errors import SafetensorError
 from ._straightway import Tensor
 
 #: What a float of less than a byte, or an unusual one, is called in PyTorch and in ml_dtypes.
@@ -18,6 +19,23 @@ _TORCH_NAMES = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
 _ML_DTYPES_NAMES = _TORCH_NAMES | {"BF16": "bfloat16"}
+
+#: What NumPy calls the types that it has.
+_NUMPY_NAMES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+}
 
 #: By what names people ask for each, the first of which is ours.
 _NAMES = {
@@ -50,7 +68,7 @@ def find(name: str | None) -> Framework:
         if name in names:
             return _MAKERS[ours]()
     known = ", ".join(_NAMES)
-    raise ValueError(f"a framework is one of {known}, not {name!r}")
+    raise SafetensorError(f"framework {name} is invalid: it is one of {known}")
 
 
 def _need(module: str, framework: str) -> Any:
@@ -100,6 +118,18 @@ def _numpy() -> Framework:
     return Framework("np", None, convert)
 
 
+def ndarray(dtype: str, shape: list[int], data: bytearray) -> Any:
+    """An array of NumPy of bytes that it keeps."""
+    numpy = _need("numpy", "np")
+    if dtype in _NUMPY_NAMES:
+        kind = numpy.dtype(_NUMPY_NAMES[dtype])
+    elif dtype in _ML_DTYPES_NAMES:
+        kind = getattr(_need("ml_dtypes", "np"), _ML_DTYPES_NAMES[dtype])
+    else:
+        raise SafetensorError(f"NumPy has no {dtype}")
+    return numpy.frombuffer(data, dtype=kind).reshape(shape)
+
+
 def _cupy() -> Framework:
     cupy = _need("cupy", "cupy")
     return Framework("cupy", None, lambda tensor: cupy.from_dlpack(tensor))
@@ -107,7 +137,14 @@ def _cupy() -> Framework:
 
 def _jax() -> Framework:
     dlpack = _need("jax.dlpack", "jax")
-    return Framework("jax", None, lambda tensor: dlpack.from_dlpack(tensor))
+
+    def convert(tensor: Tensor) -> Any:
+        if tensor.dtype in _TORCH_NAMES and tensor.device == "cpu":
+            # DLPack has no name for these.
+            return _need("jax.numpy", "jax").asarray(_numpy().convert(tensor))
+        return dlpack.from_dlpack(tensor)
+
+    return Framework("jax", None, convert)
 
 
 def _plain() -> Framework:

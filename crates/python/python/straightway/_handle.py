@@ -1,4 +1,4 @@
-"""An open file, from which tensors and parts of them are read one at a time."""
+"""An open file, from which tensors and parts of them are taken one at a time."""
 
 from __future__ import annotations
 
@@ -6,24 +6,44 @@ import os
 from types import TracebackType
 from typing import Any
 
-from . import _framework
-from ._straightway import Loading, Model, Receipt
+from . import _framework, _slicing
+from ._errors import SafetensorError
+from ._straightway import Loading, Mapped, Model, Receipt
+
+#: The ways of reading that safetensors has.
+BACKENDS = ("mmap", "pread")
 
 
 class safe_open:
     """Opens a safetensors file, as ``safetensors.safe_open`` does; a folder or an index as well.
 
-    ``receipt`` says how what was read last came.
+    Arguments:
+        filename: the file, a folder of files, or an index (``*.index.json``).
+        framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"`` or ``"dlpack"``, with the other names that safetensors
+            knows them by; ``None`` is PyTorch where it is installed, else NumPy.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
+        backend: ``"mmap"`` gives tensors of PyTorch and NumPy in host memory as views of the mapped file: bytes are
+            read when they are used, and never copied. A file that is changed in place changes them too. ``"pread"``
+            reads and checks each tensor when it is asked for. Tensors on a GPU are always read.
+        route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` demand a route, and imply ``"pread"``.
+
+    ``receipt`` says how the tensor came that was read last; it is ``None`` as long as all were mapped.
     """
 
     def __init__(
-        self, filename: str | os.PathLike[str], framework: str | None = None, device: Any = "cpu", *, route: str = "auto"
+        self,
+        filename: str | os.PathLike[str],
+        framework: str | None = None,
+        device: Any = "cpu",
+        *,
+        backend: str = "mmap",
+        route: str = "auto",
     ) -> None:
-        self._model: Model | None = Model(filename)
+        check_backend(backend)
         self._framework = _framework.find(framework)
-        self._device = _framework.device_name(device)
-        self._route = route
-        self.receipt: Receipt | None = None
+        self._source: Source | None = Source(
+            _opened(filename), self._framework, _framework.device_name(device), backend, route
+        )
 
     def __enter__(self) -> safe_open:
         return self
@@ -31,48 +51,60 @@ class safe_open:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._model = None
+        self._source = None
 
     @property
-    def _open(self) -> Model:
-        if self._model is None:
-            raise ValueError("the file is closed")
-        return self._model
+    def _open(self) -> Source:
+        if self._source is None:
+            raise SafetensorError("File is closed")
+        return self._source
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """How the tensor came that was read last; ``None`` as long as all were mapped."""
+        return self._open.receipt
 
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
-        return self._open.keys()
+        return self._open.model.keys()
 
     def offset_keys(self) -> list[str]:
         """The names of the tensors, in the order of their bytes."""
-        return self._open.offset_keys()
+        return self._open.model.offset_keys()
 
     def metadata(self) -> dict[str, str] | None:
-        """What the file says about itself."""
-        return self._open.metadata()
+        """What the writer of the file noted in it."""
+        return self._open.model.metadata()
 
     def get_tensor(self, name: str) -> Any:
         """A tensor, whole."""
-        return self._get(name, None)
+        return self._open.tensor(name)
+
+    def get_tensors(self) -> dict[str, Any]:
+        """All tensors by name, in the order of their bytes."""
+        source = self._open
+        return {name: source.tensor(name) for name in source.model.offset_keys()}
 
     def get_slice(self, name: str) -> Slice:
         """A tensor of which only the part that is asked for is read: ``get_slice(name)[2:4, :]``."""
-        return Slice(self, name)
+        return Slice(self._open, name)
 
-    def _get(self, name: str, part: tuple[list[int], list[int]] | None) -> Any:
-        loading = Loading.of(self._open, name, part, device=self._device, route=self._route)
-        tensors = loading.tensors(self._framework.take, self._framework.convert)
-        self.receipt = loading.wait()
-        return tensors[name]
+
+class _safe_open_handle(safe_open):
+    """As ``safe_open``, for a file that Python has open. It is opened again by its name."""
+
+    def __init__(self, f: Any, framework: str | None = None, device: Any = "cpu", *, backend: str = "mmap") -> None:
+        f.fileno()
+        super().__init__(f.name, framework, device, backend=backend)
 
 
 class Slice:
-    """A tensor of which only the part that is asked for is read."""
+    """A tensor of which only the part that is asked for is read. It works as long as it is kept."""
 
-    def __init__(self, opened: safe_open, name: str) -> None:
-        self._opened = opened
+    def __init__(self, source: Source, name: str) -> None:
+        self._source = source
         self._name = name
-        self._shape: tuple[int, ...] = opened._open.shape(name)
+        self._shape: tuple[int, ...] = source.model.shape(name)
 
     def get_shape(self) -> list[int]:
         """Its shape."""
@@ -80,43 +112,73 @@ class Slice:
 
     def get_dtype(self) -> str:
         """Its type, as safetensors names it."""
-        return self._opened._open.dtype(self._name)
+        return self._source.model.dtype(self._name)
 
     def __getitem__(self, index: Any) -> Any:
-        index = self._spelled_out(index if isinstance(index, tuple) else (index,))
-        starts: list[int] = []
-        lengths: list[int] = []
-        rest: list[slice | int] = []
-        for i, size in zip(index, self._shape):
-            if isinstance(i, slice):
-                chosen = range(size)[i]
-                low, high = (min(chosen), max(chosen) + 1) if len(chosen) else (0, 0)
-                # The part that has all of it is read; what is to be left out of that is done here.
-                rest.append(slice(None) if chosen.step == 1 else _within(chosen, low))
-                starts.append(low)
-                lengths.append(high - low)
-            else:
-                starts.append(range(size)[i])
-                lengths.append(1)
-                rest.append(0)
-        part = self._opened._get(self._name, (starts, lengths))
-        return part[tuple(rest)] if any(r != slice(None) for r in rest) else part
-
-    def _spelled_out(self, index: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The index with every dimension in it."""
-        for i in index:
-            if not (i is Ellipsis or isinstance(i, slice) or hasattr(i, "__index__")):
-                raise TypeError(f"a tensor is cut by integers and slices, not by {i!r}")
-        named = len(index) - index.count(Ellipsis)
-        if named > len(self._shape) or index.count(Ellipsis) > 1:
-            raise IndexError(f"{self._name} has {len(self._shape)} dimensions, not {named}")
-        missing = (slice(None),) * (len(self._shape) - named)
-        at = index.index(Ellipsis) if Ellipsis in index else len(index)
-        spelled = index[:at] + missing + index[at + 1 :]
-        return tuple(i if isinstance(i, slice) else i.__index__() for i in spelled)
+        """A part: by integers, slices, ``...`` and ``None``, as in NumPy. What is out of bounds is an error."""
+        if index is Ellipsis:
+            return self._source.tensor(self._name)
+        return self._source.part(self._name, index, self._shape)
 
 
-def _within(chosen: range, low: int) -> slice:
-    """What `chosen` is, counted from `low`."""
-    stop = chosen.stop - low
-    return slice(chosen.start - low, None if stop < 0 else stop, chosen.step)
+class Source:
+    """An open model, and how its tensors are made: mapped, or read one at a time."""
+
+    def __init__(self, model: Model, framework: _framework.Framework, device: str, backend: str, route: str) -> None:
+        self.model = model
+        self.receipt: Receipt | None = None
+        self._framework = framework
+        self._device = device
+        self._route = route
+        self._mapped: Mapped | None = None
+        if backend == "mmap" and device == "host:" and route == "auto" and framework.name in ("pt", "np"):
+            try:
+                self._mapped = Mapped(model)
+            except OSError:
+                # A file system without mappings, or a limit on them: what is asked for is read.
+                pass
+
+    def tensor(self, name: str) -> Any:
+        """A tensor, whole."""
+        if self._mapped is not None:
+            made = self._mapped.tensor(name, self._framework.take, self._framework.convert)
+            if made is not None:
+                return made
+        return self._read(name, None)
+
+    def part(self, name: str, index: Any, shape: tuple[int, ...]) -> Any:
+        """A part of a tensor of this shape."""
+        cut = _slicing.cut(index, shape)
+        if self._mapped is not None:
+            whole = self.tensor(name)
+            if self.model.dtype(name) != "F4":
+                rows = tuple(slice(start, start + length) for start, length in zip(cut.starts, cut.lengths))
+                whole = whole[rows]
+                return whole if cut.rest is None else whole[cut.rest]
+        part = self._read(name, (cut.starts, cut.lengths))
+        return part if cut.rest is None else part[cut.rest]
+
+    def _read(self, name: str, part: tuple[list[int], list[int]] | None) -> Any:
+        loading = Loading.of(self.model, name, part, device=self._device, route=self._route)
+        tensors = loading.tensors(self._framework.take, self._framework.convert)
+        self.receipt = loading.wait()
+        return tensors[name]
+
+
+def check_backend(backend: str) -> None:
+    """Refuses a backend that safetensors does not have."""
+    if backend not in BACKENDS:
+        known = ", ".join(f'"{name}"' for name in BACKENDS)
+        raise SafetensorError(f'backend "{backend}" is invalid (expected one of: {known})')
+
+
+def _opened(filename: str | os.PathLike[str]) -> Model:
+    try:
+        return Model(filename)
+    except FileNotFoundError as error:
+        if os.path.lexists(filename):
+            raise
+        # The text that safetensors gives, and that programs look for.
+        missing = FileNotFoundError(f"No such file or directory: {os.fspath(filename)}")
+        missing.errno = error.errno
+        raise missing from None

@@ -14,7 +14,8 @@ from ._straightway import Receipt, save
 #: A tensor as `save` takes it: name, type, shape, address, bytes, device, and what keeps it alive.
 Described = tuple[str, str, list[int], int, int, str, Any]
 
-_FROM_TORCH = {
+#: What a safetensors file calls the types of PyTorch and NumPy.
+DTYPE_NAMES = {
     "float4_e2m1fn_x2": "F4",
     "float8_e5m2": "F8_E5M2",
     "float8_e4m3fn": "F8_E4M3",
@@ -39,9 +40,15 @@ _FROM_TORCH = {
 
 
 def save_file(
-    tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None
+    tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> Receipt:
-    """Saves tensors of any library to a safetensors file."""
+    """Writes a safetensors file whose data begins on 4 KiB. It appears when it is whole and durable.
+
+    Arguments:
+        tensors: tensors of PyTorch, NumPy, CuPy or JAX by name, contiguous, on any device.
+        filename: the file. One of that name is replaced.
+        metadata: texts by name that the file keeps beside the tensors.
+    """
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     for device in {d[5] for d in described if d[5] != "host:"}:
         synchronize(device)
@@ -93,7 +100,7 @@ def _type_name(dtype: Any) -> str:
 def dtype_of(name: str, tensor: Any) -> str:
     """What a safetensors file calls the elements of a tensor."""
     theirs = type_name(tensor)
-    ours = _FROM_TORCH.get(theirs)
+    ours = DTYPE_NAMES.get(theirs)
     if ours is None:
         raise ValueError(f"tensor {name!r} has elements of {theirs}, which a safetensors file has no name for")
     return ours
@@ -101,7 +108,7 @@ def dtype_of(name: str, tensor: Any) -> str:
 
 def torch_name(dtype: str) -> str:
     """What PyTorch calls a type of a safetensors file."""
-    for theirs, ours in _FROM_TORCH.items():
+    for theirs, ours in DTYPE_NAMES.items():
         if ours == dtype:
             return theirs
     raise ValueError(f"PyTorch has no {dtype}")
@@ -129,7 +136,7 @@ def empty_like(tensor: Any, dtype: str | None, shape: tuple[int, ...] | None = N
 
 def is_storable(dtype: str) -> bool:
     """Whether a safetensors file has a name for what a library calls so."""
-    return dtype in _FROM_TORCH
+    return dtype in DTYPE_NAMES
 
 
 def synchronize(device: str) -> None:

@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from . import _framework
+from . import _framework, _progress, _pytrees
+from ._progress import Callback
 from ._straightway import Loading, Model, Receipt
 from ._straightway import Stream as _Stream
 
 #: A filter (``None`` for all tensors), a dimension, and which part of it: start and stop.
 Cut = tuple[str | None, int, int, int]
 
+StrPath = str | os.PathLike[str]
+
 
 class Weights(dict[str, Any]):
-    """Tensors by name. ``receipt`` says which way their bytes went."""
+    """Tensors by name. ``receipt`` says which way their bytes went.
 
-    receipt: Receipt
+    It is made, copied and traversed as a dictionary is. ``copy``, ``copy.copy`` and ``copy.deepcopy`` keep the receipt.
+    What ``pickle`` and ``torch.save`` write is a plain dictionary, which can be loaded where this package is not.
+    """
 
-    def __init__(self, tensors: dict[str, Any], receipt: Receipt) -> None:
-        super().__init__(tensors)
-        self.receipt = receipt
+    receipt: Receipt | None = None
+
+    def copy(self) -> Weights:
+        """The same tensors by name, and the same receipt."""
+        made = type(self)(self)
+        made.receipt = self.receipt
+        return made
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Weights:
+        made = type(self)()
+        memo[id(self)] = made
+        made.update((name, copy.deepcopy(tensor, memo)) for name, tensor in self.items())
+        made.receipt = self.receipt
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return dict, (), None, None, iter(self.items())
 
 
 class Stream(Iterator[tuple[str, Any]]):
     """Yields ``(name, tensor)`` as they arrive."""
 
-    def __init__(self, batches: _Stream, framework: _framework.Framework) -> None:
+    def __init__(
+        self,
+        batches: _Stream,
+        framework: _framework.Framework,
+        watch: _progress.Watch | None = None,
+        timeout: float | None = None,
+    ) -> None:
         self._batches = batches
         self._framework = framework
+        self._watch = watch
+        self._timeout = timeout
+        self._moved_bytes = 0
         self._ready: Iterator[tuple[str, Any]] = iter(())
 
     def __next__(self) -> tuple[str, Any]:
@@ -36,10 +68,15 @@ class Stream(Iterator[tuple[str, Any]]):
             for pair in self._ready:
                 return pair
             # What was handed out before may go now: only the next batch is ours.
-            batch = self._batches.next(self._framework.take, self._framework.convert)
+            batch = self._batches.next(self._framework.take, self._framework.convert, self._timeout)
             if batch is None:
+                if self._watch is not None:
+                    self._watch.close()
                 raise StopIteration
             self._ready = iter(batch.items())
+            if self._watch is not None:
+                self._moved_bytes += self._batches.receipts[-1].bytes
+                self._watch.update(self._moved_bytes)
 
     @property
     def receipts(self) -> list[Receipt]:
@@ -62,28 +99,107 @@ def load(
     filter: str | Iterable[str] | None = None,
     slices: Iterable[Cut] = (),
     route: str = "auto",
+    progress: bool | Callback | None = None,
+    timeout: float | None = None,
+    what: StrPath = "the model",
 ) -> Weights:
     """Loads what is asked for of a model in one transfer."""
     library = _framework.find(framework)
+    _pytrees.register(Weights)
     loading = Loading(
         model, device=_framework.device_name(device), filters=patterns(filter), slices=list(slices), route=route
     )
     # The library's tensors are made while the bytes are still on their way.
-    tensors = loading.tensors(library.take, library.convert)
-    return Weights(tensors, loading.wait())
+    weights = Weights(loading.tensors(library.take, library.convert))
+    weights.receipt = _progress.finish(loading, os.fspath(what), progress, timeout)
+    return weights
 
 
-def stream(
-    model: Model,
-    device: Any,
-    framework: str | None,
+def load_file(
+    filename: StrPath,
+    device: Any = "cpu",
     *,
+    framework: str | None = None,
+    filter: str | Iterable[str] | None = None,
+    route: str = "auto",
+    progress: bool | Callback | None = None,
+    timeout: float | None = None,
+) -> Weights:
+    """Loads a safetensors file: a dictionary of its tensors, with a ``receipt``.
+
+    Arguments:
+        filename: the file.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
+        framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"`` or ``"dlpack"`` (tensors of our own); ``None`` is PyTorch
+            where it is installed, else NumPy.
+        filter: names, globs (``model.layers.*``) or regular expressions (``regex:^lm_head``); what matches none of them
+            is not read.
+        route: ``"auto"``, or ``"direct"``, ``"staged"`` or ``"buffered"`` to demand one.
+        progress: ``None`` shows a bar after a second, in a terminal or a notebook; ``False`` shows none; a function is
+            called with the bytes that are in place and their total, about 20 times a second.
+        timeout: seconds after which the load is given up with ``TimeoutError``; ``None`` waits for ever.
+    """
+    return load(
+        Model(filename), device, framework, filter=filter, route=route, progress=progress, timeout=timeout, what=filename
+    )
+
+
+def load_model(
+    folder: StrPath,
+    device: Any = "cpu",
+    *,
+    framework: str | None = None,
     filter: str | Iterable[str] | None = None,
     slices: Iterable[Cut] = (),
-    batch_bytes: int,
     route: str = "auto",
+    progress: bool | Callback | None = None,
+    timeout: float | None = None,
+) -> Weights:
+    """Loads all tensors of a model: a folder, an index file, or a single file.
+
+    Arguments:
+        folder: the folder, the index or the file.
+        slices: ``(filter, dimension, start, stop)`` each: of a tensor that the filter matches (``None`` matches all)
+            only that part is read, as a rank of a tensor-parallel group wants it.
+        device, framework, filter, route, progress, timeout: as for ``load_file``.
+    """
+    return load(
+        Model(folder),
+        device,
+        framework,
+        filter=filter,
+        slices=slices,
+        route=route,
+        progress=progress,
+        timeout=timeout,
+        what=folder,
+    )
+
+
+def iterate(
+    folder: StrPath,
+    device: Any = "cpu",
+    *,
+    framework: str | None = None,
+    filter: str | Iterable[str] | None = None,
+    slices: Iterable[Cut] = (),
+    batch_bytes: int = 512 << 20,
+    route: str = "auto",
+    progress: bool | Callback | None = None,
+    timeout: float | None = None,
 ) -> Stream:
-    """Loads what is asked for of a model batch by batch."""
+    """Yields ``(name, tensor)`` as they arrive, batch by batch, the next while these are used.
+
+    Who copies each tensor into its own parameters needs no second copy of the model. ``receipts``
+    has one for each batch.
+
+    Arguments:
+        batch_bytes: about how many bytes a batch has.
+        progress: as for ``load_file``, after each batch.
+        timeout: seconds that a batch may take.
+        folder, device, framework, filter, slices, route: as for ``load_model``.
+    """
+    model = Model(folder)
     library = _framework.find(framework)
     batches = _Stream(
         model,
@@ -93,4 +209,5 @@ def stream(
         batch_bytes=batch_bytes,
         route=route,
     )
-    return Stream(batches, library)
+    watch = None if progress is False else _progress.Watch(progress, model.nbytes)
+    return Stream(batches, library, watch, timeout)

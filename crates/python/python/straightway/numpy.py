@@ -6,21 +6,36 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from . import load_file as _load_file
-from . import save_file as _save_file
+from . import _container, _weights
+from ._framework import ndarray
+from ._handle import check_backend, safe_open
+from ._saving import describe
+from ._saving import save_file as _save_file
 from ._straightway import Receipt
 from ._weights import Weights
 
-__all__ = ["load_file", "save_file"]
+__all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
-def load_file(filename: str | os.PathLike[str]) -> Weights:
-    """Loads a safetensors file into NumPy's arrays."""
-    return _load_file(filename, framework="np")
+def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights:
+    """Loads a safetensors file into NumPy's arrays. ``backend`` is taken as safetensors takes it, and changes nothing."""
+    check_backend(backend)
+    return _weights.load_file(filename, framework="np")
 
 
 def save_file(
     tensor_dict: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> Receipt:
-    """Saves NumPy's arrays to a safetensors file."""
+    """Saves NumPy's arrays to a safetensors file, which appears when it is whole and durable."""
     return _save_file(tensor_dict, filename, metadata)
+
+
+def load(data: bytes) -> Weights:
+    """Loads the bytes of a safetensors file into NumPy's arrays."""
+    tensors = _container.deserialize(data)
+    return Weights((name, ndarray(t["dtype"], t["shape"], t["data"])) for name, t in tensors)
+
+
+def save(tensor_dict: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file with these arrays."""
+    return _container.joined([describe(name, array) for name, array in tensor_dict.items()], metadata)

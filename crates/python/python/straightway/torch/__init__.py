@@ -2,39 +2,52 @@
 
 What ``safetensors.torch`` has, by the straightest way: change the import, and nothing else. ``load_file``
 and ``save_file`` take the same arguments and give the same tensors; what comes back has a ``receipt`` as
-well. And ``StorageWriter`` and ``StorageReader`` for ``torch.distributed.checkpoint``.
+well. And ``StorageWriter``, ``StorageReader`` and ``Stager`` for ``torch.distributed.checkpoint``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._handle import safe_open
+from ._files import TYPES as _TYPES
+from ._files import dtype_named as _getdtype
 from ._files import load, load_file, load_model, save, save_file, save_model
+
+# Names that safetensors keeps to itself and that other programs use all the same.
+from ._sharing import end_ptr as _end_ptr
+from ._sharing import find_shared as _find_shared_tensors
+from ._sharing import is_complete as _is_complete
+from ._sharing import remove_duplicates as _remove_duplicate_names
+from ._sharing import storage_ptr, storage_size
 
 if TYPE_CHECKING:
     from ._reader import StorageReader
+    from ._stager import Stager
     from ._writer import StorageWriter
 
 __all__ = [
+    "Stager",
     "StorageReader",
     "StorageWriter",
     "load",
     "load_file",
     "load_model",
+    "safe_open",
     "save",
     "save_file",
     "save_model",
+    "storage_ptr",
+    "storage_size",
 ]
+
+# They bring all of torch.distributed with them, which who only loads weights need not wait for.
+_LAZY = {"StorageReader": "_reader", "StorageWriter": "_writer", "Stager": "_stager"}
 
 
 def __getattr__(name: str) -> Any:
-    # They bring all of torch.distributed with them, which who only loads weights need not wait for.
-    if name == "StorageReader":
-        from ._reader import StorageReader
+    if name in _LAZY:
+        import importlib
 
-        return StorageReader
-    if name == "StorageWriter":
-        from ._writer import StorageWriter
-
-        return StorageWriter
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

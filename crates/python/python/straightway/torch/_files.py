@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from .. import load_file as _load_file
-from .. import save_file as _save_file
+import torch
+
+from .. import _container, _saving, _weights
+from .._errors import SafetensorError
+from .._handle import check_backend
 from .._memory import readable
 from .._straightway import Receipt
 from .._weights import Weights
-
-__all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
+from ._sharing import find_shared, remove_duplicates
 
 StrPath = str | os.PathLike[str]
 
 
-def load_file(filename: StrPath, device: Any = "cpu") -> Weights:
-    """Loads a safetensors file into PyTorch's tensors."""
-    return _load_file(filename, device, framework="pt")
+def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") -> Weights:
+    """Loads a safetensors file into PyTorch's tensors.
+
+    Arguments:
+        filename: the file.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
+        backend: ``"mmap"`` or ``"pread"``. Taken as safetensors takes it, and changes nothing here.
+    """
+    check_backend(backend)
+    return _weights.load_file(filename, device, framework="pt")
 
 
 def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[str, str] | None = None) -> Receipt:
@@ -28,82 +36,139 @@ def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[s
 
     Tensors that share memory, or are not contiguous, are refused as safetensors refuses them: which of
     them is meant is for the caller to say (see ``save_model``).
+
+    Arguments:
+        tensors: the tensors by name.
+        filename: the file. It appears when it is whole and durable; one of that name is replaced.
+        metadata: texts by name that the file keeps beside the tensors.
     """
-    plain = {name: readable(name, tensor) for name, tensor in tensors.items()}
-    _refuse_shared(plain)
-    return _save_file(plain, filename, metadata)
+    return _saving.save_file(_checked(tensors), filename, metadata)
 
 
 def load(data: bytes) -> Weights:
-    """Loads the bytes of a safetensors file."""
-    with tempfile.NamedTemporaryFile(dir=_memory_folder(), suffix=".safetensors") as file:
-        file.write(data)
-        file.flush()
-        return load_file(file.name)
+    """Loads the bytes of a safetensors file into tensors in host memory."""
+    return Weights((name, _tensor(name, t["dtype"], t["shape"], t["data"])) for name, t in _container.deserialize(data))
 
 
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a safetensors file with these tensors."""
-    with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder:
-        path = os.path.join(folder, "tensors.safetensors")
-        save_file(tensors, path, metadata)
-        with open(path, "rb") as file:
-            return file.read()
+    """The bytes of a safetensors file with these tensors. They are those that safetensors gives."""
+    plain = {name: tensor.to("cpu") for name, tensor in _checked(tensors).items()}
+    return _container.joined([_saving.describe(name, tensor) for name, tensor in plain.items()], metadata)
 
 
 def load_model(
-    model: Any, filename: StrPath, strict: bool = True, device: Any = "cpu"
-) -> tuple[list[str], list[str]]:
-    """Loads a file into a module's parameters; answers which names were missing and which unexpected."""
-    missing, unexpected = model.load_state_dict(load_file(filename, device), strict=False)
-    # A name left out because another shares its memory is not missing: its memory is filled.
-    state = model.state_dict()
-    found = {_memory(t) for name, t in state.items() if name not in missing}
-    missing = [name for name in missing if _memory(state[name]) not in found]
+    model: torch.nn.Module, filename: StrPath, strict: bool = True, device: Any = "cpu", *, backend: str = "mmap"
+) -> tuple[set[str], list[str]]:
+    """Loads a file into a module's parameters; answers which names were missing and which unexpected.
+
+    Arguments:
+        model: the module.
+        filename: the file.
+        strict: raises ``RuntimeError`` where a name is missing or unexpected. A name that is left out because another
+            shares its memory is not missing.
+        device: where the tensors are loaded to before they are copied into the parameters.
+        backend: as for ``load_file``.
+    """
+    state = load_file(filename, device=device, backend=backend)
+    left_out = remove_duplicates(model.state_dict(), preferred_names=state)
+    absent, surplus = model.load_state_dict(state, strict=False)
+    missing, unexpected = set(absent), list(surplus)
+    for names in left_out.values():
+        unexpected += [name for name in names if name not in missing]
+        missing.difference_update(names)
     if strict and (missing or unexpected):
-        raise RuntimeError(f"cannot load {os.fspath(filename)}: missing {missing}, unexpected {unexpected}")
-    return missing, list(unexpected)
+        lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
+        for kind, names in (("Missing", missing), ("Unexpected", set(unexpected))):
+            if names:
+                lines.append(f"    {kind} key(s) in state_dict: " + ", ".join(f'"{name}"' for name in sorted(names)))
+        raise RuntimeError("\n".join(lines))
+    return missing, unexpected
 
 
 def save_model(
-    model: Any, filename: StrPath, metadata: Mapping[str, str] | None = None, force_contiguous: bool = True
+    model: torch.nn.Module,
+    filename: StrPath,
+    metadata: Mapping[str, str] | None = None,
+    force_contiguous: bool = True,
 ) -> Receipt:
-    """Saves a module's parameters. Of those that share all their memory, the first by name is kept."""
-    kept: dict[tuple[Any, ...], str] = {}
-    tensors: dict[str, Any] = {}
-    notes = dict(metadata or {})
-    for name, tensor in sorted(model.state_dict().items()):
-        tensor = readable(name, tensor)
-        first = kept.setdefault(_memory(tensor), name)
-        if first != name and tensor.numel():
-            notes[name] = first
-            continue
-        tensors[name] = tensor.contiguous() if force_contiguous else tensor
-    return save_file(tensors, filename, notes)
+    """Saves a module's parameters. Of those that share memory, one that has all of it is kept.
+
+    Arguments:
+        model: the module.
+        filename: the file.
+        metadata: texts by name that the file keeps. Under each name that is left out it gets the name that is kept,
+            unless it has that name already.
+        force_contiguous: saves contiguous copies of tensors that are not.
+    """
+    state = dict(model.state_dict())
+    notes = None if metadata is None else dict(metadata)
+    for kept, names in remove_duplicates(state).items():
+        for name in names:
+            notes = {} if notes is None else notes
+            notes.setdefault(name, kept)
+            del state[name]
+    if force_contiguous:
+        state = {name: tensor.contiguous() for name, tensor in state.items()}
+    try:
+        return save_file(state, filename, notes)
+    except ValueError as error:
+        if force_contiguous:
+            raise
+        hint = "\nhint: use save_model(..., force_contiguous=True)"
+        raise type(error)(f"{error}{hint}") from error
 
 
-def _memory(tensor: Any) -> tuple[Any, ...]:
-    """What two tensors have in common that are the same values in the same memory."""
-    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
-
-
-def _refuse_shared(tensors: Mapping[str, Any]) -> None:
-    owners: dict[tuple[Any, int], list[tuple[int, int, str]]] = {}
+def _checked(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors with memory that holds their values. Others are refused in the words of safetensors."""
+    if not isinstance(tensors, Mapping):
+        raise ValueError(f"Expected a dict of [str, torch.Tensor] but received {type(tensors)}")
+    sparse = []
     for name, tensor in tensors.items():
-        if tensor.numel():
-            start = tensor.data_ptr()
-            span = (start, start + tensor.numel() * tensor.element_size(), name)
-            key = (tensor.device, tensor.untyped_storage().data_ptr())
-            owners.setdefault(key, []).append(span)
-    for spans in owners.values():
-        spans.sort()
-        for (_, end, one), (start, _, other) in zip(spans, spans[1:]):
-            if start < end:
-                raise RuntimeError(
-                    f"tensors {one!r} and {other!r} share memory, which a file cannot express\n"
-                    "hint: save_model keeps one of them, or clone() one"
-                )
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"Key `{name}` is invalid, expected torch.Tensor but received {type(tensor)}")
+        if tensor.is_meta:
+            raise RuntimeError(f"Cannot copy out of meta tensor; no data! Tensor `{name}` is on device meta")
+        if tensor.layout != torch.strided:
+            sparse.append(name)
+    if sparse:
+        raise ValueError(
+            f"You are trying to save a sparse tensors: `{sparse}` which this library does not support. You can make it a"
+            " dense tensor before saving with `.to_dense()` but be aware this might make a much larger file than needed."
+        )
+    plain = {name: readable(name, tensor) for name, tensor in tensors.items()}
+    shared = [names for names in find_shared(plain) if len(names) > 1]
+    if shared:
+        raise RuntimeError(
+            f"Some tensors share memory, which a file cannot express: {shared}\n"
+            "hint: save_model keeps one of them, or clone() one"
+        )
+    for name, tensor in plain.items():
+        if not tensor.is_contiguous():
+            raise ValueError(
+                f"You are trying to save a non contiguous tensor: `{name}` which is not allowed\n"
+                "hint: save tensor.contiguous()"
+            )
+    return plain
 
 
-def _memory_folder() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+#: What PyTorch calls each type of a safetensors file, as far as this PyTorch has it.
+TYPES: dict[str, torch.dtype] = {
+    ours: getattr(torch, theirs) for theirs, ours in _saving.DTYPE_NAMES.items() if hasattr(torch, theirs)
+}
+
+
+def dtype_named(dtype: str) -> torch.dtype:
+    """PyTorch's type of a name of safetensors."""
+    return TYPES[dtype]
+
+
+def _tensor(name: str, dtype: str, shape: list[int], data: bytearray) -> torch.Tensor:
+    theirs = TYPES.get(dtype)
+    if theirs is None:
+        raise SafetensorError(f"tensor {name!r} has elements of {dtype}, which PyTorch {torch.__version__} does not have")
+    if dtype == "F4":
+        # PyTorch counts pairs.
+        shape = [*shape[:-1], shape[-1] // 2]
+    if not data:
+        return torch.empty(shape, dtype=theirs)
+    return torch.frombuffer(data, dtype=torch.uint8).view(theirs).reshape(shape)

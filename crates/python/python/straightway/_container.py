@@ -1,0 +1,138 @@
+"""Safetensors files in memory, and tensors that are described by their address: the functions that safetensors has."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._errors import SafetensorError
+from ._saving import DTYPE_NAMES, Described
+from ._straightway import parse_header, save
+
+#: The dtypes in the order in which writers put them, the last first.
+_ORDER = (
+    "BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+    "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64",
+)  # fmt: skip
+
+
+class TensorSpec:
+    """A tensor in host memory, as ``serialize`` and ``serialize_file`` take it.
+
+    Arguments:
+        dtype: what PyTorch and NumPy call its elements: ``"float32"``, ``"bfloat16"``.
+        shape: how long it is along each dimension. Of ``float4_e2m1fn_x2``, which has two elements in a byte, as PyTorch
+            counts it; ``shape`` then gives the number of elements.
+        data_ptr: the address of its first byte. Who makes a ``TensorSpec`` answers for the memory: it has to be there
+            as long as the spec is used.
+        data_len: how many bytes it has.
+    """
+
+    __slots__ = ("_dtype", "_shape", "_data_ptr", "_data_len")
+
+    def __init__(self, *, dtype: str, shape: Sequence[int], data_ptr: int, data_len: int) -> None:
+        named = DTYPE_NAMES.get(dtype)
+        if named is None:
+            raise SafetensorError(f'Unknown dtype "{dtype}". Supported dtypes: {", ".join(DTYPE_NAMES)}')
+        self._dtype = named
+        self._shape = [int(size) for size in shape]
+        if named == "F4" and self._shape:
+            self._shape[-1] *= 2
+        self._data_ptr = int(data_ptr)
+        self._data_len = int(data_len)
+
+    @property
+    def dtype(self) -> str:
+        """Its type, as safetensors names it: ``"F32"``."""
+        return self._dtype
+
+    @property
+    def shape(self) -> list[int]:
+        """How many elements it has along each dimension."""
+        return list(self._shape)
+
+    @property
+    def data_ptr(self) -> int:
+        """The address of its first byte."""
+        return self._data_ptr
+
+    @property
+    def data_len(self) -> int:
+        """How many bytes it has."""
+        return self._data_len
+
+    def __repr__(self) -> str:
+        return (
+            f"TensorSpec(dtype={self._dtype!r}, shape={self._shape}, data_ptr={self._data_ptr}, "
+            f"data_len={self._data_len})"
+        )
+
+
+def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file with these tensors, padded to 8 bytes as safetensors does it."""
+    return joined(_described(tensor_dict), metadata)
+
+
+def serialize_file(
+    tensor_dict: Mapping[str, TensorSpec],
+    filename: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes tensors to a safetensors file, which appears when it is whole and durable. Its data begins on 4 KiB."""
+    save(_described(tensor_dict), filename, _texts(metadata))
+
+
+def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """The tensors of a safetensors file that is in memory: ``[(name, {"shape": …, "dtype": …, "data": …}), …]``.
+
+    ``data`` is a ``bytearray`` of its own. Every rule of the format is checked first.
+    """
+    view = memoryview(bytes)
+    found = []
+    for name, dtype, shape, start, end in parse_header(bytes):
+        found.append((name, {"shape": shape, "dtype": dtype, "data": bytearray(view[start:end])}))
+    return found
+
+
+def joined(tensors: Sequence[Described], metadata: Mapping[str, str] | None) -> bytes:
+    """The bytes of a safetensors file with tensors that are in host memory."""
+    order = sorted(tensors, key=lambda tensor: (-_ORDER.index(tensor[1]), tensor[0]))
+    entries: dict[str, Any] = {}
+    texts = _texts(metadata)
+    if metadata is not None:
+        entries["__metadata__"] = texts
+    at = 0
+    parts: list[Any] = []
+    for name, dtype, shape, address, length, _, _ in order:
+        if name == "__metadata__" or name in entries:
+            raise SafetensorError(f"a tensor cannot be called {name!r}: that name is taken")
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + length]}
+        at += length
+        if length:
+            parts.append((ctypes.c_char * length).from_address(address))
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    data = b"".join([len(text).to_bytes(8, "little"), text, *parts])
+    # What no reader would take is not given out either: lengths that do not fit, names that are too long.
+    parse_header(data)
+    return data
+
+
+def _described(tensors: Mapping[str, TensorSpec]) -> list[Described]:
+    described: list[Described] = []
+    for name, spec in tensors.items():
+        if not isinstance(spec, TensorSpec):
+            raise TypeError(f"tensor {name!r} is given as {type(spec).__name__}, and TensorSpec is needed")
+        described.append((name, spec.dtype, spec.shape, spec.data_ptr, spec.data_len, "host:", spec))
+    return described
+
+
+def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    texts = dict(metadata or {})
+    for key, value in texts.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"metadata is text by text, and {key!r}: {value!r} is not")
+    return texts

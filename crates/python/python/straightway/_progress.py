@@ -1,0 +1,119 @@
+"""How far a load is: a bar for people, a callback for programs, and an end for loads that take too long."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ._straightway import Loading, Receipt
+
+#: Called with the bytes that are in place and the bytes there will be.
+Callback = Callable[[int, int], Any]
+
+#: A load shorter than this shows no bar.
+_PATIENCE_S = 1.0
+_WIDTH = 30
+
+
+class Shown(Protocol):
+    """Something that shows how far a load is."""
+
+    def show(self, text: str, part: float) -> None:
+        """Shows it."""
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+
+
+class Terminal:
+    """A bar in the last line of a terminal, on stderr."""
+
+    def show(self, text: str, part: float) -> None:
+        full = int(part * _WIDTH)
+        sys.stderr.write(f"\r\x1b[K{'█' * full}{'░' * (_WIDTH - full)} {text}")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+class Notebook:
+    """A bar below the cell of a notebook."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    def show(self, text: str, part: float) -> None:
+        from IPython.display import HTML, display
+
+        bar = HTML(f"<progress value='{part:.4f}' max='1' style='width:20em'></progress> {text}")
+        if self._shown is None:
+            self._shown = display(bar, display_id=True)
+        elif self._shown is not True:
+            self._shown.update(bar)
+
+    def close(self) -> None:
+        if self._shown is not None:
+            from IPython.display import HTML
+
+            self._shown.update(HTML(""))
+
+
+def _place() -> Shown | None:
+    """Where a bar can be shown: nowhere in a script whose output goes to a file."""
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    if type(shell).__name__ == "ZMQInteractiveShell":
+        return Notebook()
+    return Terminal() if sys.stderr is not None and sys.stderr.isatty() else None
+
+
+class Watch:
+    """Tells whoever wants to know how far a load of ``total_bytes`` is."""
+
+    def __init__(self, progress: bool | Callback | None, total_bytes: int) -> None:
+        self._callback = progress if callable(progress) else None
+        self._shown = None if progress is False or self._callback else _place()
+        self._begun = time.monotonic()
+        self._total = total_bytes
+        self._is_shown = False
+
+    def update(self, moved_bytes: int) -> None:
+        """So many bytes are in place."""
+        moved = min(moved_bytes, self._total)
+        if self._callback is not None:
+            self._callback(moved, self._total)
+        seconds = time.monotonic() - self._begun
+        if self._shown is not None and self._total and seconds > _PATIENCE_S:
+            self._is_shown = True
+            text = f"{moved / 1e9:.1f} of {self._total / 1e9:.1f} GB, {moved / seconds / 1e9:.2f} GB/s"
+            self._shown.show(text, moved / self._total)
+
+    def close(self) -> None:
+        """The load is over."""
+        if self._shown is not None and self._is_shown:
+            self._shown.close()
+
+
+def finish(loading: Loading, what: str, progress: bool | Callback | None, timeout: float | None) -> Receipt:
+    """Waits for a load. ``TimeoutError`` after ``timeout`` seconds; what the callback raises ends it too."""
+    begun = time.monotonic()
+    watch = Watch(progress, loading.bytes)
+    try:
+        while True:
+            receipt = loading.wait_briefly()
+            if receipt is not None:
+                watch.update(loading.bytes)
+                return receipt
+            moved = loading.moved_bytes
+            watch.update(moved)
+            if timeout is not None and time.monotonic() - begun > timeout:
+                raise TimeoutError(f"{what} took longer than {timeout} s to load: {moved} of {loading.bytes} bytes were there")
+    except BaseException:
+        loading.stop()
+        raise
+    finally:
+        watch.close()

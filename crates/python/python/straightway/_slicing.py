@@ -1,0 +1,114 @@
+"""What an index means for a tensor of which only a part is read.
+
+The rules are those of ``safetensors``: integers, slices, ``...``, an empty list; what reaches beyond a dimension is an
+error. Beyond those, ``None`` adds a dimension, and bounds and steps may be negative, as in NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ._errors import SafetensorError, SliceError
+
+#: What an index may have for each dimension.
+Item = int | slice
+
+
+class Cut(NamedTuple):
+    """A part of a tensor: what is read, and what of that is given."""
+
+    starts: list[int]
+    lengths: list[int]
+    #: The index of what is read that gives what was asked for; ``None`` where that is all of it.
+    rest: tuple[Any, ...] | None
+
+
+def items(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The index with an item for every dimension, and ``None`` where one is added."""
+    if isinstance(index, list):
+        if index:
+            raise SafetensorError("Non empty lists are not implemented")
+        index = (slice(0, 0),)
+    given = index if isinstance(index, tuple) else (index,)
+    for position, item in enumerate(given):
+        if not (item is Ellipsis or item is None or isinstance(item, slice) or hasattr(item, "__index__")):
+            raise SafetensorError(
+                f"Unsupported slice index at position {position}: expected slice, int, or ellipsis, not {item!r}"
+            )
+    named = [item for item in given if item is not Ellipsis and item is not None]
+    ellipses = sum(item is Ellipsis for item in given)
+    if ellipses > 1:
+        raise SliceError("Only one ellipsis (...) is allowed in slice index")
+    if len(named) > len(shape):
+        raise _error(given, shape, "more slicing indexes than dimensions in tensor")
+    missing = (slice(None),) * (len(shape) - len(named))
+    at = next((n for n, item in enumerate(given) if item is Ellipsis), len(given))
+    spelled = given[:at] + missing + given[at + 1 :]
+    spelled = tuple(i if i is None or isinstance(i, slice) else i.__index__() for i in spelled)
+    _check(given, [i for i in spelled if i is not None], shape)
+    return spelled
+
+
+def cut(index: Any, shape: tuple[int, ...]) -> Cut:
+    """The smallest part of a tensor that has all of what an index asks for."""
+    starts: list[int] = []
+    lengths: list[int] = []
+    rest: list[Any] = []
+    sizes = iter(shape)
+    for item in items(index, shape):
+        if item is None:
+            rest.append(None)
+            continue
+        size = next(sizes)
+        if isinstance(item, slice):
+            chosen = range(size)[item]
+            low, high = (min(chosen), max(chosen) + 1) if len(chosen) else (0, 0)
+            rest.append(slice(None) if chosen.step == 1 else _within(chosen, low))
+            starts.append(low)
+            lengths.append(high - low)
+        else:
+            starts.append(range(size)[item])
+            lengths.append(1)
+            rest.append(0)
+    is_all = all(isinstance(item, slice) and item == slice(None) for item in rest)
+    return Cut(starts, lengths, None if is_all else tuple(rest))
+
+
+def _check(given: tuple[Any, ...], spelled: list[Item], shape: tuple[int, ...]) -> None:
+    """Refuses what reaches beyond a dimension, in the words of safetensors."""
+    for dimension, (item, size) in enumerate(zip(spelled, shape)):
+        if isinstance(item, int):
+            if item < -size:
+                raise SliceError(f"Invalid index {item} for dimension {dimension} of size {size}")
+            if item >= size:
+                raise _out_of_bounds(given, shape, item, dimension)
+        else:
+            if item.step == 0:
+                raise SafetensorError("Slice step must not be 0")
+            # A slice of nothing may begin right behind the last element.
+            if item.start is not None and item.start > size:
+                raise _out_of_bounds(given, shape, item.start, dimension)
+            if item.stop is not None and item.stop > size:
+                raise _out_of_bounds(given, shape, item.stop - 1, dimension)
+
+
+def _out_of_bounds(given: tuple[Any, ...], shape: tuple[int, ...], asked: int, dimension: int) -> SliceError:
+    return _error(given, shape, f"index {asked} out of bounds for tensor dimension #{dimension} of size {shape[dimension]}")
+
+
+def _error(given: tuple[Any, ...], shape: tuple[int, ...], why: str) -> SliceError:
+    shown = ", ".join(_shown(item) for item in given)
+    return SliceError(f"Error during slicing [{shown}] with shape {list(shape)}: {why}")
+
+
+def _shown(item: Any) -> str:
+    if not isinstance(item, slice):
+        return "..." if item is Ellipsis else str(item)
+    bounds = ["" if bound is None else str(bound) for bound in (item.start, item.stop)]
+    return ":".join(bounds if item.step is None else [*bounds, str(item.step)])
+
+
+def _within(chosen: range, low: int) -> slice:
+    """What ``chosen`` is, counted from ``low``."""
+    stop = chosen.stop - low
+    return slice(chosen.start - low, None if stop < 0 else stop, chosen.step)

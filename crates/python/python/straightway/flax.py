@@ -1,0 +1,39 @@
+"""What ``safetensors.flax`` has, by the straightest way: change the import, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from . import _weights, numpy
+from ._handle import check_backend
+from ._straightway import Receipt
+from ._weights import Weights
+
+__all__ = ["load", "load_file", "save", "save_file"]
+
+
+def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights:
+    """Loads a safetensors file into JAX's arrays. ``backend`` is taken as safetensors takes it, and changes nothing."""
+    check_backend(backend)
+    return _weights.load_file(filename, framework="jax")
+
+
+def save_file(
+    tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+) -> Receipt:
+    """Saves JAX's arrays to a safetensors file, which appears when it is whole and durable."""
+    return numpy.save_file(tensors, filename, metadata)
+
+
+def load(data: bytes) -> Weights:
+    """Loads the bytes of a safetensors file into JAX's arrays."""
+    import jax.numpy as jnp
+
+    return Weights((name, jnp.asarray(array)) for name, array in numpy.load(data).items())
+
+
+def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file with these arrays."""
+    return numpy.save(tensors, metadata)
