@@ -17,7 +17,6 @@ it is not; ``framework=`` says otherwise.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
 
 from . import _stand_in
 
@@ -27,7 +26,11 @@ if sys.platform != "linux":
         "hint: use safetensors here; the files are the same"
     )
 
+# `typing` takes longer to import than all of this package.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ._checkpointer import Checkpointer, Progress, Restored, Saved
     from ._container import TensorSpec, deserialize, serialize, serialize_file
     from ._copying import copy

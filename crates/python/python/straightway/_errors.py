@@ -19,5 +19,9 @@ class SliceError(SafetensorError, IndexError):
     """A slice is not within its tensor. An ``IndexError`` too, as for a tensor."""
 
 
+class NoDataError(SafetensorError, RuntimeError):
+    """A tensor has no data: it is on the meta device. A ``RuntimeError`` too, as in safetensors."""
+
+
 # They are found where people look for them, and pickled by these names.
 SafetensorError.__module__ = "straightway"

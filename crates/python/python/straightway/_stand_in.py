@@ -6,30 +6,33 @@ a second time under that name. The finder here gives the modules that are there.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+
+# `typing` and `importlib.abc` take longer to import than all of this package.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 _PREFIX = "safetensors."
 
 
-class Finder(MetaPathFinder):
+class Finder:
     """Finds ``safetensors.x`` as ``straightway.x`` where this package stands in for safetensors."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if not fullname.startswith(_PREFIX) or sys.modules.get("safetensors") is not sys.modules.get("straightway"):
             return None
+        from importlib.util import find_spec
+
         own = "straightway." + fullname[len(_PREFIX) :]
-        if importlib.util.find_spec(own) is None:
+        if find_spec(own) is None:
             return None
-        return ModuleSpec(fullname, _Alias(own))
+        return ModuleSpec(fullname, _Alias(own))  # type: ignore[arg-type]
 
 
-class _Alias(Loader):
+class _Alias:
     """Loads a module by giving one that has another name."""
 
     def __init__(self, own: str) -> None:
@@ -39,6 +42,8 @@ class _Alias(Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
+        import importlib
+
         # What is in `sys.modules` after this is what is imported.
         sys.modules[module.__name__] = importlib.import_module(self._own)
 
@@ -46,4 +51,4 @@ class _Alias(Loader):
 def install() -> None:
     """Makes Python ask the finder, before any other."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Finder())
+        sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]

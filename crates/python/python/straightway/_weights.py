@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,7 +23,8 @@ class Weights(dict[str, Any]):
     """Tensors by name. ``receipt`` says which way their bytes went.
 
     It is made, copied and traversed as a dictionary is. ``copy``, ``copy.copy`` and ``copy.deepcopy`` keep the receipt.
-    What ``pickle`` and ``torch.save`` write is a plain dictionary, which can be loaded where this package is not.
+    What ``pickle`` and ``torch.save`` write is an ``OrderedDict``, as PyTorch's own states are: it can be loaded where
+    this package is not, and by ``torch.load`` with ``weights_only=True``.
     """
 
     receipt: Receipt | None = None
@@ -43,7 +45,7 @@ class Weights(dict[str, Any]):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return dict, (), None, None, iter(self.items())
+        return OrderedDict, (), None, None, iter(self.items())
 
 
 class Stream(Iterator[tuple[str, Any]]):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _container, _saving, _weights
-from .._errors import SafetensorError
+from .._errors import NoDataError, SafetensorError
 from .._handle import check_backend
 from .._memory import readable
 from .._straightway import Receipt
@@ -100,7 +100,8 @@ def save_model(
             unless it has that name already.
         force_contiguous: saves contiguous copies of tensors that are not.
     """
-    state = dict(model.state_dict())
+    # A conjugate view has the memory of another tensor and other values: it is saved as a tensor of its own.
+    state = {name: readable(name, tensor) for name, tensor in model.state_dict().items()}
     notes = None if metadata is None else dict(metadata)
     for kept, names in remove_duplicates(state).items():
         for name in names:
@@ -127,7 +128,7 @@ def _checked(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"Key `{name}` is invalid, expected torch.Tensor but received {type(tensor)}")
         if tensor.is_meta:
-            raise RuntimeError(f"Cannot copy out of meta tensor; no data! Tensor `{name}` is on device meta")
+            raise NoDataError(f"Cannot copy out of meta tensor; no data! Tensor {name!r} is on device meta")
         if tensor.layout != torch.strided:
             sparse.append(name)
     if sparse:

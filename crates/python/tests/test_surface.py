@@ -1,0 +1,301 @@
+"""The names of safetensors, dictionaries of weights that behave as such, receipts, progress and time limits."""
+
+import copy
+import ctypes
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import OrderedDict
+
+import numpy
+import pytest
+import safetensors
+import safetensors.numpy
+import straightway
+import straightway.numpy
+from straightway import SafetensorError, TensorSpec
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "a.safetensors"
+    safetensors.numpy.save_file({"a": numpy.arange(12.0).reshape(3, 4), "b": numpy.ones(5, "int16")}, path, {"k": "v"})
+    return path
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """A file of 8 GB that takes a while to load, and no room on the drive."""
+    path = tmp_path / "large.safetensors"
+    with open(path, "wb") as file:
+        header = b'{"a":{"dtype":"U8","shape":[8589934592],"data_offsets":[0,8589934592]}}'
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + (8 << 30))
+    return path
+
+
+def test_every_public_name_of_safetensors_is_here():
+    import safetensors.numpy
+
+    for name in dir(safetensors):
+        if not name.startswith("__") and not isinstance(getattr(safetensors, name), type(sys)):
+            assert hasattr(straightway, name), name
+    for name in ("load", "load_file", "save", "save_file"):
+        assert callable(getattr(straightway.numpy, name))
+    assert issubclass(SafetensorError, ValueError)
+    assert pickle.loads(pickle.dumps(SafetensorError("x"))).args == ("x",)
+
+
+def test_bytes_in_memory_are_those_of_safetensors(file):
+    tensors = {name: numpy.ones((2, 3), dtype) for name, dtype in [("z", "i1"), ("a", "f8"), ("m", "u2"), ("é\n", "f4"), ("q", "?")]}
+    tensors |= {"empty": numpy.zeros((0, 2)), "scalar": numpy.array(2.0)}
+    for metadata in (None, {"k": 'v"'}):
+        data = straightway.numpy.save(tensors, metadata)
+        assert data == safetensors.numpy.save(tensors, metadata)
+    loaded = straightway.numpy.load(data)
+    assert sorted(loaded) == sorted(tensors)
+    for name, array in tensors.items():
+        numpy.testing.assert_array_equal(loaded[name], array)
+    ours, theirs = dict(straightway.deserialize(data)), dict(safetensors.deserialize(data))
+    assert ours == theirs
+    for broken in (b"", data[:-1], data + b" ", b"\xff" * 20):
+        with pytest.raises(SafetensorError):
+            straightway.deserialize(broken)
+
+
+def test_tensors_are_given_by_their_address(tmp_path):
+    array = numpy.arange(6, dtype="float32").reshape(2, 3)
+    spec = TensorSpec(dtype="float32", shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes)
+    assert (spec.dtype, spec.shape, spec.data_len) == ("F32", [2, 3], 24) and "F32" in repr(spec)
+    assert straightway.serialize({"a": spec}) == safetensors.numpy.save({"a": array})
+    assert straightway.serialize_file({"a": spec}, tmp_path / "a.safetensors", {"k": "v"}) is None
+    numpy.testing.assert_array_equal(safetensors.numpy.load_file(tmp_path / "a.safetensors")["a"], array)
+    assert TensorSpec(dtype="float4_e2m1fn_x2", shape=[2, 2], data_ptr=0, data_len=4).shape == [2, 4]
+    with pytest.raises(SafetensorError, match="nonsense"):
+        TensorSpec(dtype="nonsense", shape=[1], data_ptr=0, data_len=0)
+    with pytest.raises(SafetensorError):
+        straightway.serialize({"a": TensorSpec(dtype="float32", shape=[7], data_ptr=array.ctypes.data, data_len=24)})
+    with pytest.raises(TypeError, match="'a'"):
+        straightway.serialize({"a": {"dtype": "float32"}})
+
+
+@pytest.mark.parametrize("backend", ["mmap", "pread"])
+def test_an_open_file_takes_what_that_of_safetensors_takes(file, backend):
+    with straightway.safe_open(filename=file, framework="numpy", device="cpu", backend=backend) as f:
+        assert f.get_tensors().keys() == {"a", "b"} and f.metadata() == {"k": "v"}
+        part = f.get_slice("a")
+        whole = numpy.arange(12.0).reshape(3, 4)
+        for index in [..., (), [], None, (None, 1), (slice(None), None, 2), slice(0, 3, 2)]:
+            numpy.testing.assert_array_equal(part[index], whole[tuple(index) if index == () else index])
+        with pytest.raises(SafetensorError, match="does not contain|has no tensor"):
+            f.get_tensor("c")
+        for index, words in [
+            ([0], "Non empty lists"), (slice(0, 9), "out of bounds"), (-4, "Invalid index"), ((0, 0, 0), "more slicing"),
+        ]:
+            with pytest.raises(SafetensorError, match=words):
+                part[index]
+    with pytest.raises(SafetensorError, match="backend"):
+        straightway.safe_open(file, "np", backend="carrier pigeon")
+    with pytest.raises(FileNotFoundError, match="^No such file or directory: absent$") as caught:
+        straightway.safe_open("absent", "np")
+    assert caught.value.errno == 2
+
+
+def test_mapped_tensors_are_the_process_s_own(file):
+    before = file.read_bytes()
+    with straightway.safe_open(file, framework="np") as f:
+        array, again = f.get_tensor("a"), f.get_tensor("a")
+    array[0, 0] = 77
+    # One memory for both, as in safetensors, and the file is as it was.
+    assert again[0, 0] == 77 and file.read_bytes() == before
+    os.remove(file)
+    assert array[2, 3] == 11
+    # A tensor whose bytes are not aligned for its elements is read into memory of its own.
+    header = b'{"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}'
+    file.write_bytes(len(header).to_bytes(8, "little") + header + numpy.array([1.5, 2.5]).tobytes())
+    with straightway.safe_open(file, framework="np") as f:
+        array = f.get_tensor("a")
+        assert array.flags.aligned and list(array) == [1.5, 2.5] and f.receipt.bytes == 16
+
+
+def test_weights_are_a_dictionary(file):
+    weights = straightway.load_file(file, framework="np")
+    receipt = weights.receipt
+    for made in (copy.copy(weights), copy.deepcopy(weights), weights.copy()):
+        assert type(made) is straightway.Weights and made.receipt == receipt and sorted(made) == ["a", "b"]
+    deep = copy.deepcopy(weights)
+    deep["a"][0, 0] = 99
+    assert weights["a"][0, 0] == 0
+    assert type(weights)({"x": 1}, y=2) == {"x": 1, "y": 2} and type(weights)([("x", 1)]).receipt is None
+    # A pickle can be loaded where this package is not.
+    data = pickle.dumps(weights)
+    assert b"straightway" not in data
+    back = pickle.loads(data)
+    assert type(back) is OrderedDict and back.keys() == weights.keys()
+    numpy.testing.assert_array_equal(back["a"], weights["a"])
+    assert {**weights} == dict(weights) and (weights | {"c": 1}).keys() == {"a", "b", "c"}
+
+
+def test_weights_are_nodes_of_the_trees_of_pytorch(file, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from torch.utils import _pytree as pytree
+
+    weights = straightway.load_file(file, framework="pt")
+    doubled = pytree.tree_map(lambda t: t * 2, {"w": weights})["w"]
+    assert type(doubled) is straightway.Weights and torch.equal(doubled["a"], weights["a"] * 2)
+    leaves, spec = pytree.tree_flatten(weights)
+    assert len(leaves) == 2 and pytree.tree_unflatten(leaves, spec).keys() == weights.keys()
+    assert pytree.treespec_loads(pytree.treespec_dumps(spec)) == spec
+    torch.save(weights, tmp_path / "w.pt")
+    back = torch.load(tmp_path / "w.pt", weights_only=True)
+    assert type(back) is OrderedDict and all(torch.equal(back[name], weights[name]) for name in weights)
+
+
+def test_weights_are_nodes_of_the_trees_of_jax(file):
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    weights = straightway.load_file(file, framework="jax")
+    doubled = jax.tree_util.tree_map(lambda t: t * 2, weights)
+    assert type(doubled) is straightway.Weights
+    numpy.testing.assert_array_equal(doubled["a"], numpy.arange(12.0).reshape(3, 4) * 2)
+    assert len(jax.tree_util.tree_leaves(weights)) == 2
+    path = jax.tree_util.tree_flatten_with_path(weights)[0][0][0]
+    assert jax.tree_util.keystr(path) == "['a']"
+
+
+def test_a_receipt_is_pickled_compared_completed_and_shown(file):
+    receipt = straightway.load_file(file, framework="np").receipt
+    for made in (pickle.loads(pickle.dumps(receipt)), copy.deepcopy(receipt), straightway.Receipt(receipt.to_json())):
+        assert made == receipt and made.bytes == receipt.bytes and hash(made) == hash(receipt)
+    assert receipt != 3 and {"bytes", "routes", "warnings", "to_json"} <= set(dir(receipt))
+    html = receipt._repr_html_()
+    assert html.startswith("<table>") and "bound by" in html and html.count("<tr>") == html.count("</tr>") > 4
+    with pytest.raises(ValueError, match="receipt"):
+        straightway.Receipt("{}")
+
+
+def test_a_callback_is_told_how_far_a_load_is_and_can_end_it(file, slow):
+    told = []
+    straightway.load_file(file, framework="np", progress=lambda moved, total: told.append((moved, total)))
+    assert told[-1] == (106, 106)
+
+    class Enough(Exception):
+        pass
+
+    def end(moved, total):
+        assert 0 <= moved <= total == 8 << 30
+        raise Enough
+
+    before = time.monotonic()
+    with pytest.raises(Enough):
+        straightway.load_file(slow, framework="np", progress=end)
+    assert time.monotonic() - before < 3
+    told.clear()
+    stream = straightway.iterate(file, framework="np", progress=lambda moved, total: told.append((moved, total)), batch_bytes=8)
+    assert len(dict(stream)) == 2 and told[-1] == (106, 106)
+
+
+def test_a_load_that_takes_too_long_is_given_up(slow):
+    before = time.monotonic()
+    with pytest.raises(TimeoutError, match="large.safetensors took longer than 0.2 s"):
+        straightway.load_model(slow, framework="np", timeout=0.2)
+    assert time.monotonic() - before < 3
+    with pytest.raises(TimeoutError, match="0.05 s"):
+        for _ in straightway.iterate(slow, framework="np", timeout=0.05, batch_bytes=8 << 30):
+            pass
+
+
+def test_ctrl_c_ends_a_load_with_a_bar_at_once(slow):
+    code = """
+        import os, signal, sys, threading, time, straightway
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        try:
+            straightway.load_file(sys.argv[1], framework="np", progress=lambda moved, total: None)
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - start < 2)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(slow)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "interrupted True", done.stderr
+
+
+def shown(path, *, terminal):
+    """What a load of 8 GB that is ended after 1.6 s writes to stderr."""
+    code = """
+        import sys, straightway
+        try:
+            straightway.load_file(sys.argv[1], framework="np", timeout=1.6)
+        except TimeoutError:
+            pass
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+    if not terminal:
+        return subprocess.run(command, capture_output=True, timeout=120).stderr
+    master, slave = os.openpty()
+    process = subprocess.Popen(command, stderr=slave)
+    os.close(slave)
+    found = b""
+    while process.poll() is None or found[-1:] != b"K":
+        try:
+            found += os.read(master, 65536)
+        except OSError:
+            break
+    process.wait(60)
+    os.close(master)
+    return found
+
+
+def test_a_bar_is_shown_in_a_terminal_and_nowhere_else(slow):
+    found = shown(slow, terminal=True)
+    if b"GB/s" not in found:
+        pytest.skip("8 GB were loaded within a second")
+    # It leaves an empty line.
+    assert "░".encode() in found and found.rstrip().endswith(b"\x1b[K")
+    assert shown(slow, terminal=False) == b""
+
+
+def test_a_bar_is_shown_in_a_notebook(slow):
+    pytest.importorskip("IPython", reason="IPython is not installed")
+    code = """
+        import sys
+        from IPython.core.interactiveshell import InteractiveShell
+        import IPython
+        class ZMQInteractiveShell(InteractiveShell):
+            pass
+        shell = ZMQInteractiveShell.instance()
+        from straightway import _progress
+        place = _progress._place()
+        print(type(place).__name__)
+        place.show("1 of 2", 0.5)
+        place.show("2 of 2", 1.0)
+        place.close()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("Notebook"), done.stderr
+    assert "IPython.core.display.HTML" in done.stdout, done.stdout
+
+
+def test_the_import_is_quick_and_brings_no_library_with_it():
+    code = """
+        import sys, time
+        start = time.perf_counter()
+        import straightway
+        took = time.perf_counter() - start
+        assert "numpy" not in sys.modules and "torch" not in sys.modules
+        print(took)
+    """
+    took = [
+        float(subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    assert min(took) < 0.015, took
+
+
+def test_other_platforms_are_told_so():
+    code = "import sys; sys.platform = 'darwin'; import straightway"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "straightway runs on Linux only, and this is darwin" in done.stderr
