@@ -15,7 +15,7 @@ Given = tuple[Described, bool, tuple[list[int], list[int]] | None]
 
 
 #: Complex numbers that a checkpoint has no name for, and what it calls their halves.
-_HALVES = {"complex128": "F64", "complex32": "F16"}
+HALVES = {"complex128": "F64", "complex32": "F16"}
 
 
 class Part(NamedTuple):
@@ -79,12 +79,12 @@ def stored(local: Any) -> Any:
 
 def stored_dtype(name: str, local: Any) -> str:
     """What a checkpoint calls the elements of a tensor as ``stored`` gives it."""
-    return _HALVES.get(type_name(local)) or dtype_of(name, local)
+    return HALVES.get(type_name(local)) or dtype_of(name, local)
 
 
 def is_complex(tensor: Any) -> bool:
     """Whether ``stored`` takes its numbers apart."""
-    return type_name(tensor) in _HALVES
+    return type_name(tensor) in HALVES
 
 
 def is_contiguous(local: Any) -> bool:

@@ -22,6 +22,7 @@ from ._sharing import remove_duplicates as _remove_duplicate_names
 from ._sharing import storage_ptr, storage_size
 
 if TYPE_CHECKING:
+    from ._foreign import convert
     from ._reader import StorageReader
     from ._stager import Stager
     from ._writer import StorageWriter
@@ -30,6 +31,7 @@ __all__ = [
     "Stager",
     "StorageReader",
     "StorageWriter",
+    "convert",
     "load",
     "load_file",
     "load_model",
@@ -42,7 +44,7 @@ __all__ = [
 ]
 
 # They bring all of torch.distributed with them, which who only loads weights need not wait for.
-_LAZY = {"StorageReader": "_reader", "StorageWriter": "_writer", "Stager": "_stager"}
+_LAZY = {"StorageReader": "_reader", "StorageWriter": "_writer", "Stager": "_stager", "convert": "_foreign"}
 
 
 def __getattr__(name: str) -> Any:

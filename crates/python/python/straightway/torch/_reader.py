@@ -27,9 +27,10 @@ from .._restoring import Filling
 from .._saving import torch_name
 from .._straightway import Checkpoint, Store
 from .._tree import leaf_value
+from ._foreign import Foreign, is_foreign
 from ._harmless import harmless
 from ._location import Location, is_path
-from ._writer import PLANNER_DATA
+from ._writer import DETAILS, PLANNER_DATA, VERSION
 
 
 class StorageReader(_StorageReader):
@@ -43,6 +44,14 @@ class StorageReader(_StorageReader):
 
     PyTorch unpickles what is no tensor, which runs whatever the checkpoint says. So values of other types than plain data and tensors
     are refused by name unless ``trust=True`` says that the checkpoint is your own.
+
+    A path that is a checkpoint of PyTorch's own ``FileSystemWriter`` is read too, under the same rules; ``convert`` makes a
+    step of it.
+
+    Arguments:
+        path: ``…/step-N``, a folder of steps, or a checkpoint of ``FileSystemWriter``.
+        cast: converts dtypes even where values are lost.
+        trust: unpickles values of any class, which runs whatever the checkpoint says.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, cast: bool = False, trust: bool = False) -> None:
@@ -51,33 +60,49 @@ class StorageReader(_StorageReader):
         self._trust = trust
         self._location = Location.of(path)
         self._opened: Checkpoint | None = None
+        self._foreign: Foreign | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Another checkpoint is meant."""
         self._opened = None
+        self._foreign = None
         if checkpoint_id is not None:
             self._location = Location.of(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What is in the step."""
         self._opened = None
+        self._foreign = Foreign(self._location.path, self._trust) if is_foreign(self._location.path) else None
+        if self._foreign is not None:
+            return self._foreign.read_metadata(*args, **kwargs)
         opened = self._open()
+        notes = json.loads(opened.metadata)
+        details = notes.get(DETAILS, {}) if isinstance(notes, dict) else {}
+        pairs = details.get("complex", {})
         entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for name, dtype, shape, is_opaque, parts in opened.tensors():
             if is_opaque:
                 entries[name] = BytesStorageMetadata()
                 continue
-            chunks = [ChunkStorageMetadata(_size(dtype, start), _size(dtype, lengths)) for start, lengths in parts]
-            properties = TensorProperties(dtype=getattr(torch, torch_name(dtype)))
-            entries[name] = TensorStorageMetadata(properties, _size(dtype, shape), chunks)
-        notes = json.loads(opened.metadata)
+            # The last dimension of pairs is the two halves of a complex number.
+            kept = slice(None, -1) if name in pairs else slice(None)
+            chunks = [
+                ChunkStorageMetadata(_size(dtype, start[kept]), _size(dtype, lengths[kept])) for start, lengths in parts
+            ]
+            properties = TensorProperties(dtype=getattr(torch, pairs.get(name) or torch_name(dtype)))
+            entries[name] = TensorStorageMetadata(properties, _size(dtype, shape[kept]), chunks)
         told = notes.get(PLANNER_DATA) if isinstance(notes, dict) else None
         planner_data = None if told is None else _planner_data(told)
-        meta = StorageMeta(checkpoint_id=self.checkpoint_id)
-        return Metadata(entries, planner_data=planner_data, storage_data={}, storage_meta=meta)
+        meta = StorageMeta(checkpoint_id=self.checkpoint_id, save_id=details.get("save_id"))
+        metadata = Metadata(entries, planner_data=planner_data, storage_data={}, storage_meta=meta)
+        # Older versions of PyTorch have no such field.
+        metadata.version = details.get("version", VERSION)
+        return metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """All that is needed stands in the manifest."""
+        if self._foreign is not None:
+            self._foreign.set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Nothing depends on what other ranks read."""
@@ -89,6 +114,8 @@ class StorageReader(_StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads all that a plan wants, in one go."""
+        if self._foreign is not None:
+            return self._foreign.read_data(plan, planner)
         opened = self._open()
         filling = Filling(opened, self._cast)
         resolved: list[tuple[ReadItem, torch.Tensor]] = []

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pickle
+import tempfile
+import uuid
 from typing import Any, NamedTuple
 
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter as _StorageWriter
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
@@ -16,13 +20,21 @@ from torch.futures import Future
 from .. import _metadata, _parts
 from .._checkpointer import check_bounds
 from .._memory import readable
-from .._saving import synchronize
+from .._saving import synchronize, type_name
 from .._straightway import Saver, Store, fresh_run
 from .._tree import leaf
+from ._foreign import METADATA
 from ._location import Location, is_path
+from ._stager import Stager
 
 #: The member of a manifest's metadata that is what a planner wants to find again.
 PLANNER_DATA = "torch.distributed.checkpoint"
+
+#: The member that says by which version of the format, in which save, and of which names complex numbers are pairs.
+DETAILS = "torch.distributed.checkpoint.details"
+
+#: The version that PyTorch's own writer notes, whose fields these are.
+VERSION = "1.0.0"
 
 #: The result by which a rank tells the coordinator of its shard.
 _PART = "straightway.part"
@@ -37,19 +49,34 @@ class Errand(NamedTuple):
     world: int
 
 
-class StorageWriter(_StorageWriter):
+class StorageWriter(_StorageWriter, AsyncStager):
     """Saves what ``dcp.save`` and ``dcp.async_save`` give it as a step of a folder of checkpoints.
 
         dcp.save(state, storage_writer=StorageWriter("runs/llama/step-100"))
 
     A path that does not end with ``step-N`` is a folder, and the step is the next one there. One writer may be used
-    for many saves (``checkpoint_id=`` says where each goes), and then its memory is used again. The options are
-    those of ``Checkpointer``.
+    for many saves (``checkpoint_id=`` says where each goes), and then its memory is used again. It is the stager of
+    ``dcp.async_save`` too, as ``FileSystemWriter`` is: see ``Stager``.
+
+    Arguments:
+        path: ``…/step-N`` or a folder of steps.
+        single_file_per_rank, sync_files, thread_count, per_thread_copy_ahead, cache_staged_state_dict: options of
+            ``FileSystemWriter``, taken and not needed: a rank writes one file, always synced, as fast as the drive goes.
+        overwrite: replaces a step of that number, where else it is refused; and where the path is a folder, removes the
+            steps before the one that was saved, but for those with a tag, so that it holds one.
+        incremental, compression, parity, memory_bytes_max, rate_bytes_per_s: as for ``Checkpointer``.
+        metadata: what ``Checkpointer.metadata(step)`` gives beside what PyTorch needs.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
+        single_file_per_rank: bool = True,
+        sync_files: bool = True,
+        thread_count: int = 1,
+        per_thread_copy_ahead: int = 10_000_000,
+        cache_staged_state_dict: bool = False,
+        overwrite: bool = False,
         *,
         incremental: bool = False,
         compression: str | None = None,
@@ -71,6 +98,10 @@ class StorageWriter(_StorageWriter):
             "rate_bytes_per_s": rate_bytes_per_s,
         }
         self._parity = parity
+        self._overwrite = overwrite
+        self.save_id = str(uuid.uuid4())
+        self._step: int | None = None
+        self._stager: Stager | None = None
         self._metadata = dict(metadata or {})
         # Refused here, and not when all ranks have written.
         _metadata.text(self._metadata)
@@ -79,6 +110,7 @@ class StorageWriter(_StorageWriter):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Another checkpoint begins."""
+        self.save_id = str(uuid.uuid4())
         if checkpoint_id is not None:
             self._location = Location.of(checkpoint_id)
 
@@ -97,6 +129,11 @@ class StorageWriter(_StorageWriter):
         if step is None:
             known = Store(self._location.folder, create=True).steps()
             step = max(known, default=0) + 1
+        elif self._overwrite:
+            store = Store(self._location.folder, create=True)
+            if step in store.steps():
+                store.remove(step)
+        self._step = step
         # A save that failed may have been counted by some ranks and not by others: they begin anew.
         self._run = self._run or fresh_run()
         run, self._run = self._run, None
@@ -126,8 +163,13 @@ class StorageWriter(_StorageWriter):
         """On the coordinator: the commit."""
         told = [result.storage_data for rank in results for result in rank if result.index.fqn == _PART]
         try:
-            notes = self._metadata | {PLANNER_DATA: leaf(metadata.planner_data)}
-            Store(self._location.folder).commit([part for part, _ in told], json.dumps(notes), self._parity)
+            details = {"version": VERSION, "save_id": self.save_id, "complex": _complex_names(metadata)}
+            notes = self._metadata | {PLANNER_DATA: leaf(metadata.planner_data), DETAILS: details}
+            store = Store(self._location.folder)
+            store.commit([part for part, _ in told], json.dumps(notes), self._parity)
+            self._write_metadata(metadata)
+            if self._overwrite and self._location.step is None and self._step is not None:
+                store.prune(1, None, [self._step], store.steps())
         except BaseException:
             self._close_saver()
             raise
@@ -135,7 +177,29 @@ class StorageWriter(_StorageWriter):
 
     def storage_meta(self) -> StorageMeta | None:
         """Where it goes."""
-        return StorageMeta(checkpoint_id=self.checkpoint_id)
+        return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self.save_id)
+
+    # Staging.
+
+    @property
+    def should_synchronize_after_execute(self) -> bool:
+        """``stage`` returns when the copy is whole."""
+        return False
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """A copy of a state in host memory, for ``dcp.async_save``."""
+        if self._stager is None:
+            self._stager = Stager()
+        return self._stager.stage(state_dict)
+
+    def synchronize_staging(self) -> None:
+        """``stage`` returns when the copy is whole."""
+
+    def close(self) -> None:
+        """Gives back the memory for staging, and lets the folder go for another job."""
+        if self._stager is not None:
+            self._stager.close()
+        self._close_saver()
 
     @property
     def checkpoint_id(self) -> str:
@@ -146,6 +210,24 @@ class StorageWriter(_StorageWriter):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether it is a path."""
         return is_path(checkpoint_id)
+
+    def _write_metadata(self, metadata: Metadata) -> None:
+        """Writes the file by which programs find checkpoints of ``torch.distributed.checkpoint``.
+
+        It has what PyTorch's own has, but for where the bytes are: the manifest says that.
+        """
+        metadata.version = VERSION
+        metadata.storage_meta = self.storage_meta()
+        metadata.storage_data = {}
+        data = pickle.dumps(metadata)
+        folder = self._location.folder
+        for place in {os.path.join(folder, f"step-{self._step}"), self._location.path}:
+            with tempfile.NamedTemporaryFile(dir=place, prefix=METADATA, delete=False) as file:
+                file.write(data)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            os.replace(file.name, os.path.join(place, METADATA))
 
     def _open_saver(self, errand: Errand) -> Saver:
         """The saver of this run. Another's is let go of first, and with it its lock on the folder."""
@@ -175,6 +257,11 @@ def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:
         return _parts.opaque(item.index.fqn, data.getvalue())
     assert item.tensor_data is not None, "what is no bytes is a tensor"
     chunk, size = item.tensor_data.chunk, item.tensor_data.size
-    if _parts.is_complex(data):
-        raise TypeError(f"{item.index.fqn!r} has elements of {data.dtype}, which a checkpoint has no name for")
     return _parts.given(item.index.fqn, _parts.Part(readable(item.index.fqn, data), tuple(chunk.offsets), tuple(size)))
+
+
+def _complex_names(metadata: Metadata) -> dict[str, str]:
+    """The tensors whose complex numbers a checkpoint has as pairs, and what PyTorch calls their type."""
+    entries = metadata.state_dict_metadata.items()
+    dtypes = {name: type_name(entry.properties) for name, entry in entries if isinstance(entry, TensorStorageMetadata)}
+    return {name: dtype for name, dtype in dtypes.items() if dtype in _parts.HALVES}

@@ -1,0 +1,139 @@
+"""Checkpoints that PyTorch's own ``FileSystemWriter`` wrote: read, and converted.
+
+PyTorch unpickles their ``.metadata``, and every value that is no tensor, with all that a pickle can do. Here the metadata is
+unpickled by a list of the classes that it is made of, and values as ``StorageReader`` does it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan
+from torch.futures import Future
+
+from ._harmless import harmless
+
+METADATA = ".metadata"
+
+#: What the metadata of a checkpoint is made of.
+_METADATA = "torch.distributed.checkpoint.metadata"
+_CLASSES = {
+    _METADATA: {
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
+        "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch": {"Size", "device"},
+    "torch.serialization": {"_get_layout"},
+    "collections": {"OrderedDict", "defaultdict"},
+    "pathlib": {"PosixPath", "PurePosixPath"},
+    "builtins": {"dict", "list", "tuple", "set", "int", "str"},
+}  # fmt: skip
+
+
+def is_foreign(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a checkpoint of ``FileSystemWriter``."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return False
+    return METADATA in names and any(name.endswith(".distcp") for name in names)
+
+
+class _Metadata(pickle.Unpickler):
+    """Unpickles metadata, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _CLASSES.get(module, ()) or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise ValueError(
+            f"the metadata names {module}.{name}, which is not loaded unless its writer is trusted\n"
+            "hint: StorageReader(path, trust=True), if the checkpoint is your own"
+        )
+
+
+class Foreign(FileSystemReader):
+    """Reads a checkpoint of ``FileSystemWriter``."""
+
+    def __init__(self, path: str | os.PathLike[str], trust: bool) -> None:
+        super().__init__(path)
+        self._trust = trust
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What is in it."""
+        if self._trust:
+            return super().read_metadata(*args, **kwargs)
+        with open(os.path.join(self.path, METADATA), "rb") as file:
+            metadata = _Metadata(file).load()
+        if not isinstance(metadata, Metadata):
+            raise ValueError(f"{os.fspath(self.path)}: its {METADATA} holds no metadata of a checkpoint")
+        if getattr(metadata, "storage_meta", None) is None:
+            metadata.storage_meta = StorageMeta()
+        return metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Reads all that a plan wants."""
+        return super().read_data(plan, planner if self._trust else _Harmless(planner))
+
+
+class _Harmless:
+    """A planner that is given values without harm in them."""
+
+    def __init__(self, planner: LoadPlanner) -> None:
+        self._planner = planner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._planner, name)
+
+    def load_bytes(self, item: ReadItem, value: io.BytesIO) -> None:
+        self._planner.load_bytes(item, io.BytesIO(harmless(item.storage_index.fqn, value.getvalue())))
+
+
+class _Kept(DefaultSavePlanner):
+    """Saves a flat state with the planner's data of the checkpoint that it came from."""
+
+    def __init__(self, planner_data: Any) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._kept = planner_data
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        metadata.planner_data = self._kept
+        return plans, metadata
+
+
+def convert(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, trust: bool = False, **options: Any
+) -> None:
+    """Writes a checkpoint of ``FileSystemWriter`` as a step of this package, with all that is in it.
+
+    Arguments:
+        source: the folder with ``.metadata`` in it.
+        target: where it goes: ``runs/llama/step-100``, or a folder whose next step it becomes.
+        trust: unpickles what is not plain data, which runs whatever the checkpoint says: only for your own.
+        options: those of ``StorageWriter``.
+
+    The whole checkpoint is in host memory meanwhile.
+    """
+    from ._writer import StorageWriter
+
+    if not is_foreign(source):
+        raise ValueError(f"{os.fspath(source)} is no checkpoint of FileSystemWriter: {METADATA} and *.distcp are not there")
+    reader = Foreign(source, trust)
+    metadata = reader.read_metadata()
+    state: dict[str, Any] = {}
+    for name, entry in metadata.state_dict_metadata.items():
+        is_tensor = isinstance(entry, TensorStorageMetadata)
+        state[name] = torch.empty(entry.size, dtype=entry.properties.dtype) if is_tensor else "a value"
+    plain = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    dcp.load(state, storage_reader=reader, planner=plain, no_dist=True)
+    writer = StorageWriter(target, **options)
+    dcp.save(state, storage_writer=writer, planner=_Kept(metadata.planner_data), no_dist=True)

@@ -1,0 +1,213 @@
+"""A copy of a state in pinned host memory, so that ``dcp.async_save`` stops the job for the copy alone.
+
+PyTorch's own stager copies to pageable memory unless it is told otherwise, at a fraction of the bus's speed. This one
+keeps an arena of pinned memory from save to save and copies all tensors into it, all copies queued before the first is
+waited for.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import mmap
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.staging import AsyncStager
+
+#: Where tensors begin in an arena: what the widest copies of CPUs and GPUs like.
+_ALIGN_BYTES = 256
+
+
+class _Arena:
+    """Memory that is pinned where there is a GPU, and given back when it goes."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._memory = mmap.mmap(-1, max(nbytes, 1))
+        holder = ctypes.c_char.from_buffer(self._memory)
+        self.address = ctypes.addressof(holder)
+        del holder
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self.is_pinned = torch.cuda.is_initialized() and _pin(self.address, nbytes)
+
+    def close(self) -> None:
+        if self.is_pinned:
+            self.is_pinned = False
+            torch.cuda.cudart().cudaHostUnregister(self.address)
+
+
+def _pin(address: int, nbytes: int) -> bool:
+    # 1: for all contexts of the process. Refused where the limit on locked memory is low: then copies are slower.
+    return bool(nbytes) and int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 1)) == 0
+
+
+class Stager(AsyncStager):
+    """Copies the state that ``dcp.async_save`` is given, at the speed of the bus.
+
+        stager = Stager()
+        future = dcp.async_save(state, storage_writer=writer, async_stager=stager)
+        ...
+        stager.close()
+
+    ``StorageWriter`` stages by one of its own where no ``async_stager`` is given. The memory is as large as the state, is
+    pinned at the first save, and is used again by later ones; a save that begins before the last one is written gets
+    memory of its own. ``prepare(state)`` pins it before the first save. ``close()`` gives it back.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[_Arena] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def should_synchronize_after_execute(self) -> bool:
+        """``stage`` returns when the copy is whole."""
+        return False
+
+    def synchronize_staging(self) -> None:
+        """``stage`` returns when the copy is whole."""
+
+    def prepare(self, state_dict: dict[str, Any]) -> None:
+        """Takes and pins memory for a state like this one."""
+        arena = self._take(sum(_padded(_local(tensor)) for tensor in _tensors(state_dict)))
+        self._give_back(arena)
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """A copy of a state: its tensors in host memory, and all else copied. The state may change when this returns."""
+        arena = self._take(sum(_padded(_local(tensor)) for tensor in _tensors(state_dict)))
+        # Every tensor keeps the lease alive, and whoever drops the last one gives the arena back.
+        lease = (ctypes.c_char * max(arena.nbytes, 1)).from_address(arena.address)
+        weakref.finalize(lease, self._give_back, arena)
+        copying = _Copying(lease)
+        staged: dict[str, Any] = copying.copied(state_dict)
+        copying.wait()
+        return staged
+
+    def close(self) -> None:
+        """Gives back the memory that is not in use, and the rest when the save that uses it is over."""
+        with self._lock:
+            self._is_closed = True
+            free, self._free = self._free, []
+        for arena in free:
+            arena.close()
+
+    def _take(self, nbytes: int) -> _Arena:
+        with self._lock:
+            self._is_closed = False
+            fitting = [arena for arena in self._free if nbytes <= arena.nbytes <= 2 * nbytes + (64 << 20)]
+            for arena in fitting[:1]:
+                self._free.remove(arena)
+                return arena
+            # What does not fit is of another state: it would only take up room.
+            unfit, self._free = self._free, []
+        for arena in unfit:
+            arena.close()
+        return _Arena(nbytes)
+
+    def _give_back(self, arena: _Arena) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._free.append(arena)
+                return
+        arena.close()
+
+
+class _Copying:
+    """Copies of tensors into an arena, one behind the other. Those of a GPU are queued and waited for together."""
+
+    def __init__(self, lease: Any) -> None:
+        self._lease = lease
+        self._at = 0
+        self._devices: set[torch.device] = set()
+        self._made: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def copied(self, value: Any) -> Any:
+        """A value that does not change with the one it was made of."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        kind = type(value)
+        if isinstance(value, dict):
+            items = {key: self.copied(item) for key, item in value.items()}
+            return items if kind is dict else _like(value, items)
+        if isinstance(value, (list, tuple)):
+            items_ = [self.copied(item) for item in value]
+            return kind(*items_) if hasattr(value, "_fields") else kind(items_)
+        return copy.deepcopy(value)
+
+    def wait(self) -> None:
+        """Waits until all copies are whole."""
+        for device in self._devices:
+            torch.cuda.synchronize(device)
+
+    def _tensor(self, tensor: torch.Tensor) -> Any:
+        local = _local(tensor)
+        if local is None:
+            return copy.deepcopy(tensor)
+        plain = local.detach()
+        key = (plain.device, plain.data_ptr(), tuple(plain.shape), plain.stride(), plain.dtype, plain.is_conj())
+        made = self._made.get(key) if plain.numel() else None
+        if made is None:
+            made = self._made[key] = self._copy(plain)
+        if local is tensor:
+            return made
+        from torch.distributed.tensor import DTensor
+
+        assert isinstance(tensor, DTensor), "what has a local tensor of its own is one"
+        return DTensor.from_local(
+            made, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+        )
+
+    def _copy(self, plain: torch.Tensor) -> torch.Tensor:
+        if not plain.numel():
+            return torch.empty(plain.shape, dtype=plain.dtype)
+        nbytes = plain.numel() * plain.element_size()
+        target = torch.frombuffer(self._lease, dtype=torch.uint8, count=nbytes, offset=self._at)
+        self._at += _padded(plain)
+        made = target.view(plain.dtype).reshape(plain.shape)
+        if plain.is_cuda:
+            self._devices.add(plain.device)
+        made.copy_(plain, non_blocking=True)
+        return made
+
+
+def _like(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    """A dictionary of the same class with other items."""
+    made = copy.copy(value)
+    made.clear()
+    made.update(items)
+    return made
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What this rank holds of a tensor; ``None`` where it is of a class that only copies itself."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        is_plain = tensor.layout is torch.strided and (tensor.is_cpu or tensor.is_cuda) and not tensor.is_quantized
+        return tensor if is_plain else None
+    from torch.distributed.tensor import DTensor
+
+    if type(tensor) is DTensor:
+        local = tensor.to_local()
+        return local if type(local) is torch.Tensor else None
+    return None
+
+
+def _padded(tensor: torch.Tensor | None) -> int:
+    if tensor is None:
+        return 0
+    return -(-tensor.numel() * tensor.element_size() // _ALIGN_BYTES) * _ALIGN_BYTES

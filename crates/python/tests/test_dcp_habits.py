@@ -1,0 +1,249 @@
+"""What users of ``torch.distributed.checkpoint`` are used to: options, overwriting, resuming, other writers' checkpoints."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not torch.distributed.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
+
+import torch.distributed.checkpoint as dcp
+import straightway
+from straightway.torch import Stager, StorageReader, StorageWriter, convert
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+
+def state(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(9, 7, generator=generator)
+    return {
+        "model": {"w": weight, "b": torch.randn(5, generator=generator).to(torch.bfloat16), "z": torch.empty(0, 3)},
+        "optimizer": {"state": {"w": {"exp_avg": weight * 2, "step": torch.tensor(3.0)}}, "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}]},
+        "wave": torch.randn(4, 3, dtype=torch.complex128, generator=generator),
+        "epoch": 4,
+    }
+
+
+def zeros(value):
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value)
+    if isinstance(value, dict):
+        return {key: zeros(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(zeros(item) for item in value)
+    return type(value)()
+
+
+def same(found, expected):
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            same(found[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for a, b in zip(found, expected):
+            same(a, b)
+    else:
+        assert found == expected
+
+
+def loaded(path, like=None, **options):
+    target = zeros(like or state())
+    dcp.load(target, storage_reader=StorageReader(path, **options), no_dist=True)
+    return target
+
+
+def test_complex128_and_everything_else_comes_back(tmp_path):
+    dcp.save(state(), storage_writer=StorageWriter(tmp_path / "step-3"), no_dist=True)
+    same(loaded(tmp_path / "step-3"), state())
+    entry = StorageReader(tmp_path / "step-3").read_metadata().state_dict_metadata["wave"]
+    assert entry.properties.dtype == torch.complex128 and entry.size == (4, 3) and entry.chunks[0].sizes == (4, 3)
+
+
+def test_a_checkpoint_says_which_save_and_which_version_it_is_of(tmp_path):
+    writer = StorageWriter(tmp_path / "step-3")
+    first = writer.save_id
+    dcp.save(state(), storage_writer=writer, checkpoint_id=tmp_path / "step-3", no_dist=True)
+    # A `checkpoint_id` begins another checkpoint, which has a name of its own.
+    assert writer.save_id != first and writer.storage_meta().save_id == writer.save_id
+    metadata = StorageReader(tmp_path / "step-3").read_metadata()
+    assert metadata.version == "1.0.0" and metadata.storage_meta.save_id == writer.save_id
+
+
+def resume_step(folder):
+    """Which step a trainer would resume from: the highest folder ``step-N`` that has a ``.metadata`` file."""
+    steps = [int(found[1]) for name in os.listdir(folder) if (found := re.fullmatch(r"step-(\d+)", name))]
+    return max((s for s in steps if os.path.isfile(os.path.join(folder, f"step-{s}", ".metadata"))), default=-1)
+
+
+def test_a_trainer_that_looks_for_metadata_finds_the_last_step(tmp_path):
+    os.makedirs(tmp_path / "step-30")
+    for step in (10, 20):
+        dcp.save(state(step), storage_writer=StorageWriter(tmp_path), checkpoint_id=tmp_path / f"step-{step}", no_dist=True)
+    assert resume_step(tmp_path) == 20
+    # What PyTorch's own reader says is in it.
+    theirs = FileSystemReader(tmp_path / "step-20").read_metadata()
+    ours = StorageReader(tmp_path / "step-20").read_metadata()
+    assert theirs.state_dict_metadata.keys() == ours.state_dict_metadata.keys() and theirs.planner_data == ours.planner_data
+    same(loaded(tmp_path / f"step-{resume_step(tmp_path)}"), state(20))
+    # A checkpoint without a number has it too.
+    dcp.save(state(), storage_writer=StorageWriter(tmp_path / "last"), no_dist=True)
+    assert (tmp_path / "last/.metadata").is_file() and (tmp_path / "last/step-1/.metadata").is_file()
+    # And it goes with its step.
+    straightway.Checkpointer(tmp_path).remove(20)
+    assert not (tmp_path / "step-20").exists() and straightway.Checkpointer(tmp_path).steps() == [10]
+
+
+def test_the_options_of_the_writer_of_pytorch_are_taken(tmp_path):
+    writer = StorageWriter(tmp_path / "a", True, True, 4, 1 << 20, True, False)
+    dcp.save(state(), storage_writer=writer, no_dist=True)
+    writer = StorageWriter(
+        tmp_path / "b", single_file_per_rank=False, sync_files=False, thread_count=2, per_thread_copy_ahead=1,
+        cache_staged_state_dict=True, overwrite=True,
+    )
+    dcp.save(state(), storage_writer=writer, no_dist=True)
+    same(loaded(tmp_path / "a"), loaded(tmp_path / "b"))
+
+
+def test_a_step_is_replaced_where_that_is_asked_for(tmp_path):
+    path = tmp_path / "step-5"
+    dcp.save(state(1), storage_writer=StorageWriter(path), no_dist=True)
+    with pytest.raises(CheckpointException, match="step"):
+        dcp.save(state(2), storage_writer=StorageWriter(path), no_dist=True)
+    same(loaded(path), state(1))
+    dcp.save(state(2), storage_writer=StorageWriter(path, overwrite=True), no_dist=True)
+    same(loaded(path), state(2))
+
+
+def test_a_folder_that_is_saved_to_again_and_again_does_not_grow(tmp_path):
+    writer = StorageWriter(tmp_path / "last", overwrite=True)
+    sizes = []
+    for turn in range(5):
+        dcp.save(state(turn), storage_writer=writer, no_dist=True)
+        same(loaded(tmp_path / "last"), state(turn))
+        sizes.append(sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(tmp_path) for name in names))
+    assert len(straightway.Checkpointer(tmp_path / "last").steps()) == 1
+    assert max(sizes) - min(sizes) < 100, sizes
+
+
+@pytest.mark.parametrize("by", ["stager", "writer"])
+def test_a_save_beside_the_job_has_the_values_of_its_beginning(tmp_path, by):
+    writer, stager = StorageWriter(tmp_path), Stager()
+    options = {"async_stager": stager} if by == "stager" else {}
+    futures = []
+    live = state(0)
+    for step in range(1, 4):
+        new = state(step)
+        live["model"]["w"].copy_(new["model"]["w"])
+        live["model"]["b"].copy_(new["model"]["b"])
+        live["optimizer"]["state"]["w"]["exp_avg"].copy_(new["optimizer"]["state"]["w"]["exp_avg"])
+        live["wave"].copy_(new["wave"])
+        futures.append(dcp.async_save(live, storage_writer=writer, checkpoint_id=tmp_path / f"step-{step}", no_dist=True, **options))
+        live["model"]["w"].zero_()
+        futures[-1].result()
+    for step in range(1, 4):
+        same(loaded(tmp_path / f"step-{step}"), state(step))
+    (stager if by == "stager" else writer).close()
+
+
+def test_the_stager_uses_its_memory_again_and_never_while_it_is_in_use():
+    stager = Stager()
+    live = {"a": torch.ones(1000, 1000), "tied": None, "n": [1, {"x": 2}], "o": torch.ones(3).t()}
+    live["tied"] = live["a"]
+    first = stager.stage(live)
+    address = first["a"].data_ptr()
+    assert first["tied"].data_ptr() == address
+    live["a"].fill_(2)
+    live["n"][1]["x"] = 5
+    second = stager.stage(live)
+    assert second["a"].data_ptr() != address
+    assert bool((first["a"] == 1).all()) and bool((second["a"] == 2).all()) and first["n"] == [1, {"x": 2}]
+    kept = first["a"][3]
+    del first
+    # A view of it is still there: its memory is not given away.
+    assert stager.stage(live)["a"].data_ptr() != address
+    assert bool((kept == 1).all())
+    del kept
+    seen = set()
+    for _ in range(4):
+        made = stager.stage(live)
+        seen.add(made["a"].data_ptr())
+        del made
+    assert len(seen) <= 2
+    stager.close()
+    stager.prepare(live)
+    assert bool((stager.stage(live)["a"] == 2).all())
+
+
+@pytest.mark.parametrize("step_folder", [False, True])
+def test_checkpoints_of_the_writer_of_pytorch_are_read_and_converted(tmp_path, step_folder):
+    source = tmp_path / ("theirs/step-8" if step_folder else "theirs")
+    dcp.save(state(), storage_writer=FileSystemWriter(source, thread_count=2), no_dist=True)
+    same(loaded(source), state())
+    convert(source, tmp_path / "ours/step-8", parity=0)
+    same(loaded(tmp_path / "ours/step-8"), state())
+    assert straightway.Checkpointer(tmp_path / "ours").steps() == [8]
+    theirs, ours = FileSystemReader(source).read_metadata(), StorageReader(tmp_path / "ours").read_metadata()
+    assert theirs.planner_data == ours.planner_data and theirs.state_dict_metadata.keys() == ours.state_dict_metadata.keys()
+    with pytest.raises(ValueError, match="no checkpoint of FileSystemWriter"):
+        convert(tmp_path / "ours", tmp_path / "again")
+
+
+class Harm:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["HARM"],)
+
+
+def test_a_stranger_s_checkpoint_of_pytorch_runs_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HARM", str(tmp_path / "harm"))
+    dcp.save({"w": torch.ones(2)}, storage_writer=FileSystemWriter(tmp_path / "a"), no_dist=True)
+    metadata = pickle.loads((tmp_path / "a/.metadata").read_bytes())
+    metadata.planner_data = Harm()
+    (tmp_path / "a/.metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CheckpointException, match="posix.mkdir|trust"):
+        loaded(tmp_path / "a", {"w": torch.ones(2)})
+    dcp.save({"w": torch.ones(2), "v": Harm()}, storage_writer=FileSystemWriter(tmp_path / "b"), no_dist=True)
+    with pytest.raises(CheckpointException, match="trust"):
+        loaded(tmp_path / "b", {"w": torch.ones(2), "v": 0})
+    with pytest.raises(CheckpointException, match="trust"):
+        convert(tmp_path / "b", tmp_path / "c")
+    assert not (tmp_path / "harm").exists()
+    loaded(tmp_path / "b", {"w": torch.ones(2), "v": 0}, trust=True)
+    assert (tmp_path / "harm").exists()
+
+
+def test_dtensors_are_staged_by_their_shards(tmp_path):
+    code = """
+        import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+        from straightway.torch import Stager, StorageReader, StorageWriter
+        rank, folder = int(sys.argv[1]), sys.argv[2]
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+        whole = torch.arange(30.0).reshape(5, 6)
+        live = {"t": distribute_tensor(whole.clone(), init_device_mesh("cpu", (2,)), [Shard(0)])}
+        stager = Stager()
+        staged = stager.stage(live)["t"]
+        assert staged.placements == live["t"].placements and staged.shape == whole.shape
+        future = dcp.async_save(live, storage_writer=StorageWriter(folder + "/run"), async_stager=stager)
+        live["t"].to_local().zero_()
+        future.result()
+        dcp.load(live, storage_reader=StorageReader(folder + "/run"))
+        assert torch.equal(live["t"].full_tensor(), whole)
+        dist.destroy_process_group()
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in range(2)]
+    assert [rank.wait(100) for rank in ranks] == [0, 0]
