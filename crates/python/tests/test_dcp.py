@@ -145,11 +145,13 @@ def scene_fail(rank, world, folder):
     writer = StorageWriter(folder)
     good = {"a": torch.ones(5), f"own.{rank}": torch.full((3,), rank)}
     dcp.save(good, storage_writer=writer)
-    bad = good | ({"bad": torch.empty(2, dtype=torch.bits8)} if rank == 1 else {})
+    freed = torch.zeros(2)
+    freed.untyped_storage().resize_(0)
+    bad = good | ({"bad": freed} if rank == 1 else {})
     try:
         dcp.save(bad, storage_writer=writer)
     except dcp.api.CheckpointException as error:
-        assert "bits8" in str(error), error
+        assert "'bad'" in str(error), error
     else:
         raise SystemExit("it did not fail")
     dcp.save(good, storage_writer=writer)
