@@ -128,7 +128,7 @@ def test_the_trainer_of_transformers_resumes_where_it_was(tmp_path):
     def train(folder, stop=None):
         class Stop(transformers.TrainerCallback):
             def on_step_end(self, args, state, control, **kwargs):
-                control.should_training_stop = state.global_step == stop
+                control.should_training_stop |= state.global_step == stop
 
         arguments = transformers.TrainingArguments(
             str(tmp_path / "out"), max_steps=10, per_device_train_batch_size=4, save_strategy="no", report_to=[], use_cpu=True,

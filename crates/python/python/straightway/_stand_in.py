@@ -51,4 +51,4 @@ class _Alias:
 def install() -> None:
     """Makes Python ask the finder, before any other."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, Finder())

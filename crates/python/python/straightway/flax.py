@@ -29,7 +29,7 @@ def save_file(
 
 def load(data: bytes) -> Weights:
     """Loads the bytes of a safetensors file into JAX's arrays."""
-    import jax.numpy as jnp
+    import jax.numpy as jnp  # type: ignore[import-not-found,unused-ignore]
 
     return Weights((name, jnp.asarray(array)) for name, array in numpy.load(data).items())
 

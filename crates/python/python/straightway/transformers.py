@@ -106,7 +106,10 @@ class CheckpointCallback(TrainerCallback):
         trust = bool(self._options.get("trust", False))
         state = Checkpointer(self._folder, rank=0, world_size=1, run="resume", trust=trust).load(step)
         os.makedirs(folder, exist_ok=True)
-        at = lambda name: os.path.join(folder, name)
+
+        def at(name: str) -> str:
+            return os.path.join(folder, name)
+
         # Of tied weights the file has one; the model ties the others to it again.
         tied = {name for names in remove_duplicates(state["model"]).values() for name in names}
         weights = {name: tensor for name, tensor in state["model"].items() if name not in tied}

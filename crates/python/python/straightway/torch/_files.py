@@ -73,14 +73,14 @@ def load_model(
     left_out = remove_duplicates(model.state_dict(), preferred_names=state)
     absent, surplus = model.load_state_dict(state, strict=False)
     missing, unexpected = set(absent), list(surplus)
-    for names in left_out.values():
-        unexpected += [name for name in names if name not in missing]
-        missing.difference_update(names)
+    for others in left_out.values():
+        unexpected += [name for name in others if name not in missing]
+        missing.difference_update(others)
     if strict and (missing or unexpected):
         lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
-        for kind, names in (("Missing", missing), ("Unexpected", set(unexpected))):
-            if names:
-                lines.append(f"    {kind} key(s) in state_dict: " + ", ".join(f'"{name}"' for name in sorted(names)))
+        for kind, keys in (("Missing", missing), ("Unexpected", set(unexpected))):
+            if keys:
+                lines.append(f"    {kind} key(s) in state_dict: " + ", ".join(f'"{key}"' for key in sorted(keys)))
         raise RuntimeError("\n".join(lines))
     return missing, unexpected
 

@@ -12,11 +12,12 @@ import pickle
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.futures import Future
 
 from ._harmless import harmless
@@ -81,7 +82,7 @@ class Foreign(FileSystemReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads all that a plan wants."""
-        return super().read_data(plan, planner if self._trust else _Harmless(planner))
+        return super().read_data(plan, planner if self._trust else _Harmless(planner))  # type: ignore[arg-type]
 
 
 class _Harmless:
@@ -131,9 +132,11 @@ def convert(
     metadata = reader.read_metadata()
     state: dict[str, Any] = {}
     for name, entry in metadata.state_dict_metadata.items():
-        is_tensor = isinstance(entry, TensorStorageMetadata)
-        state[name] = torch.empty(entry.size, dtype=entry.properties.dtype) if is_tensor else "a value"
+        if isinstance(entry, TensorStorageMetadata):
+            state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+        else:
+            state[name] = "a value"
     plain = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    dcp.load(state, storage_reader=reader, planner=plain, no_dist=True)
+    load(state, storage_reader=reader, planner=plain, no_dist=True)
     writer = StorageWriter(target, **options)
-    dcp.save(state, storage_writer=writer, planner=_Kept(metadata.planner_data), no_dist=True)
+    save(state, storage_writer=writer, planner=_Kept(metadata.planner_data), no_dist=True)

@@ -33,17 +33,25 @@ class _Arena:
         del holder
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self.is_pinned = torch.cuda.is_initialized() and _pin(self.address, nbytes)
+        self.is_pinned = _has_gpu() and _pin(self.address, nbytes)
 
     def close(self) -> None:
         if self.is_pinned:
             self.is_pinned = False
-            torch.cuda.cudart().cudaHostUnregister(self.address)
+            _runtime().cudaHostUnregister(self.address)
+
+
+def _has_gpu() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 def _pin(address: int, nbytes: int) -> bool:
     # 1: for all contexts of the process. Refused where the limit on locked memory is low: then copies are slower.
-    return bool(nbytes) and int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 1)) == 0
+    return bool(nbytes) and int(_runtime().cudaHostRegister(address, nbytes, 1)) == 0
 
 
 class Stager(AsyncStager):
