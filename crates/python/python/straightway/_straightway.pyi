@@ -2,13 +2,35 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
+
+from typing_extensions import Self
 
 _Described = tuple[str, str, list[int], int, int, str, Any]
 _Given = tuple[_Described, bool, tuple[list[int], list[int]] | None]
 
+__all__ = [
+    "Checkpoint",
+    "Saver",
+    "Store",
+    "fresh_run",
+    "parse_header",
+    "Loading",
+    "Stream",
+    "Mapped",
+    "Model",
+    "plain_decoded",
+    "plain_unpickled",
+    "Receipt",
+    "save",
+    "copy",
+    "doctor",
+    "Tensor",
+    "__version__",
+]
 __version__: str
 
+@final
 class Receipt:
     """What happened: bytes by route and reason, what bound the speed."""
 
@@ -29,9 +51,13 @@ class Receipt:
     lanes: int
     bound_by: str
     warnings: list[str]
+    def __new__(cls, json: str) -> Self: ...
     def to_json(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
+    def __hash__(self) -> int: ...
+    def _repr_html_(self) -> str: ...
 
+@final
 class Tensor:
     """A tensor that other libraries take without a copy."""
 
@@ -57,10 +83,11 @@ class Tensor:
         copy: bool | None = None,
     ) -> Any: ...
 
+@final
 class Model:
     """A safetensors file, a folder of them, or an index."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None: ...
+    def __new__(cls, path: str | os.PathLike[str]) -> Self: ...
     def keys(self) -> list[str]: ...
     def offset_keys(self) -> list[str]: ...
     def metadata(self) -> dict[str, str] | None: ...
@@ -69,14 +96,15 @@ class Model:
     @property
     def nbytes(self) -> int: ...
     def __len__(self) -> int: ...
-    def __contains__(self, name: str) -> bool: ...
+    def __contains__(self, name: str, /) -> bool: ...
 
+@final
 class Loading:
     """A load that goes on by itself."""
 
-    def __init__(
-        self, model: Model, *, device: str, filters: list[str], slices: list[tuple[str | None, int, int, int]], route: str
-    ) -> None: ...
+    def __new__(
+        cls, model: Model, *, device: str, filters: list[str], slices: list[tuple[str | None, int, int, int]], route: str
+    ) -> Self: ...
     @staticmethod
     def of(
         model: Model, name: str, part: tuple[list[int], list[int]] | None, *, device: str, route: str
@@ -90,17 +118,19 @@ class Loading:
     @property
     def moved_bytes(self) -> int: ...
 
+@final
 class Mapped:
     """A model's files as memory."""
 
-    def __init__(self, model: Model) -> None: ...
+    def __new__(cls, model: Model) -> Self: ...
     def tensor(self, name: str, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any]) -> Any | None: ...
 
+@final
 class Stream:
     """A model batch by batch."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         model: Model,
         *,
         device: str,
@@ -108,18 +138,19 @@ class Stream:
         slices: list[tuple[str | None, int, int, int]],
         batch_bytes: int,
         route: str,
-    ) -> None: ...
+    ) -> Self: ...
     def next(
         self, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any], timeout_s: float | None = None
     ) -> dict[str, Any] | None: ...
     @property
     def receipts(self) -> list[Receipt]: ...
 
+@final
 class Saver:
     """Saves the state of one rank, step by step."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         folder: str | os.PathLike[str],
         *,
         rank: int,
@@ -132,7 +163,7 @@ class Saver:
         timeout_s: float,
         busy: str,
         rate_bytes_per_s: float | None,
-    ) -> None: ...
+    ) -> Self: ...
     def save(self, step: int, tensors: list[_Given], metadata: str) -> None: ...
     def write_shard(self, step: int, tensors: list[_Given]) -> None: ...
     def wait(self) -> dict[str, Any] | None: ...
@@ -144,10 +175,11 @@ class Saver:
     def is_own(self) -> bool: ...
     def close(self) -> None: ...
 
+@final
 class Store:
     """A folder of checkpoints."""
 
-    def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None: ...
+    def __new__(cls, folder: str | os.PathLike[str], *, create: bool = False) -> Self: ...
     def steps(self) -> list[int]: ...
     def open(self, step: int | None) -> Checkpoint: ...
     def commit(self, parts: list[str], metadata: str, parity: int) -> None: ...
@@ -159,6 +191,7 @@ class Store:
     def tags(self, step: int) -> list[str]: ...
     def remove(self, step: int) -> None: ...
 
+@final
 class Checkpoint:
     """A step that is open to be read."""
 
