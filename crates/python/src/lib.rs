@@ -7,6 +7,7 @@
 //! for Ctrl-C while it waits.
 
 mod checkpoint;
+mod command;
 mod container;
 mod dlpack;
 mod error;
@@ -32,6 +33,7 @@ mod _straightway {
     #[pymodule_export]
     use crate::{
         checkpoint::{Checkpoint, Saver, Store, fresh_run},
+        command::command,
         container::parse_header,
         loading::{Loading, Stream},
         mapped::Mapped,
@@ -44,9 +46,13 @@ mod _straightway {
     };
 
     #[pymodule_init]
-    #[expect(clippy::unnecessary_wraps, reason = "what PyO3 calls")]
-    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        crate::log::begin();
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::prelude::*;
+        // The command has a log of its own, and a process has one log.
+        let loaded = module.py().import("sys")?.getattr("modules")?;
+        if !loaded.contains("straightway._command")? {
+            crate::log::begin();
+        }
         Ok(())
     }
 

@@ -3,10 +3,12 @@
 //! Each command is a file under `command/` with an `Args` (from which the help, the completions and
 //! the man page come) and a `run` that answers with an exit code: 0 yes, 1 no, 2 error, 130
 //! interrupted. Data goes to stdout, talk to stderr.
+//!
+//! A library, because the command exists twice: as a program of its own, and in the Python package.
 
 mod command;
 
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use command::output::say;
@@ -40,7 +42,8 @@ enum Command {
     Man(command::completions::ManArgs),
 }
 
-fn main() -> ExitCode {
+/// Runs the command with these arguments, of which the first is its own name.
+pub fn run(args: &[OsString]) -> ExitCode {
     // What a panic says may name a stranger's tensor.
     std::panic::set_hook(Box::new(|panic| {
         let trace = std::backtrace::Backtrace::capture();
@@ -56,7 +59,7 @@ fn main() -> ExitCode {
     }));
     straightway_sys::limit::raise_open_files();
     straightway_sys::limit::survive_file_limit();
-    let cli = parsed();
+    let cli = parsed(args);
     if let Err(error) = command::verbosity::listen(cli.verbose) {
         return complain(&error.into());
     }
@@ -90,9 +93,8 @@ fn told(error: &anyhow::Error) -> String {
 
 /// The command line. What is wrong with it is said of the arguments as they can be shown: one may be a name that a
 /// shell's `*` found.
-fn parsed() -> Cli {
-    let args: Vec<_> = std::env::args_os().collect();
-    Cli::try_parse_from(&args).unwrap_or_else(|error| {
+fn parsed(args: &[OsString]) -> Cli {
+    Cli::try_parse_from(args).unwrap_or_else(|error| {
         let shown_args = args
             .iter()
             .map(|arg| shown(&arg.to_string_lossy()).into_owned());

@@ -1,0 +1,15 @@
+"""The ``straightway`` command."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def main() -> None:
+    """Runs the command with the arguments of the process, and ends the process."""
+    from ._straightway import command
+
+    # Python's handler only notes Ctrl-C, for the interpreter to see, which does not run meanwhile.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(command(["straightway", *sys.argv[1:]]))
