@@ -9,7 +9,7 @@ export CARGO_TERM_COLOR ?= auto
 PARTS = $(CACHE)/parts
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
-.PHONY: demo test check build wheel setup claim bench bench-planner bench-weights clean
+.PHONY: demo test check build wheel release setup claim bench bench-planner bench-weights clean
 
 ## Builds, then moves real bytes and shows the receipts: about a minute after the build.
 demo: build
@@ -38,6 +38,10 @@ build: claim
 ## The Python package, for Python 3.10 and later, into dist/.
 wheel: claim
 	tools/wheel "$$(tools/venv "$(CACHE)/venv")" dist --release
+
+## What is published, into dist/: wheels for glibc 2.28 and later and the sdist, each tested in a clean environment.
+release: claim
+	tools/release "$(CACHE)" dist
 
 setup:
 	tools/setup
