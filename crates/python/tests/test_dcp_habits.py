@@ -1,5 +1,6 @@
 """What users of ``torch.distributed.checkpoint`` are used to: options, overwriting, resuming, other writers' checkpoints."""
 
+import io
 import os
 import pickle
 import re
@@ -80,6 +81,12 @@ def test_a_checkpoint_says_which_save_and_which_version_it_is_of(tmp_path):
     assert writer.save_id != first and writer.storage_meta().save_id == writer.save_id
     metadata = StorageReader(tmp_path / "step-3").read_metadata()
     assert metadata.version == "1.0.0" and metadata.storage_meta.save_id == writer.save_id
+    reader = StorageReader(tmp_path / "step-3")
+    meta = reader.read_metadata().storage_meta
+    assert meta.load_id == reader.load_id and os.fspath(meta.checkpoint_id) == str(tmp_path / "step-3")
+    dcp.save(state(), storage_writer=FileSystemWriter(tmp_path / "theirs"), no_dist=True)
+    reader = StorageReader(tmp_path / "theirs")
+    assert reader.read_metadata().storage_meta.load_id == reader.load_id
 
 
 def resume_step(folder):
@@ -222,6 +229,84 @@ def test_a_stranger_s_checkpoint_of_pytorch_runs_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "harm").exists()
     loaded(tmp_path / "b", {"w": torch.ones(2), "v": 0}, trust=True)
     assert (tmp_path / "harm").exists()
+
+
+class Progress:
+    """As trainers keep it: numbers as tensors, and a list as the bytes of ``torch.save``."""
+
+    def __init__(self, losses):
+        self.losses = losses
+
+    def state_dict(self):
+        kept = io.BytesIO()
+        torch.save(self.losses, kept)
+        return {"count": torch.tensor(len(self.losses)), "losses": kept}
+
+    def load_state_dict(self, state):
+        state["losses"].seek(0)
+        self.losses = torch.load(state["losses"])
+        assert state["count"] == len(self.losses)
+
+
+def test_stateful_objects_are_saved_and_loaded_in_place(tmp_path):
+    dcp.save({"p": Progress([1.5, 2.5]), "none": {}}, storage_writer=StorageWriter(tmp_path), no_dist=True)
+    target = {"p": Progress([]), "none": {}}
+    kept = target["p"]
+    dcp.load(target, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert kept.losses == [1.5, 2.5] and target["p"] is kept
+    # An empty state too, and a part of one.
+    dcp.save({}, storage_writer=StorageWriter(tmp_path / "empty"), no_dist=True)
+    dcp.load({}, storage_reader=StorageReader(tmp_path / "empty"), no_dist=True)
+    dcp.save(state(), storage_writer=StorageWriter(tmp_path / "part"), no_dist=True)
+    target = {"model": zeros(state()["model"])}
+    dcp.load(target, storage_reader=StorageReader(tmp_path / "part"), no_dist=True)
+    same(target["model"], state()["model"])
+    with pytest.raises(CheckpointException, match="absent"):
+        dcp.load({"absent": torch.ones(1)}, storage_reader=StorageReader(tmp_path / "part"), no_dist=True)
+    with pytest.raises(CheckpointException, match="(?i)size|shape"):
+        dcp.load({"wave": torch.ones(9, dtype=torch.complex128)}, storage_reader=StorageReader(tmp_path / "part"), no_dist=True)
+
+
+def test_values_narrow_only_where_that_is_asked_for(tmp_path):
+    dcp.save({"w": torch.full((3,), 1.001)}, storage_writer=StorageWriter(tmp_path), no_dist=True)
+    with pytest.raises(CheckpointException, match="cast=True"):
+        dcp.load({"w": torch.zeros(3, dtype=torch.bfloat16)}, storage_reader=StorageReader(tmp_path), no_dist=True)
+    target = {"w": torch.zeros(3, dtype=torch.bfloat16)}
+    dcp.load(target, storage_reader=StorageReader(tmp_path, cast=True), no_dist=True)
+    assert torch.equal(target["w"], torch.full((3,), 1.001).to(torch.bfloat16))
+    wide = {"w": torch.zeros(3, dtype=torch.float64)}
+    dcp.load(wide, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert torch.equal(wide["w"], torch.full((3,), 1.001).double())
+
+
+def test_a_process_of_its_own_saves_what_was_staged(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(textwrap.dedent("""
+        import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+        from straightway.torch import StorageReader, StorageWriter
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        def main():
+            folder = sys.argv[1]
+            dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
+            live = {"w": torch.arange(1000.0), "n": 3}
+            writer = StorageWriter(folder + "/run")
+            for step in (1, 2):
+                live["w"].fill_(step)
+                future = dcp.async_save(live, storage_writer=writer, checkpoint_id=f"{folder}/run/step-{step}",
+                                        async_checkpointer_type=AsyncCheckpointerType.PROCESS)
+                live["w"].zero_()
+                future.result()
+                dcp.load(live, storage_reader=StorageReader(f"{folder}/run/step-{step}"))
+                assert bool((live["w"] == step).all()), step
+            dist.destroy_process_group()
+
+        if __name__ == "__main__":
+            main()
+    """))
+    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29551"}
+    done = subprocess.run([sys.executable, "-W", "ignore", str(script), str(tmp_path)], capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_dtensors_are_staged_by_their_shards(tmp_path):

@@ -78,6 +78,7 @@ class Foreign(FileSystemReader):
             raise ValueError(f"{os.fspath(self.path)}: its {METADATA} holds no metadata of a checkpoint")
         if getattr(metadata, "storage_meta", None) is None:
             metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
         return metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

@@ -20,8 +20,9 @@ def harmless(name: str, data: bytes) -> bytes:
         value = _plain(data)
     except ValueError as error:
         try:
-            # Tensors inside of values: PyTorch's own list of what is safe.
-            value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            # Tensors inside of values: PyTorch's own list of what is safe, and bytes as trainers keep them.
+            with torch.serialization.safe_globals([io.BytesIO]):
+                value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception:
             raise ValueError(
                 f"{name!r} is not loaded unless its writer is trusted: {str(error).splitlines()[0]}\n"

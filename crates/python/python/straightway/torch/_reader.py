@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import uuid
 from typing import Any
 
 import torch
@@ -61,11 +62,13 @@ class StorageReader(_StorageReader):
         self._location = Location.of(path)
         self._opened: Checkpoint | None = None
         self._foreign: Foreign | None = None
+        self.load_id = str(uuid.uuid4())
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Another checkpoint is meant."""
         self._opened = None
         self._foreign = None
+        self.load_id = str(uuid.uuid4())
         if checkpoint_id is not None:
             self._location = Location.of(checkpoint_id)
 
@@ -74,6 +77,7 @@ class StorageReader(_StorageReader):
         self._opened = None
         self._foreign = Foreign(self._location.path, self._trust) if is_foreign(self._location.path) else None
         if self._foreign is not None:
+            self._foreign.load_id = self.load_id
             return self._foreign.read_metadata(*args, **kwargs)
         opened = self._open()
         notes = json.loads(opened.metadata)
@@ -93,7 +97,7 @@ class StorageReader(_StorageReader):
             entries[name] = TensorStorageMetadata(properties, _size(dtype, shape[kept]), chunks)
         told = notes.get(PLANNER_DATA) if isinstance(notes, dict) else None
         planner_data = None if told is None else _planner_data(told)
-        meta = StorageMeta(checkpoint_id=self.checkpoint_id, save_id=details.get("save_id"))
+        meta = StorageMeta(checkpoint_id=self.checkpoint_id, save_id=details.get("save_id"), load_id=self.load_id)
         metadata = Metadata(entries, planner_data=planner_data, storage_data={}, storage_meta=meta)
         # Older versions of PyTorch have no such field.
         metadata.version = details.get("version", VERSION)

@@ -108,6 +108,10 @@ class StorageWriter(_StorageWriter, AsyncStager):
         self._saver: tuple[tuple[Any, ...], Saver] | None = None
         self._run: str | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process that saves by it takes locks and memory of its own.
+        return self.__dict__ | {"_saver": None, "_stager": None, "_run": None}
+
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Another checkpoint begins."""
         self.save_id = str(uuid.uuid4())
