@@ -16,8 +16,8 @@ demo: build
 	@STRAIGHTWAY="$(STRAIGHTWAY)" demo/run
 
 ## Installs what the tests need and runs them all. On a bare machine PyTorch and the packages that load and save by
-## Straightway (transformers, accelerate, lightning, diffusers, sentence-transformers, jax) take about three minutes to install;
-## they are kept. The tests of those that cannot be installed are skipped with a reason.
+## Straightway (transformers, accelerate, lightning, diffusers, sentence-transformers, jax) take about three minutes
+## to install; they are kept. The tests of those that cannot be installed are skipped with a reason.
 test: setup claim
 	@rm -f "$(PARTS)"
 	tools/part "$(PARTS)" format cargo fmt --all --check

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """This package in the place of safetensors: `from_pretrained` and 20,000 tensors by `get_tensor`, in pairs, in one run.
 
-Each pair runs safetensors and Straightway once, in alternating order, each in a process of its own, on the same files in
-the page cache. A figure is the median of the ratios of safetensors' time to ours (above 1: ours is faster), with the 2.5 %
-quantile of that median as its lower bound. Every way is timed twice: as the program sees it, and with every byte used
-after, because mapped tensors are read when they are used. The tensors of both are compared by a digest.
+Each pair runs safetensors and Straightway once, in alternating order, each in a process of its own, on the same files
+in the page cache. A figure is the median of the ratios of safetensors' time to ours (above 1: ours is faster), with
+the 2.5 % quantile of that median as its lower bound. Every way is timed twice: as the program sees it, and with every
+byte used after, because mapped tensors are read when they are used. The tensors of both are compared by a digest.
 
     python3 bench/drop_in.py --folder DIR [--pairs 11] [--out FILE]
 
@@ -107,7 +107,11 @@ def measure(work, path, use, pairs):
         for side in SIDES if pair % 2 else SIDES[::-1]:
             command = [sys.executable, __file__, "--child", side, work, path, str(int(use))]
             environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-            told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.splitlines()[-1])
+            told = json.loads(
+                subprocess.run(
+                    command, check=True, capture_output=True, text=True, env=environment
+                ).stdout.splitlines()[-1]
+            )
             digests.add(told["digest"])
             # The first pair fills the page cache.
             if pair:

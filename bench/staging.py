@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """How long `dcp.async_save` stops the job with our stager, beside the copy of the same bytes to pinned memory.
 
-Each round takes every figure once, on the same state in GPU memory, and waits for what it began; medians over the rounds
-are compared. The pinned copy goes into memory that is pinned already, tensor by tensor, as does the stager's from its
-second save on. `first_save_s` is the stop of the first save, which pins the memory, and `prepare_s` what `Stager.prepare` takes
-to do that before. The last step is loaded and compared with the state.
+Each round takes every figure once, on the same state in GPU memory, and waits for what it began; medians over the
+rounds are compared. The pinned copy goes into memory that is pinned already, tensor by tensor, as does the stager's
+from its second save on. `first_save_s` is the stop of the first save, which pins the memory, and `prepare_s` what
+`Stager.prepare` takes to do that before. The last step is loaded and compared with the state.
 
     python3 bench/staging.py --folder DIR [--bytes 8600000000] [--rounds 7] [--out FILE]
 
@@ -64,7 +64,9 @@ def main():
         step += 1
         folder, writer = folders[name], writers[name]
         place = os.path.join(folder, f"step-{step}")
-        took, future = timed(lambda: dcp.async_save(state, storage_writer=writer, checkpoint_id=place, no_dist=True, **stager))
+        took, future = timed(
+            lambda: dcp.async_save(state, storage_writer=writer, checkpoint_id=place, no_dist=True, **stager)
+        )
         getattr(future, "upload_completion", future).result()
         for old in os.listdir(folder):
             if old.startswith("step-") and old != f"step-{step}":
@@ -77,13 +79,24 @@ def main():
     prepare_s, _ = timed(lambda: Stager().prepare(state))
     first_save_s, last = save("ours", async_stager=own)
     save("writer")
-    pinned_options = StagingOptions(use_pinned_memory=True, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=True)
+    pinned_options = StagingOptions(
+        use_pinned_memory=True, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=True
+    )
     theirs = DefaultStager(pinned_options)
     save("theirs", async_stager=theirs)
     checkpointer = straightway.Checkpointer(folders["checkpointer"], rank=0, world_size=1, run="bench", keep_last=1)
     checkpointer.save(0, state)
     checkpointer.wait()
-    rows = {name: [] for name in ("pinned_copy", "async_save_with_stager", "async_save_by_writer", "async_save_with_default_stager_pinned", "checkpointer_save")}
+    rows = {
+        name: []
+        for name in (
+            "pinned_copy",
+            "async_save_with_stager",
+            "async_save_by_writer",
+            "async_save_with_default_stager_pinned",
+            "checkpointer_save",
+        )
+    }
     for turn in range(args.rounds):
         rows["pinned_copy"].append(timed(copy)[0])
         took, last = save("ours", async_stager=own)
@@ -96,7 +109,9 @@ def main():
     target = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     dcp.load(target, storage_reader=StorageReader(last), no_dist=True)
     bits = {2: torch.int16, 4: torch.int32}
-    is_same = all(torch.equal(target[n].view(bits[t.element_size()]), t.view(bits[t.element_size()])) for n, t in state.items())
+    is_same = all(
+        torch.equal(target[n].view(bits[t.element_size()]), t.view(bits[t.element_size()])) for n, t in state.items()
+    )
     medians = {name: statistics.median(values) for name, values in rows.items()}
     result = {
         "date": datetime.date.today().isoformat(),

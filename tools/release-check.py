@@ -38,4 +38,5 @@ with tempfile.TemporaryDirectory() as folder:
         assert (straightway.load_file(path, framework="np")["x"] == array).all()
         with straightway.safe_open(path, framework="np") as file:
             assert (file.get_slice("x")[3:5] == array[3:5]).all()
-print(f"straightway {straightway.__version__} on Python {sys.version.split()[0]}: imported in {took * 1000:.1f} ms, saved, loaded")
+python = sys.version.split()[0]
+print(f"straightway {straightway.__version__} on Python {python}: imported in {took * 1000:.1f} ms, saved, loaded")

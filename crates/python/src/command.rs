@@ -4,8 +4,8 @@ use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use pyo3::prelude::*;
 
-/// Runs the command with these arguments, of which the first is its own name, and answers with its exit code. The process
-/// is the command's alone: it sets its own hooks, limits and log.
+/// Runs the command with these arguments, of which the first is its own name, and answers with its exit code. The
+/// process is the command's alone: it sets its own hooks, limits and log.
 #[pyfunction]
 pub(crate) fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
     let code = py.detach(|| {

@@ -66,8 +66,9 @@ fn map(shard: &Shard) -> Result<Arc<Region>> {
     let bytes = usize::try_from(shard.bytes).unwrap_or(usize::MAX);
     let mut options = MmapOptions::new();
     options.len(bytes).no_reserve_swap();
-    // SAFETY: the mapping is private, and no reference to its bytes is made here. A file that is written to or cut while
-    // it is mapped changes what Python's libraries read, as with every library that maps files; docs/python.md says so.
+    // SAFETY: the mapping is private, and no reference to its bytes is made here. A file that is written to or cut
+    // while it is mapped changes what Python's libraries read, as with every library that maps files; docs/python.md
+    // says so.
     let mut mapping = unsafe { options.map_copy(&file) }.map_err(failed)?;
     shard.open()?;
     let start = NonNull::new(mapping.as_mut_ptr()).expect("a mapping has an address");

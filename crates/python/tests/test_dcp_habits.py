@@ -1,4 +1,4 @@
-"""What users of ``torch.distributed.checkpoint`` are used to: options, overwriting, resuming, other writers' checkpoints."""
+"""Habits of users of ``torch.distributed.checkpoint``: options, overwriting, resuming, other writers' checkpoints."""
 
 import io
 import os
@@ -28,7 +28,10 @@ def state(seed=1):
     weight = torch.randn(9, 7, generator=generator)
     return {
         "model": {"w": weight, "b": torch.randn(5, generator=generator).to(torch.bfloat16), "z": torch.empty(0, 3)},
-        "optimizer": {"state": {"w": {"exp_avg": weight * 2, "step": torch.tensor(3.0)}}, "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}]},
+        "optimizer": {
+            "state": {"w": {"exp_avg": weight * 2, "step": torch.tensor(3.0)}},
+            "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}],
+        },
         "wave": torch.randn(4, 3, dtype=torch.complex128, generator=generator),
         "epoch": 4,
     }
@@ -98,12 +101,17 @@ def resume_step(folder):
 def test_a_trainer_that_looks_for_metadata_finds_the_last_step(tmp_path):
     os.makedirs(tmp_path / "step-30")
     for step in (10, 20):
-        dcp.save(state(step), storage_writer=StorageWriter(tmp_path), checkpoint_id=tmp_path / f"step-{step}", no_dist=True)
+        dcp.save(
+            state(step), storage_writer=StorageWriter(tmp_path), checkpoint_id=tmp_path / f"step-{step}", no_dist=True
+        )
     assert resume_step(tmp_path) == 20
     # What PyTorch's own reader says is in it.
     theirs = FileSystemReader(tmp_path / "step-20").read_metadata()
     ours = StorageReader(tmp_path / "step-20").read_metadata()
-    assert theirs.state_dict_metadata.keys() == ours.state_dict_metadata.keys() and theirs.planner_data == ours.planner_data
+    assert (
+        theirs.state_dict_metadata.keys() == ours.state_dict_metadata.keys()
+        and theirs.planner_data == ours.planner_data
+    )
     same(loaded(tmp_path / f"step-{resume_step(tmp_path)}"), state(20))
     # A checkpoint without a number has it too.
     dcp.save(state(), storage_writer=StorageWriter(tmp_path / "last"), no_dist=True)
@@ -117,8 +125,13 @@ def test_the_options_of_the_writer_of_pytorch_are_taken(tmp_path):
     writer = StorageWriter(tmp_path / "a", True, True, 4, 1 << 20, True, False)
     dcp.save(state(), storage_writer=writer, no_dist=True)
     writer = StorageWriter(
-        tmp_path / "b", single_file_per_rank=False, sync_files=False, thread_count=2, per_thread_copy_ahead=1,
-        cache_staged_state_dict=True, overwrite=True,
+        tmp_path / "b",
+        single_file_per_rank=False,
+        sync_files=False,
+        thread_count=2,
+        per_thread_copy_ahead=1,
+        cache_staged_state_dict=True,
+        overwrite=True,
     )
     dcp.save(state(), storage_writer=writer, no_dist=True)
     same(loaded(tmp_path / "a"), loaded(tmp_path / "b"))
@@ -140,7 +153,9 @@ def test_a_folder_that_is_saved_to_again_and_again_does_not_grow(tmp_path):
     for turn in range(5):
         dcp.save(state(turn), storage_writer=writer, no_dist=True)
         same(loaded(tmp_path / "last"), state(turn))
-        sizes.append(sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(tmp_path) for name in names))
+        sizes.append(
+            sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(tmp_path) for name in names)
+        )
     assert len(straightway.Checkpointer(tmp_path / "last").steps()) == 1
     assert max(sizes) - min(sizes) < 100, sizes
 
@@ -157,7 +172,11 @@ def test_a_save_beside_the_job_has_the_values_of_its_beginning(tmp_path, by):
         live["model"]["b"].copy_(new["model"]["b"])
         live["optimizer"]["state"]["w"]["exp_avg"].copy_(new["optimizer"]["state"]["w"]["exp_avg"])
         live["wave"].copy_(new["wave"])
-        futures.append(dcp.async_save(live, storage_writer=writer, checkpoint_id=tmp_path / f"step-{step}", no_dist=True, **options))
+        futures.append(
+            dcp.async_save(
+                live, storage_writer=writer, checkpoint_id=tmp_path / f"step-{step}", no_dist=True, **options
+            )
+        )
         live["model"]["w"].zero_()
         futures[-1].result()
     for step in range(1, 4):
@@ -203,7 +222,10 @@ def test_checkpoints_of_the_writer_of_pytorch_are_read_and_converted(tmp_path, s
     same(loaded(tmp_path / "ours/step-8"), state())
     assert straightway.Checkpointer(tmp_path / "ours").steps() == [8]
     theirs, ours = FileSystemReader(source).read_metadata(), StorageReader(tmp_path / "ours").read_metadata()
-    assert theirs.planner_data == ours.planner_data and theirs.state_dict_metadata.keys() == ours.state_dict_metadata.keys()
+    assert (
+        theirs.planner_data == ours.planner_data
+        and theirs.state_dict_metadata.keys() == ours.state_dict_metadata.keys()
+    )
     with pytest.raises(ValueError, match="no checkpoint of FileSystemWriter"):
         convert(tmp_path / "ours", tmp_path / "again")
 
@@ -264,7 +286,11 @@ def test_stateful_objects_are_saved_and_loaded_in_place(tmp_path):
     with pytest.raises(CheckpointException, match="absent"):
         dcp.load({"absent": torch.ones(1)}, storage_reader=StorageReader(tmp_path / "part"), no_dist=True)
     with pytest.raises(CheckpointException, match="(?i)size|shape"):
-        dcp.load({"wave": torch.ones(9, dtype=torch.complex128)}, storage_reader=StorageReader(tmp_path / "part"), no_dist=True)
+        dcp.load(
+            {"wave": torch.ones(9, dtype=torch.complex128)},
+            storage_reader=StorageReader(tmp_path / "part"),
+            no_dist=True,
+        )
 
 
 def test_values_narrow_only_where_that_is_asked_for(tmp_path):
@@ -281,7 +307,8 @@ def test_values_narrow_only_where_that_is_asked_for(tmp_path):
 
 def test_a_process_of_its_own_saves_what_was_staged(tmp_path):
     script = tmp_path / "job.py"
-    script.write_text(textwrap.dedent("""
+    script.write_text(
+        textwrap.dedent("""
         import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
         from straightway.torch import StorageReader, StorageWriter
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -303,9 +330,16 @@ def test_a_process_of_its_own_saves_what_was_staged(tmp_path):
 
         if __name__ == "__main__":
             main()
-    """))
+    """)
+    )
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29551"}
-    done = subprocess.run([sys.executable, "-W", "ignore", str(script), str(tmp_path)], capture_output=True, text=True, timeout=200, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -11,7 +11,11 @@ import straightway
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 DOCS = pathlib.Path(__file__).parents[3] / "docs/python.md"
-RECIPES = dict(re.findall(r"^```python\n# recipe: (\w+)\n(.*?)^```", DOCS.read_text(), flags=re.M | re.S)) if DOCS.exists() else {}
+RECIPES = (
+    dict(re.findall(r"^```python\n# recipe: (\w+)\n(.*?)^```", DOCS.read_text(), flags=re.M | re.S))
+    if DOCS.exists()
+    else {}
+)
 
 
 def run(name, **given):
@@ -21,14 +25,21 @@ def run(name, **given):
 
 @pytest.mark.skipif(not RECIPES, reason="docs/python.md is not here")
 def test_every_recipe_has_a_test():
-    assert sorted(RECIPES) == sorted(name[len("test_recipe_") :] for name in globals() if name.startswith("test_recipe_"))
+    assert sorted(RECIPES) == sorted(
+        name[len("test_recipe_") :] for name in globals() if name.startswith("test_recipe_")
+    )
 
 
 def test_recipe_transformers(tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     # The proportions of Llama 3.2 1B, smaller, with random weights.
     config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=256, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2, vocab_size=256,
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        vocab_size=256,
         tie_word_embeddings=True,
     )
     expected = transformers.LlamaForCausalLM(config)
@@ -66,6 +77,8 @@ def test_recipe_torchtitan(tmp_path):
 
 def test_recipe_jax(tmp_path):
     pytest.importorskip("jax", reason="JAX is not installed")
-    straightway.save_file({"a": torch.full((2, 2), 3.0), "b": torch.ones(4, dtype=torch.bfloat16)}, tmp_path / "m.safetensors")
+    straightway.save_file(
+        {"a": torch.full((2, 2), 3.0), "b": torch.ones(4, dtype=torch.bfloat16)}, tmp_path / "m.safetensors"
+    )
     norms = run("jax", folder=str(tmp_path))["norms"]
     assert float(norms["a"]) == 36 and float(norms["b"]) == 4

@@ -51,7 +51,10 @@ def test_every_public_name_of_safetensors_is_here():
 
 
 def test_bytes_in_memory_are_those_of_safetensors(file):
-    tensors = {name: numpy.ones((2, 3), dtype) for name, dtype in [("z", "i1"), ("a", "f8"), ("m", "u2"), ("é\n", "f4"), ("q", "?")]}
+    tensors = {
+        name: numpy.ones((2, 3), dtype)
+        for name, dtype in [("z", "i1"), ("a", "f8"), ("m", "u2"), ("é\n", "f4"), ("q", "?")]
+    }
     tensors |= {"empty": numpy.zeros((0, 2)), "scalar": numpy.array(2.0)}
     for metadata in (None, {"k": 'v"'}):
         data = straightway.numpy.save(tensors, metadata)
@@ -94,7 +97,10 @@ def test_an_open_file_takes_what_that_of_safetensors_takes(file, backend):
         with pytest.raises(SafetensorError, match="does not contain|has no tensor"):
             f.get_tensor("c")
         for index, words in [
-            ([0], "Non empty lists"), (slice(0, 9), "out of bounds"), (-4, "Invalid index"), ((0, 0, 0), "more slicing"),
+            ([0], "Non empty lists"),
+            (slice(0, 9), "out of bounds"),
+            (-4, "Invalid index"),
+            ((0, 0, 0), "more slicing"),
         ]:
             with pytest.raises(SafetensorError, match=words):
                 part[index]
@@ -194,7 +200,9 @@ def test_a_callback_is_told_how_far_a_load_is_and_can_end_it(file, slow):
         straightway.load_file(slow, framework="np", progress=end)
     assert time.monotonic() - before < 3
     told.clear()
-    stream = straightway.iterate(file, framework="np", progress=lambda moved, total: told.append((moved, total)), batch_bytes=8)
+    stream = straightway.iterate(
+        file, framework="np", progress=lambda moved, total: told.append((moved, total)), batch_bytes=8
+    )
     assert len(dict(stream)) == 2 and told[-1] == (106, 106)
 
 
@@ -219,7 +227,9 @@ def test_ctrl_c_ends_a_load_with_a_bar_at_once(slow):
         except KeyboardInterrupt:
             print("interrupted", time.monotonic() - start < 2)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(slow)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(slow)], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.strip() == "interrupted True", done.stderr
 
 
@@ -289,7 +299,11 @@ def test_the_import_is_quick_and_brings_no_library_with_it():
         print(took)
     """
     took = [
-        float(subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True).stdout)
+        float(
+            subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+            ).stdout
+        )
         for _ in range(5)
     ]
     assert min(took) < 0.015, took

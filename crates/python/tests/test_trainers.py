@@ -45,8 +45,13 @@ def test_lightning_resumes_where_it_was(tmp_path):
     def train(steps, folder, path=None):
         keep = lightning.callbacks.ModelCheckpoint(folder, every_n_train_steps=4, save_top_k=-1, save_last=True)
         trainer = lightning.Trainer(
-            max_steps=steps, accelerator="cpu", callbacks=[keep], plugins=[CheckpointIO()], logger=False,
-            enable_progress_bar=False, enable_model_summary=False,
+            max_steps=steps,
+            accelerator="cpu",
+            callbacks=[keep],
+            plugins=[CheckpointIO()],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
         )
         torch.manual_seed(1)
         task = Task()
@@ -57,7 +62,9 @@ def test_lightning_resumes_where_it_was(tmp_path):
     whole = train(16, tmp_path / "whole")
     train(8, tmp_path / "part")
     names = sorted(os.listdir(tmp_path / "part"))
-    assert any("step=4" in name for name in names) and "last.ckpt" in names and os.path.isdir(tmp_path / "part/last.ckpt")
+    assert (
+        any("step=4" in name for name in names) and "last.ckpt" in names and os.path.isdir(tmp_path / "part/last.ckpt")
+    )
     again = train(16, tmp_path / "rest", tmp_path / "part/last.ckpt")
     same(again.state_dict(), whole.state_dict())
     # A name that is saved to again holds the last of them, and no more.
@@ -120,7 +127,12 @@ def test_the_trainer_of_transformers_resumes_where_it_was(tmp_path):
     from straightway.transformers import CheckpointCallback
 
     config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, vocab_size=64, attention_dropout=0.1,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        vocab_size=64,
+        attention_dropout=0.1,
         tie_word_embeddings=True,
     )
     rows = [{"input_ids": torch.arange(8) + n, "labels": torch.arange(8) + n} for n in range(16)]
@@ -131,8 +143,15 @@ def test_the_trainer_of_transformers_resumes_where_it_was(tmp_path):
                 control.should_training_stop |= state.global_step == stop
 
         arguments = transformers.TrainingArguments(
-            str(tmp_path / "out"), max_steps=10, per_device_train_batch_size=4, save_strategy="no", report_to=[], use_cpu=True,
-            disable_tqdm=True, logging_steps=100, seed=5,
+            str(tmp_path / "out"),
+            max_steps=10,
+            per_device_train_batch_size=4,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            logging_steps=100,
+            seed=5,
         )
         callback = CheckpointCallback(folder, every=3, keep_last=2)
         transformers.set_seed(5)

@@ -8,10 +8,10 @@
     with straightway.Checkpointer("runs/llama", keep_last=3) as checkpointer:
         checkpointer.save(step, {"model": model, "optimizer": optimizer})
 
-The package has everything that ``safetensors`` has under the same names, and ``straightway.torch``, ``straightway.numpy``
-and ``straightway.flax`` stand in for its modules. ``sys.modules["safetensors"] = straightway``, before anything else is
-imported, gives it to programs that import safetensors. Tensors are PyTorch's where PyTorch is installed and NumPy's where
-it is not; ``framework=`` says otherwise.
+The package has everything that ``safetensors`` has under the same names, and ``straightway.torch``,
+``straightway.numpy`` and ``straightway.flax`` stand in for its modules. ``sys.modules["safetensors"] = straightway``,
+before anything else is imported, gives it to programs that import safetensors. Tensors are PyTorch's where PyTorch is
+installed and NumPy's where it is not; ``framework=`` says otherwise.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from ._straightway import parse_header, save
 
 #: The dtypes in the order in which writers put them, the last first.
 _ORDER = (
-    "BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
-    "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64",
-)  # fmt: skip
+    "BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ "
+    "I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64"
+).split()
 
 
 class TensorSpec:
@@ -24,8 +24,8 @@ class TensorSpec:
 
     Arguments:
         dtype: what PyTorch and NumPy call its elements: ``"float32"``, ``"bfloat16"``.
-        shape: how long it is along each dimension. Of ``float4_e2m1fn_x2``, which has two elements in a byte, as PyTorch
-            counts it; ``shape`` then gives the number of elements.
+        shape: how long it is along each dimension. Of ``float4_e2m1fn_x2``, which has two elements in a byte, as
+            PyTorch counts it; ``shape`` then gives the number of elements.
         data_ptr: the address of its first byte. Who makes a ``TensorSpec`` answers for the memory: it has to be there
             as long as the spec is used.
         data_len: how many bytes it has.

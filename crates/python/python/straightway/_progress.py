@@ -111,7 +111,9 @@ def finish(loading: Loading, what: str, progress: bool | Callback | None, timeou
             moved = loading.moved_bytes
             watch.update(moved)
             if timeout is not None and time.monotonic() - begun > timeout:
-                raise TimeoutError(f"{what} took longer than {timeout} s to load: {moved} of {loading.bytes} bytes were there")
+                raise TimeoutError(
+                    f"{what} took longer than {timeout} s to load: {moved} of {loading.bytes} bytes were there"
+                )
     except BaseException:
         loading.stop()
         raise

@@ -93,7 +93,9 @@ def _check(given: tuple[Any, ...], spelled: list[Item], shape: tuple[int, ...]) 
 
 
 def _out_of_bounds(given: tuple[Any, ...], shape: tuple[int, ...], asked: int, dimension: int) -> SliceError:
-    return _error(given, shape, f"index {asked} out of bounds for tensor dimension #{dimension} of size {shape[dimension]}")
+    return _error(
+        given, shape, f"index {asked} out of bounds for tensor dimension #{dimension} of size {shape[dimension]}"
+    )
 
 
 def _error(given: tuple[Any, ...], shape: tuple[int, ...], why: str) -> SliceError:

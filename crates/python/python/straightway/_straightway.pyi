@@ -104,7 +104,13 @@ class Loading:
     """A load that goes on by itself."""
 
     def __new__(
-        cls, model: Model, *, device: str, filters: list[str], slices: list[tuple[str | None, int, int, int]], route: str
+        cls,
+        model: Model,
+        *,
+        device: str,
+        filters: list[str],
+        slices: list[tuple[str | None, int, int, int]],
+        route: str,
     ) -> Self: ...
     @staticmethod
     def of(

@@ -142,7 +142,14 @@ def load_file(
         timeout: seconds after which the load is given up with ``TimeoutError``; ``None`` waits for ever.
     """
     return load(
-        Model(filename), device, framework, filter=filter, route=route, progress=progress, timeout=timeout, what=filename
+        Model(filename),
+        device,
+        framework,
+        filter=filter,
+        route=route,
+        progress=progress,
+        timeout=timeout,
+        what=filename,
     )
 
 

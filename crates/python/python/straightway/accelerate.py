@@ -67,7 +67,9 @@ class Checkpointer(_checkpointer.Checkpointer):
             "scheduler": accelerator._schedulers,
             "custom": accelerator._custom_objects,
         }
-        state: dict[str, Any] = {f"{kind}.{n}": value for kind, values in kinds.items() for n, value in enumerate(values)}
+        state: dict[str, Any] = {
+            f"{kind}.{n}": value for kind, values in kinds.items() for n, value in enumerate(values)
+        }
         if accelerator.scaler is not None:
             state["scaler"] = accelerator.scaler
         state[self._random] = _random()

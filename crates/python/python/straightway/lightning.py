@@ -35,7 +35,7 @@ class CheckpointIO(_CheckpointIO):
 
     Arguments:
         async_: whether the write goes on beside the training. A failure is raised by the next save, or at the end.
-        trust: unpickles what is not plain data, which runs whatever a checkpoint says: only for checkpoints of your own.
+        trust: unpickles what is not plain data, which runs whatever a checkpoint says: only for your own.
         options: ``incremental``, ``compression``, ``rate_bytes_per_s``, ``memory_bytes_max`` of ``Checkpointer``.
     """
 
@@ -46,13 +46,17 @@ class CheckpointIO(_CheckpointIO):
         self._options = options
         self._under_way: tuple[str, Checkpointer] | None = None
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
         """Saves what Lightning gives. What was at the path is removed when this is there."""
         if storage_options is not None:
             raise TypeError("storage_options are for remote file systems, and this writes to local ones")
         self._finish()
         # Lightning lets one process save what all have in common.
-        checkpointer = Checkpointer(path, rank=0, world_size=1, run=fresh_run(), keep_last=1, trust=self._trust, **self._options)
+        checkpointer = Checkpointer(
+            path, rank=0, world_size=1, run=fresh_run(), keep_last=1, trust=self._trust, **self._options
+        )
         latest = checkpointer.latest()
         checkpointer.save(0 if latest is None else latest + 1, checkpoint, async_=self._async)
         self._under_way = (os.path.abspath(path), checkpointer)
@@ -60,7 +64,10 @@ class CheckpointIO(_CheckpointIO):
             self._finish()
 
     def load_checkpoint(
-        self, path: str | os.PathLike[str], map_location: Callable[..., Any] | None = None, weights_only: bool | None = None
+        self,
+        path: str | os.PathLike[str],
+        map_location: Callable[..., Any] | None = None,
+        weights_only: bool | None = None,
     ) -> dict[str, Any]:
         """The checkpoint as it was saved, its tensors in host memory."""
         self._finish()

@@ -18,7 +18,7 @@ __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights:
-    """Loads a safetensors file into NumPy's arrays. ``backend`` is taken as safetensors takes it, and changes nothing."""
+    """Loads a safetensors file into NumPy's arrays. ``backend`` is checked, and changes nothing."""
     check_backend(backend)
     return _weights.load_file(filename, framework="np")
 

@@ -6,8 +6,8 @@
     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])      # with save_strategy="no"
     trainer.train(resume_from_checkpoint=callback.resume())
 
-The ``Trainer`` resumes from files of its own. ``resume`` writes those of the latest step into a folder, or answers ``False``
-where there is none yet, which begins anew.
+The ``Trainer`` resumes from files of its own. ``resume`` writes those of the latest step into a folder, or answers
+``False`` where there is none yet, which begins anew.
 """
 
 from __future__ import annotations

@@ -133,8 +133,9 @@ def _checked(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
             sparse.append(name)
     if sparse:
         raise ValueError(
-            f"You are trying to save a sparse tensors: `{sparse}` which this library does not support. You can make it a"
-            " dense tensor before saving with `.to_dense()` but be aware this might make a much larger file than needed."
+            f"You are trying to save a sparse tensors: `{sparse}` which this library does not support. You can make"
+            " it a dense tensor before saving with `.to_dense()` but be aware this might make a much larger file"
+            " than needed."
         )
     plain = {name: readable(name, tensor) for name, tensor in tensors.items()}
     shared = [names for names in find_shared(plain) if len(names) > 1]
@@ -166,7 +167,9 @@ def dtype_named(dtype: str) -> torch.dtype:
 def _tensor(name: str, dtype: str, shape: list[int], data: bytearray) -> torch.Tensor:
     theirs = TYPES.get(dtype)
     if theirs is None:
-        raise SafetensorError(f"tensor {name!r} has elements of {dtype}, which PyTorch {torch.__version__} does not have")
+        raise SafetensorError(
+            f"tensor {name!r} has elements of {dtype}, which PyTorch {torch.__version__} does not have"
+        )
     if dtype == "F4":
         # PyTorch counts pairs.
         shape = [*shape[:-1], shape[-1] // 2]

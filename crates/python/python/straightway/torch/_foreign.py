@@ -1,7 +1,7 @@
 """Checkpoints that PyTorch's own ``FileSystemWriter`` wrote: read, and converted.
 
-PyTorch unpickles their ``.metadata``, and every value that is no tensor, with all that a pickle can do. Here the metadata is
-unpickled by a list of the classes that it is made of, and values as ``StorageReader`` does it.
+PyTorch unpickles their ``.metadata``, and every value that is no tensor, with all that a pickle can do. Here the
+metadata is unpickled by a list of the classes that it is made of, and values as ``StorageReader`` does it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,26 @@ from ._harmless import harmless
 METADATA = ".metadata"
 
 #: What the metadata of a checkpoint is made of.
-_METADATA = "torch.distributed.checkpoint.metadata"
 _CLASSES = {
-    _METADATA: {
-        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
-        "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
     },
+    # Where the properties of tensors were in older versions.
+    "torch.distributed._shard.sharded_tensor.metadata": {"MEM_FORMAT_ENCODING", "TensorProperties"},
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch": {"Size", "device"},
     "torch.serialization": {"_get_layout"},
     "collections": {"OrderedDict", "defaultdict"},
     "pathlib": {"PosixPath", "PurePosixPath"},
     "builtins": {"dict", "list", "tuple", "set", "int", "str"},
-}  # fmt: skip
+}
 
 
 def is_foreign(path: str | os.PathLike[str]) -> bool:
@@ -53,7 +60,9 @@ class _Metadata(pickle.Unpickler):
     """Unpickles metadata, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if name in _CLASSES.get(module, ()) or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+        if name in _CLASSES.get(module, ()) or (
+            module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        ):
             return super().find_class(module, name)
         raise ValueError(
             f"the metadata names {module}.{name}, which is not loaded unless its writer is trusted\n"
@@ -128,7 +137,9 @@ def convert(
     from ._writer import StorageWriter
 
     if not is_foreign(source):
-        raise ValueError(f"{os.fspath(source)} is no checkpoint of FileSystemWriter: {METADATA} and *.distcp are not there")
+        raise ValueError(
+            f"{os.fspath(source)} is no checkpoint of FileSystemWriter: {METADATA} and *.distcp are not there"
+        )
     reader = Foreign(source, trust)
     metadata = reader.read_metadata()
     state: dict[str, Any] = {}

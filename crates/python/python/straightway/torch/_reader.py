@@ -46,8 +46,8 @@ class StorageReader(_StorageReader):
     PyTorch unpickles what is no tensor, which runs whatever the checkpoint says. So values of other types than plain data and tensors
     are refused by name unless ``trust=True`` says that the checkpoint is your own.
 
-    A path that is a checkpoint of PyTorch's own ``FileSystemWriter`` is read too, under the same rules; ``convert`` makes a
-    step of it.
+    A path that is a checkpoint of PyTorch's own ``FileSystemWriter`` is read too, under the same rules; ``convert``
+    makes a step of it.
 
     Arguments:
         path: ``…/step-N``, a folder of steps, or a checkpoint of ``FileSystemWriter``.

@@ -1,7 +1,7 @@
 """Which tensors of a state share memory, and which of them is kept: the rules of safetensors.
 
-A file has no way to say that two tensors are the same memory. Of tensors that share it, one is saved that has all of it,
-and the others are noted in the metadata by its name.
+A file has no way to say that two tensors are the same memory. Of tensors that share it, one is saved that has all of
+it, and the others are noted in the metadata by its name.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def remove_duplicates(
         complete = {name for name in names if is_complete(state[name])}
         if not complete:
             raise RuntimeError(
-                f"none of the tensors {sorted(names)} has all of the memory that they share, so none can be kept for the"
-                " others: a file would have less than the model\nhint: clone() them"
+                f"none of the tensors {sorted(names)} has all of the memory that they share, so none can be kept for"
+                " the others: a file would have less than the model\nhint: clone() them"
             )
         keep = min(complete & preferred or complete - discarded or complete)
         others = sorted(names - {keep})

@@ -62,9 +62,9 @@ class Stager(AsyncStager):
         ...
         stager.close()
 
-    ``StorageWriter`` stages by one of its own where no ``async_stager`` is given. The memory is as large as the state, is
-    pinned at the first save, and is used again by later ones; a save that begins before the last one is written gets
-    memory of its own. ``prepare(state)`` pins it before the first save. ``close()`` gives it back.
+    ``StorageWriter`` stages by one of its own where no ``async_stager`` is given. The memory is as large as the
+    state, is pinned at the first save, and is used again by later ones; a save that begins before the last one is
+    written gets memory of its own. ``prepare(state)`` pins it before the first save. ``close()`` gives it back.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Stager(AsyncStager):
         self._give_back(arena)
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a state: its tensors in host memory, and all else copied. The state may change when this returns."""
+        """A copy of a state, its tensors in host memory. The state may change when this returns."""
         arena = self._take(sum(_padded(_local(tensor)) for tensor in _tensors(state_dict)))
         # Every tensor keeps the lease alive, and whoever drops the last one gives the arena back.
         lease = (ctypes.c_char * max(arena.nbytes, 1)).from_address(arena.address)

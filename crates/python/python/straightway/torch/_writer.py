@@ -61,7 +61,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
     Arguments:
         path: ``…/step-N`` or a folder of steps.
         single_file_per_rank, sync_files, thread_count, per_thread_copy_ahead, cache_staged_state_dict: options of
-            ``FileSystemWriter``, taken and not needed: a rank writes one file, always synced, as fast as the drive goes.
+            ``FileSystemWriter``, taken and not needed: a rank writes one file, synced, as fast as the drive goes.
         overwrite: replaces a step of that number, where else it is refused; and where the path is a folder, removes the
             steps before the one that was saved, but for those with a tag, so that it holds one.
         incremental, compression, parity, memory_bytes_max, rate_bytes_per_s: as for ``Checkpointer``.
