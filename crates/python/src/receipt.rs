@@ -31,7 +31,9 @@ impl Receipt {
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
-        other.cast::<Self>().is_ok_and(|other| self.0 == other.get().0)
+        other
+            .cast::<Self>()
+            .is_ok_and(|other| self.0 == other.get().0)
     }
 
     fn __hash__(&self) -> u64 {
@@ -54,7 +56,10 @@ impl Receipt {
             text.replace('<', "&lt;").replace('>', "&gt;")
         };
         let row = |(name, value): (&str, String)| {
-            format!("<tr><th style=\"text-align:left\">{name}</th><td>{}</td></tr>", escaped(&value))
+            format!(
+                "<tr><th style=\"text-align:left\">{name}</th><td>{}</td></tr>",
+                escaped(&value)
+            )
         };
         let receipt = &self.0;
         let mut rows = vec![

@@ -57,6 +57,20 @@ def test_arrays_outlive_everything_else_and_can_be_written_to(model):
     numpy.testing.assert_array_equal(array[1:], expected["layers.0.weight"][1:])
 
 
+def test_a_library_that_copies_is_given_tensors_whose_bytes_are_there(tmp_path):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    # The small ones are not aligned as JAX likes it, so that it copies them; the large one keeps the load busy meanwhile.
+    tensors = {f"small.{n}": numpy.full(n + 1, n + 1, "uint16") for n in range(50)}
+    tensors["a.large"] = numpy.ones(64 << 20, "float32")
+    path = tmp_path / "m.safetensors"
+    safetensors.numpy.save_file(tensors, path)
+    loaded = straightway.load_file(path, framework="jax")
+    for name, array in tensors.items():
+        assert (numpy.asarray(loaded[name]) == array).all(), name
+    with straightway.safe_open(path, framework="jax") as file:
+        assert (numpy.asarray(file.get_tensor("small.7")) == 8).all()
+
+
 def test_what_a_filter_leaves_out_is_not_read(model):
     folder, expected = model
     weights = straightway.load_model(folder, framework="np", filter=["layers.*", "regex:^sc"])

@@ -51,13 +51,21 @@ class Framework:
     """How a tensor of ours becomes one of a library's.
 
     ``take`` is given a DLPack capsule, for the types that DLPack has; ``convert`` is given the tensor,
-    for the others, or for all where ``take`` is ``None``.
+    for the others, or for all where ``take`` is ``None``. A library that ``may_copy`` is given tensors only when their
+    bytes are there; all others while the bytes are still on their way.
     """
 
-    def __init__(self, name: str, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        take: Callable[[Any], Any] | None,
+        convert: Callable[[Tensor], Any],
+        may_copy: bool = False,
+    ) -> None:
         self.name = name
         self.take = take
         self.convert = convert
+        self.may_copy = may_copy
 
 
 def find(name: str | None) -> Framework:
@@ -144,7 +152,8 @@ def _jax() -> Framework:
             return _need("jax.numpy", "jax").asarray(_numpy().convert(tensor))
         return dlpack.from_dlpack(tensor)
 
-    return Framework("jax", None, convert)
+    # JAX copies what is not aligned as it likes it.
+    return Framework("jax", None, convert, may_copy=True)
 
 
 def _plain() -> Framework:

@@ -160,9 +160,8 @@ class Source:
 
     def _read(self, name: str, part: tuple[list[int], list[int]] | None) -> Any:
         loading = Loading.of(self.model, name, part, device=self._device, route=self._route)
-        tensors = loading.tensors(self._framework.take, self._framework.convert)
         self.receipt = loading.wait()
-        return tensors[name]
+        return loading.tensors(self._framework.take, self._framework.convert)[name]
 
 
 def check_backend(backend: str) -> None:

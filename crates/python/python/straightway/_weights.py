@@ -111,9 +111,13 @@ def load(
     loading = Loading(
         model, device=_framework.device_name(device), filters=patterns(filter), slices=list(slices), route=route
     )
-    # The library's tensors are made while the bytes are still on their way.
-    weights = Weights(loading.tensors(library.take, library.convert))
+    weights = Weights()
+    if not library.may_copy:
+        # The library's tensors are made while the bytes are still on their way.
+        weights.update(loading.tensors(library.take, library.convert))
     weights.receipt = _progress.finish(loading, os.fspath(what), progress, timeout)
+    if library.may_copy:
+        weights.update(loading.tensors(library.take, library.convert))
     return weights
 
 

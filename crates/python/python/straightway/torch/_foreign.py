@@ -85,9 +85,9 @@ class Foreign(FileSystemReader):
             metadata = _Metadata(file).load()
         if not isinstance(metadata, Metadata):
             raise ValueError(f"{os.fspath(self.path)}: its {METADATA} holds no metadata of a checkpoint")
-        if getattr(metadata, "storage_meta", None) is None:
-            metadata.storage_meta = StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
+        meta = getattr(metadata, "storage_meta", None) or StorageMeta()
+        meta.load_id = self.load_id
+        metadata.storage_meta = meta
         return metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
