@@ -28,3 +28,14 @@ def model(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     expected = {name: t for tensors in files.values() for name, t in tensors.items()}
     return tmp_path, expected
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """A file of 8 GB that takes a while to load, and no room on the drive."""
+    path = tmp_path / "large.safetensors"
+    with open(path, "wb") as file:
+        header = b'{"a":{"dtype":"U8","shape":[8589934592],"data_offsets":[0,8589934592]}}'
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + (8 << 30))
+    return path

@@ -27,17 +27,6 @@ def file(tmp_path):
     return path
 
 
-@pytest.fixture
-def slow(tmp_path):
-    """A file of 8 GB that takes a while to load, and no room on the drive."""
-    path = tmp_path / "large.safetensors"
-    with open(path, "wb") as file:
-        header = b'{"a":{"dtype":"U8","shape":[8589934592],"data_offsets":[0,8589934592]}}'
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.truncate(8 + len(header) + (8 << 30))
-    return path
-
-
 def test_every_public_name_of_safetensors_is_here():
     import safetensors.numpy
 
