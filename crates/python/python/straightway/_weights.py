@@ -6,7 +6,7 @@ import copy
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _framework, _progress, _pytrees
 from ._progress import Callback
@@ -18,8 +18,11 @@ Cut = tuple[str | None, int, int, int]
 
 StrPath = str | os.PathLike[str]
 
+#: What tensors are: ``torch.Tensor``, ``numpy.ndarray``.
+Tensor = TypeVar("Tensor")
 
-class Weights(dict[str, Any]):
+
+class Weights(dict[str, Tensor]):
     """Tensors by name. ``receipt`` says which way their bytes went.
 
     It is made, copied and traversed as a dictionary is. ``copy``, ``copy.copy`` and ``copy.deepcopy`` keep the receipt.
@@ -29,7 +32,7 @@ class Weights(dict[str, Any]):
 
     receipt: Receipt | None = None
 
-    def copy(self) -> Weights:
+    def copy(self) -> Weights[Tensor]:
         """The same tensors by name, and the same receipt."""
         made = type(self)(self)
         made.receipt = self.receipt
@@ -37,8 +40,8 @@ class Weights(dict[str, Any]):
 
     __copy__ = copy
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Weights:
-        made = type(self)()
+    def __deepcopy__(self, memo: dict[int, Any]) -> Weights[Tensor]:
+        made: Weights[Tensor] = type(self)()
         memo[id(self)] = made
         made.update((name, copy.deepcopy(tensor, memo)) for name, tensor in self.items())
         made.receipt = self.receipt
@@ -104,14 +107,14 @@ def load(
     progress: bool | Callback | None = None,
     timeout: float | None = None,
     what: StrPath = "the model",
-) -> Weights:
+) -> Weights[Any]:
     """Loads what is asked for of a model in one transfer."""
     library = _framework.find(framework)
     _pytrees.register(Weights)
     loading = Loading(
         model, device=_framework.device_name(device), filters=patterns(filter), slices=list(slices), route=route
     )
-    weights = Weights()
+    weights: Weights[Any] = Weights()
     if not library.may_copy:
         # The library's tensors are made while the bytes are still on their way.
         weights.update(loading.tensors(library.take, library.convert))
@@ -130,7 +133,7 @@ def load_file(
     route: str = "auto",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
-) -> Weights:
+) -> Weights[Any]:
     """Loads a safetensors file: a dictionary of its tensors, with a ``receipt``.
 
     Arguments:
@@ -167,7 +170,7 @@ def load_model(
     route: str = "auto",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
-) -> Weights:
+) -> Weights[Any]:
     """Loads all tensors of a model: a folder, an index file, or a single file.
 
     Arguments:

@@ -14,7 +14,7 @@ from ._weights import Weights
 __all__ = ["load", "load_file", "save", "save_file"]
 
 
-def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights:
+def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[Any]:
     """Loads a safetensors file into JAX's arrays. ``backend`` is taken as safetensors takes it, and changes nothing."""
     check_backend(backend)
     return _weights.load_file(filename, framework="jax")
@@ -27,7 +27,7 @@ def save_file(
     return numpy.save_file(tensors, filename, metadata)
 
 
-def load(data: bytes) -> Weights:
+def load(data: bytes) -> Weights[Any]:
     """Loads the bytes of a safetensors file into JAX's arrays."""
     import jax.numpy as jnp  # type: ignore[import-not-found,unused-ignore]
 

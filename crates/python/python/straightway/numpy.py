@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _container, _weights
 from ._framework import ndarray
@@ -14,10 +14,13 @@ from ._saving import save_file as _save_file
 from ._straightway import Receipt
 from ._weights import Weights
 
+if TYPE_CHECKING:
+    import numpy
+
 __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
-def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights:
+def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[numpy.ndarray[Any, Any]]:
     """Loads a safetensors file into NumPy's arrays. ``backend`` is checked, and changes nothing."""
     check_backend(backend)
     return _weights.load_file(filename, framework="np")
@@ -30,7 +33,7 @@ def save_file(
     return _save_file(tensor_dict, filename, metadata)
 
 
-def load(data: bytes) -> Weights:
+def load(data: bytes) -> Weights[numpy.ndarray[Any, Any]]:
     """Loads the bytes of a safetensors file into NumPy's arrays."""
     tensors = _container.deserialize(data)
     return Weights((name, ndarray(t["dtype"], t["shape"], t["data"])) for name, t in tensors)

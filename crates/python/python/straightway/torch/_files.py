@@ -19,7 +19,7 @@ from ._sharing import find_shared, remove_duplicates
 StrPath = str | os.PathLike[str]
 
 
-def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") -> Weights:
+def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") -> Weights[torch.Tensor]:
     """Loads a safetensors file into PyTorch's tensors.
 
     Arguments:
@@ -45,7 +45,7 @@ def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[s
     return _saving.save_file(_checked(tensors), filename, metadata)
 
 
-def load(data: bytes) -> Weights:
+def load(data: bytes) -> Weights[torch.Tensor]:
     """Loads the bytes of a safetensors file into tensors in host memory."""
     return Weights((name, _tensor(name, t["dtype"], t["shape"], t["data"])) for name, t in _container.deserialize(data))
 
