@@ -121,6 +121,20 @@ def test_a_trainer_that_looks_for_metadata_finds_the_last_step(tmp_path):
     assert not (tmp_path / "step-20").exists() and straightway.Checkpointer(tmp_path).steps() == [10]
 
 
+def test_a_save_whose_step_is_removed_at_once_has_not_failed(tmp_path, monkeypatch):
+    # The step goes between the commit and the writing of `.metadata`.
+    writer = StorageWriter(tmp_path / "step-1")
+    written = writer._write_metadata
+
+    def remove_first(metadata):
+        straightway.Checkpointer(tmp_path).remove(1)
+        written(metadata)
+
+    monkeypatch.setattr(writer, "_write_metadata", remove_first)
+    dcp.save(state(), storage_writer=writer, no_dist=True)
+    assert not (tmp_path / "step-1").exists()
+
+
 def test_the_options_of_the_writer_of_pytorch_are_taken(tmp_path):
     writer = StorageWriter(tmp_path / "a", True, True, 4, 1 << 20, True, False)
     dcp.save(state(), storage_writer=writer, no_dist=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import pickle
 import tempfile
 import uuid
+import warnings
 from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
@@ -226,12 +228,13 @@ class StorageWriter(_StorageWriter, AsyncStager):
         data = pickle.dumps(metadata)
         folder = self._location.folder
         for place in {os.path.join(folder, f"step-{self._step}"), self._location.path}:
-            with tempfile.NamedTemporaryFile(dir=place, prefix=METADATA, delete=False) as file:
-                file.write(data)
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
-            os.replace(file.name, os.path.join(place, METADATA))
+            try:
+                _replace(os.path.join(place, METADATA), data)
+            except FileNotFoundError:
+                # Another process removed the step. It was committed all the same.
+                pass
+            except OSError as error:
+                warnings.warn(f"step {self._step} is saved, but its {METADATA} is not: {error}", stacklevel=2)
 
     def _open_saver(self, errand: Errand) -> Saver:
         """The saver of this run. Another's is let go of first, and with it its lock on the folder."""
@@ -262,6 +265,21 @@ def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:
     assert item.tensor_data is not None, "what is no bytes is a tensor"
     chunk, size = item.tensor_data.chunk, item.tensor_data.size
     return _parts.given(item.index.fqn, _parts.Part(readable(item.index.fqn, data), tuple(chunk.offsets), tuple(size)))
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Writes a file that is there whole or not at all."""
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), prefix=METADATA, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(file.name)
+            raise
 
 
 def _complex_names(metadata: Metadata) -> dict[str, str]:
