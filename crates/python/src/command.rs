@@ -7,7 +7,10 @@ use pyo3::prelude::*;
 /// Runs the command with these arguments, of which the first is its own name, and answers with its exit code. The
 /// process is the command's alone: it sets its own hooks, limits and log.
 #[pyfunction]
-#[expect(clippy::disallowed_methods, reason = "nothing is written, only flushed")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing is written, only flushed"
+)]
 pub(crate) fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
     let code = py.detach(|| {
         let code = straightway_cli::run(&args);
