@@ -7,7 +7,7 @@ safetensors' time to ours (above 1: ours is faster), with the 2.5 % quantile of 
 load is timed twice: as the program sees it, and with every byte used after, because mapped tensors are read when they
 are used. The tensors of both are compared by a digest.
 
-    python3 bench/drop_in.py --folder DIR [--pairs 11] [--out FILE]
+    python3 bench/drop_in.py --folder DIR [--pairs 11] [--only from_pretrained|get_tensor] [--out FILE]
 
 The model has the configuration of Qwen2.5-0.5B (hidden size 896, 24 layers, 14 heads and 2 for keys and values, 151,936
 tokens, tied embeddings, bfloat16) and random weights. Needs PyTorch and transformers; safetensors comes with those.
@@ -151,6 +151,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--folder", required=True)
     options.add_argument("--pairs", type=int, default=11)
+    options.add_argument("--only", choices=BARS, help="measures this alone")
     options.add_argument("--out")
     args = options.parse_args()
     from importlib.metadata import version
@@ -163,6 +164,8 @@ def main():
         "figures": [],
     }
     for work, path in paths.items():
+        if args.only not in (None, work):
+            continue
         for figure in measure(work, path, args.pairs):
             result["figures"].append(figure)
             print({key: value for key, value in figure.items() if key != "seconds"}, flush=True)
