@@ -13,7 +13,7 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{Parser, Subcommand};
 use command::output::say;
 use straightway_core::{Error, Kind, text::shown};
-use straightway_model::check::Refusals;
+use straightway_scenario::check::Refusals;
 
 /// Moves bytes between storage and memory by the straightest way, and says which way they went.
 #[derive(Debug, Parser)]

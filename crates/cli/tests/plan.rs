@@ -199,7 +199,7 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
         ),
         (
             vec!["plan", "checkpoint", "--set", "cluster.gpus=0"],
-            "checkpoint.cluster.gpus = 0: allowed is a whole number",
+            "cluster.gpus = 0: allowed is a whole number",
         ),
         (
             vec!["plan", "checkpoint", "--sweep", "cluster.gpus=1..2"],
@@ -218,7 +218,7 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
                 "--show",
                 "x",
             ],
-            "no such figure",
+            "a figure of the answer; it has",
         ),
         (
             vec!["plan", "checkpoint", "--scenario", "/dev/zero"],

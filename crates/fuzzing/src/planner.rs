@@ -2,11 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use straightway_model::{
-    check::{self, Refusals},
-    fabric, pcie,
-    scenario::Scenario,
-};
+use straightway_fabric as fabric;
+use straightway_model::scenario::Scenario;
+use straightway_pcie as pcie;
+use straightway_scenario::check::{self, Refusals};
 
 use crate::assert_harmless;
 

@@ -9,10 +9,12 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-use crate::{
+use crate::question::Question;
+use crate::queue::{self, Wait};
+use straightway_scenario::check::Refusals;
+use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
     provenance::{Basis, Formula, Source},
-    queue::{self, Wait},
 };
 
 /// What is asked.
@@ -346,7 +348,7 @@ impl Checked for System {
 
 impl Architecture {
     /// Compares the systems.
-    pub fn answer(&self) -> Answer {
+    fn compute(&self) -> Answer {
         Answer {
             systems: self.systems.iter().map(|system| self.row(system)).collect(),
             metadata_floor_s: self.hop.0 + 1.0 / self.hardware.stats_per_s,
@@ -459,14 +461,23 @@ fn least<const N: usize>(limits: [(f64, &'static str); N]) -> (f64, &'static str
         .expect("there is a limit")
 }
 
+impl Question for Architecture {
+    const NAME: &'static str = "architecture";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        Ok(self.compute())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     fn row(asked: &Architecture, name: &str) -> Row {
         asked
-            .answer()
+            .compute()
             .systems
             .into_iter()
             .find(|row| row.name == name)
@@ -522,7 +533,7 @@ mod tests {
 
     #[test]
     fn no_remote_metadata_is_below_a_microsecond() {
-        let floor = Architecture::default().answer().metadata_floor_s;
+        let floor = Architecture::default().compute().metadata_floor_s;
         assert!(floor > 1e-6, "{floor}");
     }
 

@@ -18,9 +18,10 @@ use self::{
     failures::{Job, Trials},
     interval::{availability, availability_of_cycle, daly_s, goodput, training, young_s},
 };
-use crate::{
+use crate::path::{self, Carried, Node, Way};
+use crate::question::Question;
+use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, Refusals, TIME_ANY, TIME_SOME},
-    path::{self, Carried, Node, Way},
     provenance::{Basis, Formula, Source},
 };
 
@@ -257,7 +258,7 @@ impl Model {
 
 impl Checkpoint {
     /// Estimates; refuses an interval shorter than every way of saving.
-    pub fn answer(&self) -> Result<Answer, Refusals> {
+    fn compute(&self) -> Result<Answer, Refusals> {
         let size_bytes = self.model.size_bytes();
         let nodes = self.cluster.gpus.div_ceil(self.cluster.gpus_per_node);
         let mtbf_s = self.cluster.mtbf_per_gpu.0 / self.cluster.gpus as f64;
@@ -468,10 +469,19 @@ impl Checkpoint {
     }
 }
 
+impl Question for Checkpoint {
+    const NAME: &'static str = "checkpoint";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        self.compute()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     #[test]
     fn mlperf_sizes_follow_from_14_bytes_a_parameter() {
@@ -501,12 +511,12 @@ mod tests {
             ..Checkpoint::default()
         };
         near(
-            asked(16_384, 50_677.0).answer().unwrap().mtbf_s / 3600.0,
+            asked(16_384, 50_677.0).compute().unwrap().mtbf_s / 3600.0,
             3.093,
             0.001,
         );
         near(
-            asked(100_000, 50_000.0).answer().unwrap().mtbf_s,
+            asked(100_000, 50_000.0).compute().unwrap().mtbf_s,
             1800.0,
             1e-12,
         );
@@ -521,7 +531,7 @@ mod tests {
             },
             ..Checkpoint::default()
         };
-        let refusal = asked.answer().unwrap_err().to_string();
+        let refusal = asked.compute().unwrap_err().to_string();
         assert!(
             refusal.starts_with("schedule.interval = 10 ms: allowed is at least"),
             "{refusal}"
@@ -533,9 +543,13 @@ mod tests {
         for interval in [None, Some(Seconds(1800.0))] {
             let mut asked = Checkpoint::default();
             asked.schedule.interval = interval;
-            let needed = asked.answer().unwrap().rate_for_target_bytes_per_s.unwrap();
+            let needed = asked
+                .compute()
+                .unwrap()
+                .rate_for_target_bytes_per_s
+                .unwrap();
             asked.storage.rate = Some(Rate(needed));
-            let again = asked.answer().unwrap();
+            let again = asked.compute().unwrap();
             near(again.ways.standard.availability, 0.99, 1e-6);
             near(again.rate_for_target_bytes_per_s.unwrap(), needed, 1e-9);
         }
@@ -543,7 +557,7 @@ mod tests {
 
     #[test]
     fn asynchronous_saving_stops_training_only_for_the_copy() {
-        let answer = Checkpoint::default().answer().unwrap();
+        let answer = Checkpoint::default().compute().unwrap();
         let ways = &answer.ways;
         // 5.68 TB over 128 nodes: eight links of 55.1 GB/s each, of which the memory of the host
         // takes 300; and a second of barrier.
@@ -574,10 +588,10 @@ mod tests {
             ..Checkpoint::default()
         };
         // 1,000 s of flush in nine tenths of 1,010.
-        let ways = asked(Some(Seconds(1010.0))).answer().unwrap().ways;
+        let ways = asked(Some(Seconds(1010.0))).compute().unwrap().ways;
         assert!(ways.standard.fits && !ways.asynchronous.fits);
         // An interval found here fits, and so does what fits need no more than there is.
-        let flushed = asked(None).answer().unwrap().ways.asynchronous;
+        let flushed = asked(None).compute().unwrap().ways.asynchronous;
         assert!(flushed.fits);
         assert!(flushed.rate_needed_bytes_per_s <= flushed.rate_bytes_per_s * (1.0 + 1e-9));
     }
@@ -587,13 +601,13 @@ mod tests {
         let mut asked = Checkpoint::default();
         asked.cluster.mtbf_per_gpu = Seconds(2000.0 * 3600.0);
         asked.schedule.restart = Seconds(3600.0);
-        let at_full = asked.answer().unwrap().ways.standard;
+        let at_full = asked.compute().unwrap().ways.standard;
         // Waiting at full power, each hour lost is an hour's power lost.
         let lost = at_full.lost_gpu_hours_per_day / 24.0 / 1024.0;
         near(at_full.wasted_w / asked.cluster.power_w, lost, 1e-9);
         // Waiting at none, what was computed and thrown away is left, and only that.
         asked.cluster.idle_power_share = 0.0;
-        let at_none = asked.answer().unwrap().ways.standard;
+        let at_none = asked.compute().unwrap().ways.standard;
         let thrown = at_none.wasted_w / asked.cluster.power_w;
         // Half a segment at each failure, of the time that is no restart.
         let mtbf_s: f64 = 2000.0 * 3600.0 / 1024.0;
@@ -608,7 +622,7 @@ mod tests {
             asked.cluster.gpus = gpus_per_node;
             asked.cluster.gpus_per_node = gpus_per_node;
             asked.storage.sync = Seconds(0.0);
-            asked.answer().unwrap().ways.asynchronous.stop_s
+            asked.compute().unwrap().ways.asynchronous.stop_s
         };
         near(stop(1) / stop(4), 4.0, 1e-9);
         // Eight links are more than host memory takes.
@@ -619,12 +633,12 @@ mod tests {
     fn a_small_io_gains_what_its_copy_costs_and_not_what_a_depth_gives() {
         let mut asked = Checkpoint::default();
         asked.node.io = Bytes::kib(4);
-        let gain = asked.answer().unwrap().gain;
+        let gain = asked.compute().unwrap().gain;
         assert!((1.0..1.1).contains(&gain), "{gain}");
     }
 
     #[test]
     fn every_default_is_within_its_own_range() {
-        crate::check::checked(&Checkpoint::default()).unwrap();
+        straightway_scenario::check::checked(&Checkpoint::default()).unwrap();
     }
 }

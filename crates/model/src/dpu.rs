@@ -7,10 +7,13 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::Rate;
 
-use crate::{
+use straightway_scenario::check::Refusals;
+use straightway_scenario::{
     check::{Checked, Checker, RATE_ANY},
     provenance::{Basis, Formula, Source},
 };
+
+use crate::question::Question;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -135,7 +138,7 @@ impl Checked for Work {
 
 impl Dpu {
     /// Weighs host against card.
-    pub fn answer(&self) -> Answer {
+    fn compute(&self) -> Answer {
         // Core seconds a byte takes; from zero, as the sum of nothing would be minus zero.
         let core_s = |work: &mut dyn Iterator<Item = &Work>| -> f64 {
             work.fold(0.0, |seconds, work| seconds + 1.0 / work.per_core.0)
@@ -220,14 +223,23 @@ fn row(work: &Work, moved: f64) -> Row {
     }
 }
 
+impl Question for Dpu {
+    const NAME: &'static str = "dpu";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        Ok(self.compute())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     #[test]
     fn the_card_gives_back_the_cores_its_work_took() {
-        let answer = Dpu::default().answer();
+        let answer = Dpu::default().compute();
         // The 25 GB/s that the card's coder carries, over 5.25, 5 and 10 GB/s a core.
         near(answer.moved_bytes_per_s, 25e9, 1e-9);
         near(answer.cores_without, 25.0 / 5.25 + 5.0 + 2.5, 1e-9);
@@ -241,21 +253,21 @@ mod tests {
             host_cores: 8,
             ..Dpu::default()
         };
-        near(small.answer().cores_freed, 8.0, 1e-9);
-        near(small.answer().share_freed, 1.0, 1e-9);
+        near(small.compute().cores_freed, 8.0, 1e-9);
+        near(small.compute().share_freed, 1.0, 1e-9);
         let mut asked = Dpu {
             rate: Rate(500e9),
             ..Dpu::default()
         };
         asked.work[2].on_card = Some(Rate(1e12));
-        let answer = asked.answer();
+        let answer = asked.compute();
         near(answer.moved_bytes_per_s, 50e9, 1e-9);
         near(answer.cores_freed, 50.0 / 5.25 + 10.0 + 5.0, 1e-9);
     }
 
     #[test]
     fn no_penalty_ends_where_an_engine_does() {
-        let answer = Dpu::default().answer();
+        let answer = Dpu::default().compute();
         assert_eq!(answer.bound_with, "erasure coding");
         near(answer.rate_with_bytes_per_s, 25e9, 1e-9);
     }
@@ -264,7 +276,7 @@ mod tests {
     fn work_the_card_cannot_do_stays_on_the_host() {
         let mut asked = Dpu::default();
         asked.work[2].on_card = None;
-        let answer = asked.answer();
+        let answer = asked.compute();
         near(answer.cores_with, 5.0, 1e-9);
         near(answer.rate_with_bytes_per_s, 50e9, 1e-9);
     }

@@ -7,11 +7,15 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+use crate::question::Question;
 use crate::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME},
     path::{self, Carried, Node, Way},
-    provenance::{Basis, Formula, Source},
     queue::{self, Wait},
+};
+use straightway_scenario::check::Refusals;
+use straightway_scenario::{
+    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME},
+    provenance::{Basis, Formula, Source},
 };
 
 /// What is asked.
@@ -211,7 +215,7 @@ impl Checked for Ingest {
 
 impl Ingest {
     /// Feeds the GPUs.
-    pub fn answer(&self) -> Answer {
+    fn compute(&self) -> Answer {
         let (training, cluster, files) = (&self.training, &self.cluster, &self.files);
         let per_gpu = self.step_bytes() / training.compute.0;
         let steps_per_s = cluster.gpus as f64 / training.compute.0;
@@ -315,10 +319,19 @@ impl Ingest {
     }
 }
 
+impl Question for Ingest {
+    const NAME: &'static str = "ingest";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        Ok(self.compute())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     #[test]
     fn no_more_gpus_are_fed_than_reach_the_target() {
@@ -330,7 +343,7 @@ mod tests {
         in_turn.training.prefetch = false;
         in_turn.training.target = 0.2;
         for mut asked in [Ingest::default(), slow, crowded, in_turn] {
-            let outcome = asked.answer().direct;
+            let outcome = asked.compute().direct;
             assert_eq!(
                 outcome.target_met,
                 outcome.gpus_at_target >= 64.0,
@@ -351,7 +364,7 @@ mod tests {
                 given.files.lookups_per_s = per_gpu(given.files.lookups_per_s, gpus);
                 given.cluster.storage_rate =
                     given.cluster.storage_rate.map(|r| Rate(per_gpu(r.0, gpus)));
-                given.answer().direct.target_met
+                given.compute().direct.target_met
             };
             let fed = outcome.gpus_at_target;
             assert!(meets(&mut asked, fed.max(1.0)) || fed < 1.0, "{outcome:?}");
@@ -362,31 +375,35 @@ mod tests {
     #[test]
     fn unet3d_on_an_h100_eats_3_18_gb_a_second() {
         // unet3d_h100.yaml, within 1 %.
-        near(Ingest::default().answer().per_gpu_bytes_per_s, 3.18e9, 0.01);
+        near(
+            Ingest::default().compute().per_gpu_bytes_per_s,
+            3.18e9,
+            0.01,
+        );
     }
 
     #[test]
     fn half_the_bandwidth_halves_the_utilisation() {
         let mut asked = Ingest::default();
-        let need = asked.answer().all_bytes_per_s;
+        let need = asked.compute().all_bytes_per_s;
         asked.cluster.storage_rate = Some(Rate(need / 2.0));
-        let answer = asked.answer();
+        let answer = asked.compute();
         near(answer.direct.utilisation, 0.5, 1e-9);
         assert_eq!(
             (answer.direct.bound_by, answer.direct.target_met),
             ("reading", false)
         );
         asked.cluster.storage_rate = Some(Rate(need * 0.91));
-        near(asked.answer().direct.utilisation, 0.91, 1e-9);
-        assert!(asked.answer().direct.target_met);
+        near(asked.compute().direct.utilisation, 0.91, 1e-9);
+        assert!(asked.compute().direct.target_met);
     }
 
     #[test]
     fn without_prefetch_every_part_is_waited_for() {
         let mut asked = Ingest::default();
-        let with = asked.answer().direct.utilisation;
+        let with = asked.compute().direct.utilisation;
         asked.training.prefetch = false;
-        assert!(asked.answer().direct.utilisation < with);
+        assert!(asked.compute().direct.utilisation < with);
     }
 
     #[test]
@@ -402,8 +419,8 @@ mod tests {
             ..Ingest::default()
         };
         asked.cluster.gpus = 1024;
-        assert_eq!(asked.answer().direct.bound_by, "metadata");
+        assert_eq!(asked.compute().direct.bound_by, "metadata");
         asked.files.per_sample = 0.001;
-        assert_eq!(asked.answer().direct.bound_by, "compute");
+        assert_eq!(asked.compute().direct.bound_by, "compute");
     }
 }

@@ -9,9 +9,9 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-use crate::{
+use crate::path::{self, Node, Way};
+use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_SOME},
-    path::{self, Node, Way},
     provenance::{Basis, Confidence, Source},
 };
 
@@ -410,7 +410,7 @@ impl Through {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     /// An H200 host with a virtio disk: limits and what loaders reached.
     fn h200() -> Measured {
@@ -520,7 +520,8 @@ mod tests {
 
     #[test]
     fn a_profile_is_checked_like_any_input() {
-        let refused = crate::check::read::<Measured>("[drive]\nread = 0").unwrap_err();
+        let refused =
+            straightway_scenario::check::read::<Measured>("[drive]\nread = 0").unwrap_err();
         assert_eq!(
             refused.to_string(),
             "line 2: drive.read = 0 B/s: allowed is from 1 kB/s to 1000000 TB/s"

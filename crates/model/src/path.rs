@@ -12,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-use crate::{
+use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
     provenance::{Basis, Formula, Source},
 };

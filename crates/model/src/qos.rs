@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use straightway_core::Seconds;
 
 use self::line::{Line, Rule};
-use crate::{
+use crate::question::Question;
+use crate::queue;
+use straightway_scenario::{
     check::{Checked, Checker, Refusals},
     provenance::{Basis, Formula, Source},
-    queue,
     seed::{Dice, Seed},
 };
 
@@ -225,7 +226,7 @@ impl Checked for Tenant {
 
 impl Qos {
     /// Plays both rules; refuses open load that no store of this size could ever clear.
-    pub fn answer(&self) -> Result<Answer, Refusals> {
+    fn compute(&self) -> Result<Answer, Refusals> {
         // Requests a second and the service of one, for each who sends whatever happens.
         let kinds: Vec<(f64, f64)> = self
             .tenants
@@ -417,10 +418,19 @@ impl Tally {
     }
 }
 
+impl Question for Qos {
+    const NAME: &'static str = "qos";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        self.compute()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     fn backlogged(name: &str, reservation: f64, limit: Option<f64>, weight: f64) -> Tenant {
         Tenant {
@@ -449,7 +459,7 @@ mod tests {
             ..Qos::default()
         };
         asked
-            .answer()
+            .compute()
             .unwrap()
             .tags
             .iter()
@@ -505,7 +515,7 @@ mod tests {
                 duration: Seconds(10.0),
                 ..Qos::default()
             };
-            let answer = asked.answer().unwrap();
+            let answer = asked.compute().unwrap();
             let waited = answer.fifo[0].latency_s.unwrap() - 1.0 / asked.capacity;
             near(waited, answer.open_wait_s.unwrap(), 0.05);
         }
@@ -525,7 +535,7 @@ mod tests {
             duration: Seconds(100.0),
             ..Qos::default()
         };
-        let answer = asked(vec![alone.clone()]).answer().unwrap();
+        let answer = asked(vec![alone.clone()]).compute().unwrap();
         near(answer.open_wait_s.unwrap(), 500e-6, 1e-9);
         near(answer.fifo[0].latency_s.unwrap(), 1e-3, 0.05);
         // With small requests beside them all wait for the large ones.
@@ -533,7 +543,7 @@ mod tests {
             offered: Some(20e3),
             ..Qos::default().tenants.remove(0)
         };
-        let answer = asked(vec![alone, small]).answer().unwrap();
+        let answer = asked(vec![alone, small]).compute().unwrap();
         let waited = answer.fifo[1].latency_s.unwrap() - 10e-6;
         near(waited, answer.open_wait_s.unwrap(), 0.05);
     }
@@ -559,7 +569,7 @@ mod tests {
             tenants: vec![starved, tenant("hog", None, 1e6)],
             ..Qos::default()
         };
-        let row = asked.answer().unwrap().tags.remove(0);
+        let row = asked.compute().unwrap().tags.remove(0);
         assert_eq!(row.promise_kept, Some(false));
         // 200 came in two seconds, and as good as all still wait.
         assert!(row.served < 5 && row.waiting > 150, "{row:?}");
@@ -575,7 +585,7 @@ mod tests {
                 ..Qos::default()
             };
             asked.tenants[0].reservation = 1.0;
-            let answer = asked.answer().unwrap();
+            let answer = asked.compute().unwrap();
             for rows in [&answer.fifo, &answer.tags] {
                 let all: f64 = rows.iter().map(|row| row.operations_per_s).sum();
                 assert!(all <= 1000.0 * (1.0 + 1e-9), "{all}");
@@ -589,21 +599,21 @@ mod tests {
 
     #[test]
     fn the_promise_breaks_in_a_plain_line_and_holds_by_reservation() {
-        let answer = Qos::default().answer().unwrap();
+        let answer = Qos::default().compute().unwrap();
         assert_eq!(answer.fifo[0].promise_kept, Some(false));
         assert_eq!(answer.tags[0].promise_kept, Some(true));
     }
 
     #[test]
     fn the_same_seed_gives_the_same_answer() {
-        assert_eq!(Qos::default().answer(), Qos::default().answer());
+        assert_eq!(Qos::default().compute(), Qos::default().compute());
         let other = Qos {
             seed: Seed(2),
             ..Qos::default()
         };
         assert_ne!(
-            other.answer().unwrap().tags,
-            Qos::default().answer().unwrap().tags
+            other.compute().unwrap().tags,
+            Qos::default().compute().unwrap().tags
         );
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use crate::provenance::{Formula, Source};
+use straightway_scenario::provenance::{Formula, Source};
 
 /// M/M/c in words and symbols.
 pub const MMC: Formula = Formula {
@@ -85,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     #[test]
     fn one_server_waits_as_mm1_does() {

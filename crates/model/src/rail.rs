@@ -8,10 +8,13 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::Rate;
 
-use crate::{
+use straightway_scenario::check::Refusals;
+use straightway_scenario::{
     check::{Checked, Checker, RATE_ANY},
     provenance::{Basis, Formula, Source},
 };
+
+use crate::question::Question;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -141,7 +144,7 @@ impl Checked for Rail {
 
 impl Rails {
     /// Adds the rails up.
-    pub fn answer(&self) -> Answer {
+    fn compute(&self) -> Answer {
         let rows: Vec<Row> = self.rails.iter().map(|rail| self.row(rail)).collect();
         let sum = |each: &dyn Fn(&Row) -> f64| {
             rows.iter()
@@ -193,21 +196,30 @@ impl Rails {
     }
 }
 
+impl Question for Rails {
+    const NAME: &'static str = "rail";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        Ok(self.compute())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     #[test]
     fn crossing_switches_costs_40_percent_as_on_the_dgx2() {
         // GDS guide: −40 %.
         near(Rails::default().cross_share, 0.6, 0.01);
-        near(Rails::default().answer().steering_gain, 1.0 / 0.6, 0.01);
+        near(Rails::default().compute().steering_gain, 1.0 / 0.6, 0.01);
     }
 
     #[test]
     fn eight_ports_of_400_gbit_carry_400_gb_and_four_carry_the_200_asked() {
-        let answer = Rails::default().answer();
+        let answer = Rails::default().compute();
         near(answer.rate_bytes_per_s, 400e9, 1e-9);
         assert!((answer.rails_for_wanted - 4.0).abs() < f64::EPSILON);
         assert_eq!(answer.rails[0].bound_by, "port");
@@ -217,6 +229,6 @@ mod tests {
     fn half_the_traffic_crossing_loses_a_fifth() {
         let mut asked = Rails::default();
         asked.rails[0].crossing = 0.5;
-        near(asked.answer().rate_bytes_per_s, 400e9 * 0.798, 0.001);
+        near(asked.compute().rate_bytes_per_s, 400e9 * 0.798, 0.001);
     }
 }

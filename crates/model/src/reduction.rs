@@ -8,10 +8,13 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-use crate::{
+use straightway_scenario::check::Refusals;
+use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
     provenance::{Basis, Formula, Source},
 };
+
+use crate::question::Question;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -202,7 +205,7 @@ impl Checked for Codec {
 
 impl Reduction {
     /// Compares them.
-    pub fn answer(&self) -> Answer {
+    fn compute(&self) -> Answer {
         let dedup = &self.dedup;
         let (data, block) = (self.data.0 as f64, dedup.block.0 as f64);
         // Blocks that are the same share one entry.
@@ -262,10 +265,19 @@ impl Reduction {
     }
 }
 
+impl Question for Reduction {
+    const NAME: &'static str = "reduction";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        Ok(self.compute())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     #[test]
     fn a_petabyte_in_128_kib_blocks_has_a_table_of_2_44_tb() {
@@ -273,7 +285,7 @@ mod tests {
         let table = |ratio| {
             let mut asked = Reduction::default();
             asked.dedup.ratio = ratio;
-            asked.answer().table_bytes
+            asked.compute().table_bytes
         };
         near(table(1.0), 2.44e12, 0.001);
         // One entry for ten blocks that are the same.
@@ -282,14 +294,14 @@ mod tests {
 
     #[test]
     fn reads_ask_the_table_nothing() {
-        let answer = Reduction::default().answer();
+        let answer = Reduction::default().compute();
         assert!(answer.lookups_per_s_read.abs() < f64::EPSILON);
         near(answer.lookups_per_s_write, 200e9 / 131_072.0, 1e-9);
     }
 
     #[test]
     fn compressing_200_gb_a_second_takes_256_cores_of_lz4() {
-        let lz4 = Reduction::default().answer().codecs.remove(0);
+        let lz4 = Reduction::default().compute().codecs.remove(0);
         near(lz4.cores_write, 200e9 / 780e6, 1e-9);
         near(lz4.stored_bytes, 1e15 / 2.10, 1e-9);
     }
@@ -299,9 +311,9 @@ mod tests {
         let at = |ratio| {
             let mut asked = Reduction::default();
             asked.dedup.ratio = ratio;
-            asked.answer().dedup_stored_bytes
+            asked.compute().dedup_stored_bytes
         };
-        let even = Reduction::default().answer().dedup_ratio_to_break_even;
+        let even = Reduction::default().compute().dedup_ratio_to_break_even;
         assert!(at(even * 0.9999) > 1e15 && at(even * 1.0001) < 1e15);
     }
 }

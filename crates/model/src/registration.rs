@@ -12,10 +12,13 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 pub use self::translation::{Cache, CachePoint, Translation, translated_per_s};
-use crate::{
+use straightway_scenario::check::Refusals;
+use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME},
     provenance::{Basis, Formula, Source},
 };
+
+use crate::question::Question;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -277,7 +280,7 @@ pub fn crossover(setup_s: f64, saved_s: f64) -> Option<u64> {
 
 impl Registration {
     /// Computes all of it.
-    pub fn answer(&self) -> Answer {
+    fn compute(&self) -> Answer {
         let transfer_s = self.buffer.0 as f64 / self.link.0;
         let copy_s = self.copy_s(self.buffer);
         let cost = |page| register(self.buffer, page, self.fixed, self.per_page);
@@ -437,10 +440,19 @@ impl Registration {
     }
 }
 
+impl Question for Registration {
+    const NAME: &'static str = "registration";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        Ok(self.compute())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     fn article() -> Registration {
         Registration {
@@ -461,7 +473,7 @@ mod tests {
 
     #[test]
     fn strict_mib_gives_24_and_87_percent() {
-        let answer = article().answer();
+        let answer = article().compute();
         near(answer.transfer_s, 83.9e-6, 0.001);
         near(answer.efficiency.per_io, 0.240, 0.002);
         near(answer.efficiency.gds, 0.870, 0.002);
@@ -469,7 +481,7 @@ mod tests {
 
     #[test]
     fn gds_wins_at_the_first_io_and_the_third_needs_ten_times_the_setup() {
-        let answer = article().answer();
+        let answer = article().compute();
         assert_eq!(answer.crossover, Some(1));
         near(answer.setup_for_claim_from_s, 532e-6, 1e-9);
         near(answer.setup_for_claim_to_s, 798e-6, 1e-9);
@@ -486,7 +498,7 @@ mod tests {
                 page,
                 ..Registration::default()
             }
-            .answer();
+            .compute();
             let at = |at: &&Frontier| at.buffer_bytes == buffer.0;
             let frontier = answer.frontier.iter().find(at).unwrap();
             assert_eq!(answer.crossover, frontier.crossover);
@@ -496,12 +508,12 @@ mod tests {
             page: Bytes::mib(2),
             ..Registration::default()
         };
-        assert_eq!(large.answer().crossover, Some(31));
+        assert_eq!(large.compute().crossover, Some(31));
     }
 
     #[test]
     fn registering_once_leaves_gds_no_lasting_advantage() {
-        let answer = article().answer();
+        let answer = article().compute();
         assert!(answer.gain_if_rdma_registers_once_at_last < 1.00001);
         assert_eq!(crossover(50e-6, 0.0), None);
     }
@@ -513,14 +525,14 @@ mod tests {
             per_page: Seconds(per_page),
             ..article()
         };
-        let answer = asked(1e-6).answer();
+        let answer = asked(1e-6).compute();
         near(answer.register.seconds, 0.262, 0.001);
         // 1e9 bytes at 100 Gb/s are 80 ms: 3.3 times less.
         near(answer.register.seconds / 0.080, 3.3, 0.01);
         assert_eq!(answer.register_gpu_pages.pages, 16_384);
         near(answer.register_gpu_pages.seconds, 16.4e-3, 0.005);
         near(
-            asked(0.5e-6).answer().register_gpu_pages.seconds,
+            asked(0.5e-6).compute().register_gpu_pages.seconds,
             8.2e-3,
             0.005,
         );
@@ -528,7 +540,7 @@ mod tests {
 
     #[test]
     fn sixty_four_workers_reload_in_128_to_320_microseconds() {
-        let cache = article().answer().cache;
+        let cache = article().compute().cache;
         near(cache.reload_s_min, 128e-6, 1e-9);
         near(cache.reload_s_max, 320e-6, 1e-9);
     }
@@ -553,7 +565,7 @@ mod tests {
     #[test]
     fn the_frontier_is_where_the_efficiency_reaches_its_mark() {
         let asked = Registration::default();
-        for at in asked.answer().frontier {
+        for at in asked.compute().frontier {
             let once = register(
                 Bytes(at.buffer_bytes),
                 asked.page,
@@ -573,7 +585,7 @@ mod tests {
             buffer: Bytes::gib(1),
             ..Registration::default()
         }
-        .answer();
+        .compute();
         assert_eq!(answer.register_huge.pages, 512);
         assert!(answer.efficiency.per_io_huge > 0.99 && answer.efficiency.per_io < 0.5);
     }

@@ -9,10 +9,13 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-use crate::{
+use straightway_scenario::check::Refusals;
+use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_SOME},
     provenance::{Basis, Formula, Source},
 };
+
+use crate::question::Question;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -164,7 +167,7 @@ impl Checked for S3 {
 
 impl S3 {
     /// Computes the flight.
-    pub fn answer(&self) -> Answer {
+    fn compute(&self) -> Answer {
         let range = self.range.0 as f64;
         let gets_per_s = self.rate.0 / range;
         let (best_s, worst_s) = (self.get_s(self.latency_min), self.get_s(self.latency_max));
@@ -256,15 +259,24 @@ impl S3 {
     }
 }
 
+impl Question for S3 {
+    const NAME: &'static str = "s3";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        Ok(self.compute())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     #[test]
     fn two_hundred_gb_a_second_need_2400_to_4800_gets_in_flight() {
         // models.md (f).
-        let answer = S3::default().answer();
+        let answer = S3::default().compute();
         near(answer.in_flight_min, 2400.0, 0.01);
         near(answer.in_flight_max, 4800.0, 0.01);
         assert!((answer.prefixes_to_read - 5.0).abs() < f64::EPSILON);
@@ -277,12 +289,12 @@ mod tests {
             range: Bytes::gib(1),
             ..S3::default()
         };
-        let answer = long.answer();
+        let answer = long.compute();
         // 200 GB/s at 87.5 MB/s a connection, whatever the latency.
         near(answer.in_flight_min, 200e9 / 87.5e6, 1e-9);
         near(answer.serial_bytes_per_s, 87.5e6, 1e-9);
         for asked in [long, S3::default()] {
-            for point in asked.answer().curve {
+            for point in asked.compute().curve {
                 let most = point.in_flight as f64 * 87.5e6 * (1.0 + 1e-9);
                 assert!(point.rate_min_latency_bytes_per_s <= most, "{point:?}");
             }
@@ -298,8 +310,8 @@ mod tests {
             },
             ..S3::default()
         };
-        near(all.answer().cached_latency_s, 150e-6, 1e-9);
-        near(all.answer().cached_bytes_per_s, 6.4e12, 1e-9);
+        near(all.compute().cached_latency_s, 150e-6, 1e-9);
+        near(all.compute().cached_bytes_per_s, 6.4e12, 1e-9);
         let none = S3 {
             cache: Cache {
                 hits: 0.0,
@@ -307,6 +319,6 @@ mod tests {
             },
             ..S3::default()
         };
-        near(none.answer().cached_bytes_per_s, 200e9, 1e-9);
+        near(none.compute().cached_bytes_per_s, 200e9, 1e-9);
     }
 }

@@ -1,207 +1,121 @@
 //! A scenario: one question in a file, with what others published about it.
 //!
 //! The file holds a title, one table named after the topic (`[checkpoint]`, `[qos]`, …) whose every
-//! parameter has a default, and the [claims](crate::claim) made about that case. Any parameter can
-//! be [set](crate::setting) or [swept](crate::sweep) by its path afterwards.
-
-pub mod library;
+//! parameter has a default, and the [claims](straightway_scenario::claim) made about that case. Any
+//! parameter can be [set](straightway_scenario::setting) or swept by its path afterwards.
 
 use serde::{Deserialize, Serialize};
-
-use crate::{
-    architecture::{self, Architecture},
-    check::{Checked, Checker, Refusals},
-    checkpoint::{self, Checkpoint},
+use straightway_scenario::{
+    check::{Checked, Checker, Refusals, Step, steps},
     claim::Claim,
-    dpu::{self, Dpu},
-    headroom::{Headroom, Port},
-    ingest::{self, Ingest},
     provenance::{Basis, Correction},
-    qos::{self, Qos},
-    rail::{self, Rails},
-    reduction::{self, Reduction},
-    registration::{self, Registration},
-    s3::{self, S3},
-    transport::{self, Transport},
+    setting::{self, Setting},
 };
 
-/// One question and what was published about it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Scenario {
-    /// What it is about, in a line.
-    pub title: String,
-    /// What to know about it.
-    pub about: String,
-    /// How a checkpoint is saved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub checkpoint: Option<Checkpoint>,
-    /// What registering memory costs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub registration: Option<Registration>,
-    /// What a transport carries.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transport: Option<Transport>,
-    /// What an architecture gives.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub architecture: Option<Architecture>,
-    /// Whether GPUs wait for samples.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ingest: Option<Ingest>,
-    /// How many requests hide a latency.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub s3: Option<S3>,
-    /// What many ports give together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rail: Option<Rails>,
-    /// Deduplication against compression.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reduction: Option<Reduction>,
-    /// Reservation, limit and weight.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub qos: Option<Qos>,
-    /// What a DPU takes over.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dpu: Option<Dpu>,
-    /// The buffer a lossless port needs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub headroom: Option<Port>,
-    /// What was published about it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub claims: Vec<Claim>,
-}
+use crate::{question::Question, topics};
 
-/// What a scenario asks about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Topic {
-    /// How a checkpoint is saved.
-    Checkpoint,
-    /// What registering memory costs.
-    Registration,
-    /// What a transport carries.
-    Transport,
-    /// What an architecture gives.
-    Architecture,
-    /// Whether GPUs wait for samples.
-    Ingest,
-    /// How many requests hide a latency.
-    S3,
-    /// What many ports give together.
-    Rail,
-    /// Deduplication against compression.
-    Reduction,
-    /// Reservation, limit and weight.
-    Qos,
-    /// What a DPU takes over.
-    Dpu,
-    /// The buffer a lossless port needs.
-    Headroom,
-}
-
-/// The answer to a scenario.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-#[expect(clippy::large_enum_variant, reason = "one answer lives at a time")]
-pub enum Answer {
-    /// How a checkpoint is saved.
-    Checkpoint(checkpoint::Answer),
-    /// What registering memory costs.
-    Registration(registration::Answer),
-    /// What a transport carries.
-    Transport(transport::Answer),
-    /// What an architecture gives.
-    Architecture(architecture::Answer),
-    /// Whether GPUs wait for samples.
-    Ingest(ingest::Answer),
-    /// How many requests hide a latency.
-    S3(s3::Answer),
-    /// What many ports give together.
-    Rail(rail::Answer),
-    /// Deduplication against compression.
-    Reduction(reduction::Answer),
-    /// Reservation, limit and weight.
-    Qos(qos::Answer),
-    /// What a DPU takes over.
-    Dpu(dpu::Answer),
-    /// The buffer a lossless port needs.
-    Headroom(Headroom),
-}
-
-impl Topic {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Checkpoint,
-        Self::Registration,
-        Self::Transport,
-        Self::Architecture,
-        Self::Ingest,
-        Self::S3,
-        Self::Rail,
-        Self::Reduction,
-        Self::Qos,
-        Self::Dpu,
-        Self::Headroom,
-    ];
-
-    /// The name of its table and its command.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Checkpoint => "checkpoint",
-            Self::Registration => "registration",
-            Self::Transport => "transport",
-            Self::Architecture => "architecture",
-            Self::Ingest => "ingest",
-            Self::S3 => "s3",
-            Self::Rail => "rail",
-            Self::Reduction => "reduction",
-            Self::Qos => "qos",
-            Self::Dpu => "dpu",
-            Self::Headroom => "headroom",
+/// Expands the table of topics into the scenario's tables, the topics and their answers.
+macro_rules! define {
+    ($($(#[$doc:meta])* $Topic:ident $table:ident: $Question:ty,)*) => {
+        /// One question and what was published about it.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Scenario {
+            /// What it is about, in a line.
+            pub title: String,
+            /// What to know about it.
+            pub about: String,
+            $(
+                $(#[$doc])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $table: Option<$Question>,
+            )*
+            /// What was published about it.
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            pub claims: Vec<Claim>,
         }
-    }
+
+        /// What a scenario asks about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Topic {
+            $($(#[$doc])* $Topic,)*
+        }
+
+        /// The answer to a scenario.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(untagged)]
+        #[expect(clippy::large_enum_variant, reason = "one answer lives at a time")]
+        pub enum Answer {
+            $($(#[$doc])* $Topic(<$Question as Question>::Answer),)*
+        }
+
+        impl Topic {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$Topic,)*];
+
+            /// The name of its table and its command.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Topic => <$Question as Question>::NAME,)*
+                }
+            }
+        }
+
+        impl Scenario {
+            /// The question on a topic with nothing but defaults.
+            pub fn default_of(topic: Topic) -> Self {
+                let mut scenario = Self::default();
+                match topic {
+                    $(Topic::$Topic => scenario.$table = Some(Default::default()),)*
+                }
+                scenario
+            }
+
+            /// The topics that have a table.
+            fn topics(&self) -> Vec<Topic> {
+                let mut found = Vec::new();
+                $(if self.$table.is_some() {
+                    found.push(Topic::$Topic);
+                })*
+                found
+            }
+
+            fn compute(&self) -> Result<Answer, Refusals> {
+                $(if let Some(question) = &self.$table {
+                    let refused = |r: Refusals| r.below(<$Question as Question>::NAME);
+                    return question.answer().map(Answer::$Topic).map_err(refused);
+                })*
+                unreachable!("a checked scenario has one topic")
+            }
+
+            fn check_tables(&self, c: &mut Checker) {
+                $(if let Some(question) = &self.$table {
+                    c.nested(<$Question as Question>::NAME, question);
+                })*
+            }
+        }
+
+        impl Answer {
+            /// What it rests on.
+            pub fn basis(&self) -> &Basis {
+                match self {
+                    $(Self::$Topic(answer) => &answer.basis,)*
+                }
+            }
+
+            fn basis_mut(&mut self) -> &mut Basis {
+                match self {
+                    $(Self::$Topic(answer) => &mut answer.basis,)*
+                }
+            }
+        }
+    };
 }
+
+topics!(define);
 
 impl Scenario {
-    /// The question on a topic with nothing but defaults.
-    pub fn default_of(topic: Topic) -> Self {
-        let mut scenario = Self::default();
-        match topic {
-            Topic::Checkpoint => scenario.checkpoint = Some(Checkpoint::default()),
-            Topic::Registration => scenario.registration = Some(Registration::default()),
-            Topic::Transport => scenario.transport = Some(Transport::default()),
-            Topic::Architecture => scenario.architecture = Some(Architecture::default()),
-            Topic::Ingest => scenario.ingest = Some(Ingest::default()),
-            Topic::S3 => scenario.s3 = Some(S3::default()),
-            Topic::Rail => scenario.rail = Some(Rails::default()),
-            Topic::Reduction => scenario.reduction = Some(Reduction::default()),
-            Topic::Qos => scenario.qos = Some(Qos::default()),
-            Topic::Dpu => scenario.dpu = Some(Dpu::default()),
-            Topic::Headroom => scenario.headroom = Some(Port::default()),
-        }
-        scenario
-    }
-
-    /// The topics that have a table.
-    fn topics(&self) -> Vec<Topic> {
-        let present = [
-            self.checkpoint.is_some(),
-            self.registration.is_some(),
-            self.transport.is_some(),
-            self.architecture.is_some(),
-            self.ingest.is_some(),
-            self.s3.is_some(),
-            self.rail.is_some(),
-            self.reduction.is_some(),
-            self.qos.is_some(),
-            self.dpu.is_some(),
-            self.headroom.is_some(),
-        ];
-        let all = Topic::ALL.into_iter().zip(present);
-        all.filter_map(|(topic, present)| present.then_some(topic))
-            .collect()
-    }
-
     /// What it asks about.
     ///
     /// # Panics
@@ -221,45 +135,48 @@ impl Scenario {
         Ok(answer)
     }
 
-    fn compute(&self) -> Result<Answer, Refusals> {
-        let of = |asked: Option<Answer>| asked.expect("the topic is the table that is there");
-        let topic = self.topic();
-        Ok(match topic {
-            Topic::Checkpoint => {
-                let asked = self.checkpoint.as_ref().map(Checkpoint::answer).transpose();
-                of(asked
-                    .map_err(|r| r.below(topic.name()))?
-                    .map(Answer::Checkpoint))
+    /// The scenario with all `settings` made. Claims are about the case as published, and fall away.
+    pub fn set(&self, settings: &[Setting]) -> Result<Self, Refusals> {
+        if settings.is_empty() {
+            return Ok(self.clone());
+        }
+        let mut changed = self.clone();
+        changed.claims.clear();
+        let full: Vec<Setting> = settings.iter().map(|s| self.rooted(s)).collect();
+        setting::set(changed, &full).map_err(|refused| self.unrooted(settings, refused))
+    }
+
+    /// Whether the parameter at `path` is a count: a fraction of it makes no sense.
+    pub fn is_count(&self, path: &str) -> bool {
+        setting::is_count(self, &self.full_path(path))
+    }
+
+    /// `path` with the topic before it, where the user left that out.
+    pub fn full_path(&self, path: &str) -> String {
+        let topic = self.topic().name();
+        match steps(path).next() {
+            Some(Step::Key(key)) if key == topic => path.to_owned(),
+            _ => format!("{topic}.{path}"),
+        }
+    }
+
+    fn rooted(&self, setting: &Setting) -> Setting {
+        Setting {
+            path: self.full_path(&setting.path),
+            value: setting.value.clone(),
+        }
+    }
+
+    /// A refused setting names its path as it was typed.
+    fn unrooted(&self, settings: &[Setting], mut refused: Refusals) -> Refusals {
+        for refusal in &mut refused.0 {
+            let typed =
+                |s: &&Setting| self.full_path(&s.path) == refusal.field && s.value == refusal.value;
+            if let Some(setting) = settings.iter().find(typed) {
+                refusal.field.clone_from(&setting.path);
             }
-            Topic::Qos => {
-                let asked = self.qos.as_ref().map(Qos::answer).transpose();
-                of(asked.map_err(|r| r.below(topic.name()))?.map(Answer::Qos))
-            }
-            Topic::Registration => of(self
-                .registration
-                .as_ref()
-                .map(|q| Answer::Registration(q.answer()))),
-            Topic::Transport => of(self
-                .transport
-                .as_ref()
-                .map(|q| Answer::Transport(q.answer()))),
-            Topic::Architecture => of(self
-                .architecture
-                .as_ref()
-                .map(|q| Answer::Architecture(q.answer()))),
-            Topic::Ingest => of(self.ingest.as_ref().map(|q| Answer::Ingest(q.answer()))),
-            Topic::S3 => of(self.s3.as_ref().map(|q| Answer::S3(q.answer()))),
-            Topic::Rail => of(self.rail.as_ref().map(|q| Answer::Rail(q.answer()))),
-            Topic::Reduction => of(self
-                .reduction
-                .as_ref()
-                .map(|q| Answer::Reduction(q.answer()))),
-            Topic::Dpu => of(self.dpu.as_ref().map(|q| Answer::Dpu(q.answer()))),
-            Topic::Headroom => of(self
-                .headroom
-                .as_ref()
-                .map(|port| Answer::Headroom(port.headroom()))),
-        })
+        }
+        refused
     }
 
     fn judge(&self, answer: &Answer) -> Vec<Correction> {
@@ -279,85 +196,41 @@ impl Answer {
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("an answer is plain data with string keys")
     }
-
-    /// What it rests on.
-    pub fn basis(&self) -> &Basis {
-        match self {
-            Self::Checkpoint(answer) => &answer.basis,
-            Self::Registration(answer) => &answer.basis,
-            Self::Transport(answer) => &answer.basis,
-            Self::Architecture(answer) => &answer.basis,
-            Self::Ingest(answer) => &answer.basis,
-            Self::S3(answer) => &answer.basis,
-            Self::Rail(answer) => &answer.basis,
-            Self::Reduction(answer) => &answer.basis,
-            Self::Qos(answer) => &answer.basis,
-            Self::Dpu(answer) => &answer.basis,
-            Self::Headroom(answer) => &answer.basis,
-        }
-    }
-
-    fn basis_mut(&mut self) -> &mut Basis {
-        match self {
-            Self::Checkpoint(answer) => &mut answer.basis,
-            Self::Registration(answer) => &mut answer.basis,
-            Self::Transport(answer) => &mut answer.basis,
-            Self::Architecture(answer) => &mut answer.basis,
-            Self::Ingest(answer) => &mut answer.basis,
-            Self::S3(answer) => &mut answer.basis,
-            Self::Rail(answer) => &mut answer.basis,
-            Self::Reduction(answer) => &mut answer.basis,
-            Self::Qos(answer) => &mut answer.basis,
-            Self::Dpu(answer) => &mut answer.basis,
-            Self::Headroom(answer) => &mut answer.basis,
-        }
-    }
-}
-
-/// Checks the table that is there.
-fn nested<T: Checked>(c: &mut Checker, topic: Topic, question: Option<&T>) {
-    if let Some(question) = question {
-        c.nested(topic.name(), question);
-    }
 }
 
 impl Checked for Scenario {
     fn check(&self, c: &mut Checker) {
-        let names = || Topic::ALL.map(Topic::name).join(", ");
+        let names = || {
+            Topic::ALL
+                .iter()
+                .map(|topic| topic.name())
+                .collect::<Vec<_>>()
+        };
         match self.topics().as_slice() {
             [_] => {}
             [] => c.refuse(
                 "(text)",
                 "no topic",
-                format!("one table out of {}", names()),
+                format!("one table out of {}", names().join(", ")),
             ),
             [_, second, ..] => {
                 c.refuse(second.name(), "a second topic", "one topic in a file");
             }
         }
-        nested(c, Topic::Checkpoint, self.checkpoint.as_ref());
-        nested(c, Topic::Registration, self.registration.as_ref());
-        nested(c, Topic::Transport, self.transport.as_ref());
-        nested(c, Topic::Architecture, self.architecture.as_ref());
-        nested(c, Topic::Ingest, self.ingest.as_ref());
-        nested(c, Topic::S3, self.s3.as_ref());
-        nested(c, Topic::Rail, self.rail.as_ref());
-        nested(c, Topic::Reduction, self.reduction.as_ref());
-        nested(c, Topic::Qos, self.qos.as_ref());
-        nested(c, Topic::Dpu, self.dpu.as_ref());
-        nested(c, Topic::Headroom, self.headroom.as_ref());
+        self.check_tables(c);
         c.each("claims", &self.claims, 0..=100);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use straightway_scenario::check;
+
     use super::*;
-    use crate::check;
 
     #[test]
     fn every_topic_answers_with_nothing_but_defaults() {
-        for topic in Topic::ALL {
+        for &topic in Topic::ALL {
             let scenario = Scenario::default_of(topic);
             check::checked(&scenario).unwrap();
             assert_eq!(scenario.topic(), topic);
@@ -387,7 +260,7 @@ mod tests {
 
     #[test]
     fn no_answer_holds_a_number_that_json_cannot() {
-        for topic in Topic::ALL {
+        for &topic in Topic::ALL {
             let answer = Scenario::default_of(topic).answer().unwrap();
             let text = format!("{answer:?}");
             assert!(
@@ -395,5 +268,92 @@ mod tests {
                 "{topic:?}: {text}"
             );
         }
+    }
+
+    fn changed(topic: Topic, texts: &[&str]) -> Result<Scenario, Refusals> {
+        let settings: Result<Vec<_>, _> = texts.iter().map(|text| Setting::parse(text)).collect();
+        Scenario::default_of(topic).set(&settings?)
+    }
+
+    #[test]
+    fn any_parameter_is_set_by_its_path() {
+        let scenario = changed(
+            Topic::Checkpoint,
+            &["cluster.gpus=2048", "node.hop.rate=200Gb/s"],
+        );
+        let checkpoint = scenario.unwrap().checkpoint.unwrap();
+        assert_eq!(checkpoint.cluster.gpus, 2048);
+        assert!((checkpoint.node.hop.unwrap().rate.as_gbit() - 200.0).abs() < 1e-9);
+        let scenario = changed(Topic::Qos, &["tenants[2].weight=5", "qos.seed=9"]).unwrap();
+        let qos = scenario.qos.unwrap();
+        assert!((qos.tenants[2].weight - 5.0).abs() < 1e-9);
+        assert_eq!(qos.seed.0, 9);
+    }
+
+    #[test]
+    fn a_parameter_that_is_absent_by_default_can_be_set() {
+        let scenario = changed(Topic::Checkpoint, &["schedule.interval=2h"]).unwrap();
+        let interval = scenario.checkpoint.unwrap().schedule.interval.unwrap();
+        assert!((interval.0 - 7200.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for (text, says) in [
+            (
+                "cluster.gpus=0",
+                "cluster.gpus = 0: allowed is a whole number from 1",
+            ),
+            (
+                "cluster.gpus=zzz",
+                "cluster.gpus = zzz: allowed is a whole number",
+            ),
+            (
+                "cluster.gpu=1",
+                "cluster.gpu = 1: allowed is one of `gpus`,",
+            ),
+            ("cluster=1", "cluster = 1: allowed is a table"),
+            (
+                "cluster.gpus.x=1",
+                "cluster.gpus.x = 1: allowed is no `x` below a plain value",
+            ),
+            ("node.io=nan", "node.io = nan"),
+            ("cluster", "--set = cluster: allowed is path=value"),
+            ("node.media.rate=-5", "node.media.rate = -5"),
+        ] {
+            let refused = changed(Topic::Checkpoint, &[text]).unwrap_err().to_string();
+            assert!(refused.starts_with(says), "{refused}");
+        }
+        let refused = changed(Topic::Qos, &["tenants[7].weight=1"])
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            refused,
+            "tenants[7].weight = 1: allowed is an index from 0 to 2"
+        );
+    }
+
+    #[test]
+    fn a_count_is_a_whole_number_however_it_is_written() {
+        let gpus = |text: &str| {
+            let setting = format!("cluster.gpus={text}");
+            changed(Topic::Checkpoint, &[&setting]).map(|s| s.checkpoint.unwrap().cluster.gpus)
+        };
+        assert_eq!(gpus("1e3").unwrap(), 1000);
+        assert_eq!(gpus("64.0").unwrap(), 64);
+        assert_eq!(
+            gpus("1.4").unwrap_err().to_string(),
+            "cluster.gpus = 1.4: allowed is a whole number from 1 to 10000000"
+        );
+        let refused = changed(Topic::Qos, &["seed=1e308"]).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "seed = 1e308: allowed is a whole number from 0 to 9223372036854775807"
+        );
+        // A share is no count, and neither is what is not there.
+        let scenario = Scenario::default_of(Topic::Checkpoint);
+        assert!(scenario.is_count("cluster.gpus"));
+        assert!(!scenario.is_count("schedule.overlap"));
+        assert!(!scenario.is_count("nowhere"));
     }
 }

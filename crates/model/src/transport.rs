@@ -15,10 +15,13 @@ pub use self::{
     cxl::{Cxl, Tiers},
     flit::{Flit, FlitRates},
 };
-use crate::{
+use straightway_scenario::check::Refusals;
+use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME},
     provenance::{Basis, Formula, Source},
 };
+
+use crate::question::Question;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -271,7 +274,7 @@ impl Checked for Fabric {
 
 impl Transport {
     /// Compares them.
-    pub fn answer(&self) -> Answer {
+    fn compute(&self) -> Answer {
         let fabrics: Vec<Row> = self.fabrics.iter().map(|fabric| self.row(fabric)).collect();
         let iops = |prefix: &str| {
             let of = fabrics
@@ -372,10 +375,19 @@ impl Fabric {
     }
 }
 
+impl Question for Transport {
+    const NAME: &'static str = "transport";
+    type Answer = Answer;
+
+    fn answer(&self) -> Result<Answer, Refusals> {
+        Ok(self.compute())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     fn row(answer: &Answer, name: &str) -> Row {
         answer
@@ -396,7 +408,7 @@ mod tests {
 
     #[test]
     fn tcp_at_400_gbit_takes_40_cores_at_the_articles_figure_and_10_at_the_best() {
-        let answer = Transport::default().answer();
+        let answer = Transport::default().compute();
         // 394.8 Gb/s of payload over 10 and 42 Gb/s a core, and 0.2 M IOPS a core on top.
         near(
             row(&answer, "nvme/tcp at 10").cores_at_line_rate,
@@ -419,7 +431,7 @@ mod tests {
             depth: 128,
             ..Transport::default()
         };
-        let answer = asked.answer();
+        let answer = asked.compute();
         near(answer.nvme_over_srp.unwrap(), 1.15, 0.01);
     }
 
@@ -431,7 +443,7 @@ mod tests {
                 ..Transport::default()
             };
             asked.media.latency = Seconds(latency);
-            near(asked.answer().nvme_over_srp.unwrap(), 1.15, 0.01);
+            near(asked.compute().nvme_over_srp.unwrap(), 1.15, 0.01);
         }
     }
 
@@ -442,7 +454,7 @@ mod tests {
             ..Transport::default()
         };
         assert_eq!(
-            row(&asked.answer(), "local nvme").bound_by,
+            row(&asked.compute(), "local nvme").bound_by,
             "drives' bandwidth"
         );
     }
@@ -457,6 +469,6 @@ mod tests {
 
     #[test]
     fn defaults_are_within_their_ranges() {
-        crate::check::checked(&Transport::default()).unwrap();
+        straightway_scenario::check::checked(&Transport::default()).unwrap();
     }
 }

@@ -4,7 +4,8 @@
 
 use std::{fs, path::Path};
 
-use straightway_model::{check, scenario::Scenario};
+use straightway_model::scenario::Scenario;
+use straightway_scenario::check;
 
 #[test]
 fn every_attack_is_refused_in_the_words_its_file_expects() {

@@ -1,10 +1,8 @@
 //! Scenario files, damaged: whatever is typed, the answer is a number or a refusal by name.
 
 use proptest::prelude::*;
-use straightway_model::{
-    check,
-    scenario::{Scenario, library::LIBRARY},
-};
+use straightway_model::{library::LIBRARY, scenario::Scenario};
+use straightway_scenario::check;
 
 /// One way to damage a text.
 #[derive(Clone, Debug)]

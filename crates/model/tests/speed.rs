@@ -8,7 +8,7 @@ use straightway_model::scenario::{Scenario, Topic};
 #[test]
 fn an_analytic_answer_takes_less_than_10_ms() {
     let bound_ms = if cfg!(debug_assertions) { 200.0 } else { 10.0 };
-    for topic in Topic::ALL {
+    for &topic in Topic::ALL {
         // Quality of service is played out, not computed.
         if topic == Topic::Qos {
             continue;

@@ -128,15 +128,19 @@
 //! - [`core`]: the vocabulary and the planner; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
 //! - [`pipeline`]: copying files and folders, the weights of models, checkpoints.
-//! - [`model`]: what a cluster would do, by formula and by simulation; pure and seeded.
+//! - [`model`]: the planner, which says what a cluster would do; [`pcie`] and [`fabric`]: the simulators;
+//!   [`scenario`]: how their questions are read, checked and swept. Pure and seeded.
 //! - [`probe`]: what this machine can do, and why not more.
 
 pub use straightway_core as core;
+pub use straightway_fabric as fabric;
 pub use straightway_io as io;
 pub use straightway_model as model;
+pub use straightway_pcie as pcie;
 pub use straightway_pipeline as pipeline;
 pub use straightway_pipeline::{checkpoint, weights};
 pub use straightway_probe as probe;
+pub use straightway_scenario as scenario;
 
 pub use straightway_core::{
     Choice, Error, Extent, Kind, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result,

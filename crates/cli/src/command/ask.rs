@@ -1,6 +1,6 @@
 //! What every question to the planner and the simulators has in common.
 
-use straightway_model::{check::Refusals, setting::Setting};
+use straightway_scenario::{check::Refusals, setting::Setting};
 
 use super::{output::Output, sweep::Sweeping};
 

@@ -1,14 +1,12 @@
 //! The scenarios that come with the program, and the command that runs each.
 
 use anyhow::Context;
-use straightway_model::{
-    check, fabric, pcie,
-    scenario::{
-        Scenario,
-        library::{Entry, LIBRARY},
-    },
-};
+use straightway_fabric as fabric;
+use straightway_model::{library::LIBRARY, scenario::Scenario};
+use straightway_pcie as pcie;
 use straightway_report::{Cell, Column, Table, Unit};
+use straightway_scenario::check;
+use straightway_scenario::library::Entry;
 
 /// Who runs a scenario: the planner, or one of the simulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

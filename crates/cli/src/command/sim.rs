@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use straightway_core::Rate;
-use straightway_report::{Cell, Unit};
 
 mod ecn;
 mod fabric;
@@ -36,9 +34,4 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Headroom(args) => headroom::run(&args),
         What::Ecn(args) => ecn::run(&args),
     }
-}
-
-/// A link's rate as its box has it: bits, not bytes.
-fn gbit(rate: Rate) -> Cell {
-    Cell::number(rate.as_gbit(), Unit::named("Gb/s"))
 }

@@ -3,7 +3,7 @@
 use std::{fs::File, io::Read, path::Path};
 
 use anyhow::{Context, bail};
-use straightway_model::check::TEXT_BYTES_MAX;
+use straightway_scenario::check::TEXT_BYTES_MAX;
 
 use super::library::{self, Runner};
 

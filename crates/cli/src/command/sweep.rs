@@ -3,21 +3,19 @@
 //! `plan` and both simulators sweep alike: the values are read here, each command says how one
 //! point is answered, and the grid is shown by the same page, chart and JSON.
 
-mod grid;
-mod headline;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 use straightway_core::{Error, Kind};
-use straightway_model::{
+use straightway_scenario::{
     check::Refusals,
     setting::Setting,
     sweep::{self, Sweep},
 };
 
+use straightway_view::sweep::{Grid, chosen};
+
 use super::bar::Bar;
-pub(crate) use grid::Grid;
 
 /// Parameters to sweep over and figures to show
 #[derive(Debug, clap::Args)]
@@ -72,6 +70,6 @@ impl Sweeping {
             answered.fetch_add(1, Ordering::Relaxed);
             Ok(answer)
         })?;
-        Grid::new(title, sweeps, points, headline::chosen(usual, &self.show))
+        Ok(Grid::new(title, sweeps, points, chosen(usual, &self.show))?)
     }
 }

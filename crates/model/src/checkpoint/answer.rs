@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::failures::Played;
-use crate::{path::Carried, provenance::Basis};
+use crate::path::Carried;
+use straightway_scenario::provenance::Basis;
 
 /// What follows.
 #[derive(Clone, Debug, PartialEq, Serialize)]

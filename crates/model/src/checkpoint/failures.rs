@@ -7,7 +7,7 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::{
+use straightway_scenario::{
     check::{Checked, Checker},
     seed::Seed,
 };
@@ -201,7 +201,13 @@ mod tests {
             segments: u64::MAX,
             ..Trials::default()
         };
-        assert_eq!(crate::check::checked(&trials).unwrap_err().0.len(), 3);
+        assert_eq!(
+            straightway_scenario::check::checked(&trials)
+                .unwrap_err()
+                .0
+                .len(),
+            3
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! training stands still for a checkpoint, `work` the training between two of them, `restart` the
 //! time from a failure to training again.
 
-use crate::provenance::{Formula, Source};
+use straightway_scenario::provenance::{Formula, Source};
 
 /// The formulas of this file.
 pub const FORMULAS: [Formula; 6] = [
@@ -127,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::near::near;
+    use straightway_scenario::near::near;
 
     /// 16,384 GPUs failing every 3.09 h: 50,677 h for one GPU, 49.5 h for 1,024.
     const MTBF_S: f64 = 50_677.0 / 1024.0 * 3600.0;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Seconds};
 
-use crate::check::{BYTES_ANY, Checked, Checker, TIME_ANY, TIME_SOME};
+use straightway_scenario::check::{BYTES_ANY, Checked, Checker, TIME_ANY, TIME_SOME};
 
 /// A cache of translations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::Seconds;
 
-use crate::check::{Checked, Checker, TIME_SOME};
+use straightway_scenario::check::{Checked, Checker, TIME_SOME};
 
 /// Memory reached by load and store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::Bytes;
 
-use crate::check::{Checked, Checker};
+use straightway_scenario::check::{Checked, Checker};
 
 /// A PCIe link in FLIT mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,17 +5,16 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::{Context, bail};
 use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_model::{
-    check,
-    measured::{At, Comparison, MISS, Measured, Row, Unit},
+    measured::{At, Comparison, Measured},
     path::Node,
 };
 use straightway_probe::{
     bench::{Cache, Work},
     profile::{DriveProfile, Profile},
 };
-use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
+use straightway_scenario::check;
+use straightway_view::compare;
 
-use super::page;
 use crate::command::{output::Output, source};
 
 /// Set the models' predictions beside what was measured on a machine
@@ -50,14 +49,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let node = Node::default();
     let comparisons: Vec<Comparison> = machines.iter().map(|m| m.compare(&node)).collect();
-    let missed = comparisons
-        .iter()
-        .flat_map(|c| &c.rows)
-        .filter(|row| misses(row))
-        .count();
-    let page = fill(&comparisons, missed);
-    let basis = &comparisons.first().context("nothing was measured")?.basis;
-    let page = page::with_basis(page, basis, args.basis || args.output.is_html());
+    let missed = compare::missed(&comparisons);
+    let page = compare::page(&comparisons, args.basis || args.output.is_html());
     args.output
         .write(&page, &serde_json::to_value(&comparisons)?)?;
     Ok(if missed == 0 {
@@ -116,81 +109,4 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
         }
     }
     measured
-}
-
-fn misses(row: &Row) -> bool {
-    (row.ratio - 1.0).abs() > MISS
-}
-
-fn fill(comparisons: &[Comparison], missed: usize) -> Page {
-    let total: usize = comparisons
-        .iter()
-        .map(|comparison| comparison.rows.len())
-        .sum();
-    let bound = MISS * 100.0;
-    let (tone, text) = match (total, missed) {
-        (0, _) => (
-            Tone::Neutral,
-            "Nothing was measured that a model predicts.".to_owned(),
-        ),
-        (_, 0) => (
-            Tone::Good,
-            format!("All {total} predictions are within {bound:.0} %."),
-        ),
-        _ => (
-            Tone::Caution,
-            format!("{missed} of {total} predictions miss by more than {bound:.0} %."),
-        ),
-    };
-    let mut page = Page::new("Prediction beside measurement").verdict(tone, text);
-    for comparison in comparisons {
-        let missing = comparison.missing.join(", ");
-        let note = format!("Not measured, and assumed instead or left out: {missing}.");
-        let note = if missing.is_empty() {
-            String::new()
-        } else {
-            note
-        };
-        page = page.section(&*comparison.machine, [rows(comparison).into(), note.into()]);
-    }
-    // Another machine's figures beside this one's must not look like a promise.
-    let assumed = "As assumed: the planner's default node, with the media, network and cores of a \
-                   training cluster. Calibrated: this machine's drive and copies in their place; \
-                   only this one is held to the measurement.";
-    if total > 0 {
-        page = page.section("", [assumed.to_owned().into()]);
-    }
-    page
-}
-
-fn rows(comparison: &Comparison) -> Table {
-    let columns = [
-        Column::text("what"),
-        Column::mixed("as assumed"),
-        Column::mixed("calibrated"),
-        Column::mixed("measured"),
-        Column::new("calibrated / measured", report::Unit::Count),
-        Column::text("follows"),
-    ];
-    let mut table = Table::new("", columns);
-    for row in &comparison.rows {
-        let cell = |value: f64| Cell::number(value, unit(row.unit));
-        table.push([
-            row.what.into(),
-            cell(row.assumed),
-            cell(row.calibrated),
-            cell(row.measured),
-            Cell::count(row.ratio),
-            if misses(row) { "NO" } else { "yes" }.into(),
-        ]);
-    }
-    table
-}
-
-fn unit(unit: Unit) -> report::Unit {
-    match unit {
-        Unit::BytesPerSecond => report::Unit::Rate,
-        Unit::SecondsPerGb => report::Unit::named("s/GB"),
-        Unit::Seconds => report::Unit::Seconds,
-    }
 }

@@ -1,10 +1,8 @@
 //! A planner's scenario with its text, from which refusals get their lines.
 
 use anyhow::{Context, bail};
-use straightway_model::{
-    check::{self, Refusals},
-    scenario::{Scenario, Topic},
-};
+use straightway_model::scenario::{Scenario, Topic};
+use straightway_scenario::check::{self, Refusals};
 
 use crate::command::{library::Runner, source};
 

@@ -1,21 +1,19 @@
 //! `straightway sim fabric`: a lossless Ethernet fabric, packet by packet.
 
-mod page;
-
 use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
 use straightway_core::Result;
-use straightway_model::{
-    fabric::{Outcome, Progress, Scenario, simulate},
-    seed::Seed,
-};
+use straightway_fabric::{Outcome, Progress, Scenario, simulate};
+use straightway_scenario::seed::Seed;
+
+use straightway_view as view;
 
 use super::{
     simulator::{SimAsk, Simulated},
-    stopwatch::Stopwatch,
+    stopwatch::{Stopwatch, Took},
 };
-use crate::command::{bar::Bar, library::Runner, plan::page::with_basis};
+use crate::command::{bar::Bar, library::Runner, output::say};
 
 /// Simulate a lossless Ethernet fabric packet by packet: queues, marks, pauses, victims, deadlock
 ///
@@ -69,9 +67,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let watch = Stopwatch::begin();
     let outcome = watched(&scenario)?;
-    page::say_effort(&outcome, watch.took());
-    let page = page::of(&scenario, &outcome);
-    let page = with_basis(page, &outcome.basis, ask.in_full());
+    say_effort(&outcome, watch.took());
+    let page = view::fabric::page(&scenario, &outcome, ask.in_full());
     let json = serde_json::json!({ "scenario": scenario, "outcome": outcome });
     ask.output.write(&page, &json)?;
     let lossless = scenario.switch.pfc.enabled;
@@ -94,4 +91,14 @@ fn watched(scenario: &Scenario) -> anyhow::Result<Outcome> {
         bar.show(progress.done, &doing)
     });
     Ok(outcome?)
+}
+
+/// Says on stderr what the run took.
+fn say_effort(outcome: &Outcome, took: Took) {
+    let (events, packets) = (outcome.effort.events, outcome.effort.packets);
+    let rate = events as f64 / took.wall_s / 1e6;
+    let each = took.wall_s * 1e6 / packets.max(1) as f64;
+    say(&format!(
+        "{events} events, {packets} packets in {took}: {rate:.1} M events/s, {each:.2} µs a packet"
+    ));
 }

@@ -3,14 +3,11 @@
 use std::process::ExitCode;
 
 use straightway_core::{Bytes, Rate};
-use straightway_model::{
-    check::checked,
-    headroom::{Port, fill_time, incast_corrections},
-};
-use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
+use straightway_fabric::headroom::Port;
+use straightway_scenario::check::checked;
+use straightway_view::headroom;
 
-use super::gbit;
-use crate::command::{output::Output, plan::page::with_basis};
+use crate::command::output::Output;
 
 /// Calculate the headroom of lossless ports, as SONiC does, and how long pauses and buffers last
 ///
@@ -71,38 +68,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for port in &ports {
         checked(port)?;
     }
-    let mut answers: Vec<_> = ports.iter().map(Port::headroom).collect();
-    let columns = [
-        Column::new("rate", Unit::named("Gb/s")),
-        Column::new("cable", Unit::named("m")),
-        Column::new("xoff", Unit::named("B")),
-        Column::new("on the cable", Unit::Bytes),
-        Column::new("peer response", Unit::Bytes),
-        Column::new("longest pause", Unit::Seconds),
-    ];
-    let mut table = Table::new("", columns);
-    for (port, answer) in ports.iter().zip(&answers) {
-        table.push([
-            gbit(port.rate),
-            Cell::number(port.cable_m, Unit::named("m")),
-            Cell::number(answer.xoff.0 as f64, Unit::named("B")),
-            answer.cable.into(),
-            answer.peer_response.into(),
-            answer.pause_max.into(),
-        ]);
-    }
-    let most = answers.iter().map(|a| a.xoff).max().unwrap_or_default();
-    let verdict = format!("A lossless port keeps back up to {most} for what arrives after XOFF.");
-    let mut basis = answers.first().map(|a| a.basis.clone()).unwrap_or_default();
-    basis.corrections = incast_corrections();
-    let page = Page::new("Headroom of a lossless port")
-        .verdict(Tone::Neutral, verdict)
-        .section("", [table.into()])
-        .section("How long the buffer lasts", [fills(args).into()]);
-    let page = with_basis(page, &basis, args.basis || args.output.is_html());
+    let answers: Vec<_> = ports.iter().map(Port::headroom).collect();
+    let page = headroom::page(
+        &ports,
+        &answers,
+        args.buffer,
+        args.basis || args.output.is_html(),
+    );
     let json: Vec<_> = ports
         .iter()
-        .zip(answers.iter_mut())
+        .zip(&answers)
         .map(|(port, answer)| serde_json::json!({ "port": port, "headroom": answer }))
         .collect();
     args.output.write(&page, &serde_json::Value::from(json))?;
@@ -126,21 +101,4 @@ fn ports(args: &Args) -> Vec<Port> {
         args.cable_m.iter().map(move |m| port(rate, *m))
     };
     args.rate.iter().flat_map(cables).collect()
-}
-
-fn fills(args: &Args) -> Table {
-    let columns = [
-        Column::new("rate", Unit::named("Gb/s")),
-        Column::new("16:1", Unit::Seconds),
-        Column::new("50:1", Unit::Seconds),
-        Column::new("256:1", Unit::Seconds),
-        Column::new("1,024:1", Unit::Seconds),
-    ];
-    let mut table = Table::new(format!("{} behind one port", args.buffer), columns);
-    for rate in &args.rate {
-        let mut row = vec![gbit(*rate)];
-        row.extend([16, 50, 256, 1024].map(|n| fill_time(args.buffer, n, *rate).into()));
-        table.push(row);
-    }
-    table
 }

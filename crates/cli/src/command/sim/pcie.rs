@@ -1,21 +1,19 @@
 //! `straightway sim pcie`: a machine's PCIe tree under many streams.
 
-mod page;
-
 use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
 use straightway_core::Result;
-use straightway_model::{
-    pcie::{self, Outcome, Scenario, Sweep, WhatIf},
-    seed::Seed,
-};
+use straightway_pcie::{self as pcie, Outcome, Scenario};
+use straightway_scenario::seed::Seed;
+
+use straightway_view::{self as view, pcie::More};
 
 use super::{
     simulator::{SimAsk, Simulated},
     stopwatch::{Stopwatch, Took},
 };
-use crate::command::{bar::Bar, library::Runner, output::say, plan::page::with_basis};
+use crate::command::{bar::Bar, library::Runner, output::say};
 
 /// Simulate streams over a tree of PCIe links, TLP by TLP: who gets what, and what is in the way
 ///
@@ -32,13 +30,6 @@ pub(crate) struct Args {
     /// Try every single move of a device and every wider or newer link, and rank them by gain
     #[arg(long, conflicts_with = "sweep")]
     what_if: bool,
-}
-
-/// What was asked for beside the outcome.
-#[derive(Debug)]
-struct More {
-    sweep: Option<Sweep>,
-    what_if: Option<Vec<WhatIf>>,
 }
 
 impl Simulated for Scenario {
@@ -84,8 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let more = more(args, &scenario, &outcome, &bar)?;
     drop(bar);
     say_effort(&outcome, took);
-    let page = page::of(&scenario, &outcome, &more);
-    let page = with_basis(page, &outcome.basis, ask.in_full());
+    let page = view::pcie::page(&scenario, &outcome, &more, ask.in_full());
     let json = serde_json::json!({
         "scenario": scenario, "outcome": outcome,
         "streams_sweep": more.sweep, "what_if": more.what_if,

@@ -7,14 +7,14 @@ use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use straightway_core::{Kind, Result};
-use straightway_model::{
+use straightway_model::scenario::Topic;
+use straightway_report::{Block, Page};
+use straightway_scenario::{
     check::{self, Checked, Refusals},
-    scenario::Topic,
     seed::Seed,
     setting::{self, Setting},
     sweep::SIMULATIONS_MAX,
 };
-use straightway_report::{Block, Page};
 
 use crate::command::{
     ask::Ask,
@@ -70,7 +70,7 @@ impl SimAsk {
             return Ok(Some(scenario));
         }
         scenario.forget_claims();
-        Ok(Some(setting::set_input(scenario, &settings)?))
+        Ok(Some(setting::set(scenario, &settings)?))
     }
 
     /// Lists what can be run.
@@ -88,14 +88,14 @@ impl SimAsk {
     pub(super) fn sweep<S: Simulated>(&self, mut scenario: S) -> anyhow::Result<ExitCode> {
         scenario.forget_claims();
         let (sweep, output) = (&self.ask.sweep, &self.ask.output);
-        let is_count = |path: &str| setting::is_input_count(&scenario, path);
+        let is_count = |path: &str| setting::is_count(&scenario, path);
         let grid = sweep.answer(
             S::NAME,
             S::USUAL,
             SIMULATIONS_MAX,
             is_count,
             |settings, bar| {
-                let changed = match setting::set_input(scenario.clone(), settings) {
+                let changed = match setting::set(scenario.clone(), settings) {
                     Ok(changed) => changed,
                     Err(refused) => return Ok(Err(refused)),
                 };

@@ -1,0 +1,378 @@
+//! Where a stream's TLPs start: its I/Os in flight, its fences, and the DMA engine that sends them.
+//!
+//! A stream is a closed loop: `depth` I/Os are issued at its start, and each that completes lets
+//! the next one in. A drive's data is ready a media latency after its I/O was issued; the TLPs are
+//! then generated one by one as the device's port takes them, so no queue of them is ever built.
+
+use super::{
+    Ps,
+    progress::Progress,
+    ring::Ring,
+    tlp::{Class, FENCE, LAST, Tlp},
+    wake::NEVER,
+};
+use crate::scenario::Mode;
+use straightway_scenario::seed::Dice;
+
+/// One transfer the application asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Io {
+    ready: Ps,
+    issued: Ps,
+    bytes: u64,
+}
+
+/// A stream at work.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) mode: Mode,
+    /// The device that moves the data.
+    pub(super) device: u32,
+    /// How long the news of a delivery takes back to the device.
+    pub(super) back: Ps,
+    /// The way of its TLPs, and the first hop after the device's own port.
+    flow: u16,
+    hop: u32,
+    /// The largest piece one TLP moves or asks for.
+    piece_bytes: u64,
+    io_bytes: u64,
+    depth: u64,
+    fence_bytes: Option<u64>,
+    unissued_bytes: u64,
+    /// Issued I/Os none of whose TLPs was sent, the first ready in front.
+    waiting: Ring<Io>,
+    /// The I/O that is partly sent, with what is left of it: nothing if there is none.
+    current: Io,
+    /// When the I/Os that were sent and are not complete were issued.
+    sent: Ring<Ps>,
+    /// Bytes written since the last fence.
+    unfenced_bytes: u64,
+    /// I/Os among `sent` that the fence on its way covers.
+    covered: u32,
+    fence: Fence,
+    /// When the last fence was done: what was issued before waits for it too.
+    fenced: Ps,
+    pub(super) progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fence {
+    None,
+    Due,
+    Sent(Ps),
+}
+
+/// What a stream needs to know of itself.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) mode: Mode,
+    pub(super) device: u32,
+    pub(super) back: Ps,
+    pub(super) flow: u16,
+    pub(super) hop: u32,
+    pub(super) piece_bytes: u64,
+    pub(super) io_bytes: u64,
+    pub(super) depth: u64,
+    pub(super) fence_bytes: Option<u64>,
+    pub(super) size_bytes: u64,
+    pub(super) start: Ps,
+}
+
+/// The DMA engine and the media of a device, shared by its streams.
+#[derive(Debug)]
+pub(super) struct Device {
+    /// The port its TLPs leave by.
+    pub(super) port: u32,
+    /// The pool of its read tags.
+    pub(super) tags: u32,
+    pub(super) writes: Pace,
+    pub(super) reads: Pace,
+    /// Media, by bytes: what is read from them and sent, and what is fetched and written to them.
+    pub(super) media_out: Pace,
+    pub(super) media_in: Pace,
+    pub(super) media_latency: Ps,
+    pub(super) read_latency: Ps,
+    pub(super) jitter: f64,
+    pub(super) dice: Dice,
+}
+
+/// Something that happens at most so often: a transaction engine, or media read byte by byte.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    /// Picoseconds a unit, in units of 2^-20; zero for no limit.
+    cost: u64,
+    /// How far it may run behind and catch up: what fits its buffer.
+    slack: Ps,
+    ready: Ps,
+    /// Time it was at work.
+    pub(super) busy: Ps,
+}
+
+/// What comes next from a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    pub(super) class: Class,
+    pub(super) tlp: Tlp,
+}
+
+impl Pace {
+    /// `per_s` units a second, with room to catch up by `slack_units`.
+    pub(super) fn new(per_s: Option<f64>, slack_units: f64) -> Self {
+        let Some(per_s) = per_s else {
+            return Self::default();
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked rates"
+        )]
+        let (cost, slack) = (
+            (1e12 / per_s * f64::from(1u32 << 20)).ceil() as u64,
+            (1e12 / per_s * slack_units) as u64,
+        );
+        Self {
+            cost,
+            slack,
+            ..Self::default()
+        }
+    }
+
+    #[inline(always)]
+    fn spend(&mut self, now: Ps, units: u64) {
+        if self.cost > 0 {
+            let time = (units * self.cost + (1 << 20) - 1) >> 20;
+            self.busy += time;
+            self.ready = (self.ready + time).max((now + time).saturating_sub(self.slack));
+        }
+    }
+}
+
+impl Device {
+    /// When the engine and the media let `head` go.
+    #[inline(always)]
+    pub(super) fn ready(&self, head: &Head, mode: Mode) -> Ps {
+        let engine = match head.class {
+            Class::Posted => self.writes.ready,
+            _ => self.reads.ready,
+        };
+        let media = match mode {
+            _ if head.tlp.bears(FENCE) => 0,
+            Mode::Write => self.media_out.ready,
+            Mode::Read => self.media_in.ready,
+        };
+        engine.max(media)
+    }
+
+    /// When the engine and the media let a write go.
+    #[inline(always)]
+    pub(super) fn write_ready(&self) -> Ps {
+        self.writes.ready.max(self.media_out.ready)
+    }
+
+    /// Notes that a write went at `now`.
+    #[inline(always)]
+    pub(super) fn spend_write(&mut self, now: Ps, bytes: u64) {
+        self.writes.spend(now, 1);
+        self.media_out.spend(now, bytes);
+    }
+
+    /// Notes that `head` went at `now`.
+    #[inline(always)]
+    pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
+        match head.class {
+            Class::Posted => self.writes.spend(now, 1),
+            _ => self.reads.spend(now, 1),
+        }
+        match mode {
+            Mode::Write => self.media_out.spend(now, u64::from(head.tlp.bytes())),
+            Mode::Read => self.media_in.spend(now, u64::from(head.tlp.bytes())),
+        }
+    }
+
+    /// A latency with its tail.
+    pub(super) fn draw(&mut self, latency: Ps) -> Ps {
+        if self.jitter > 0.0 {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "at most minutes"
+            )]
+            let tail = self.dice.exponential(self.jitter) as u64;
+            latency + tail
+        } else {
+            latency
+        }
+    }
+}
+
+impl Source {
+    pub(super) fn new(job: &Job) -> Self {
+        Self {
+            mode: job.mode,
+            device: job.device,
+            back: job.back,
+            flow: job.flow,
+            hop: job.hop,
+            piece_bytes: job.piece_bytes,
+            io_bytes: job.io_bytes,
+            depth: job.depth,
+            fence_bytes: job.fence_bytes,
+            unissued_bytes: job.size_bytes,
+            waiting: Ring::default(),
+            current: Io::default(),
+            sent: Ring::default(),
+            unfenced_bytes: 0,
+            covered: 0,
+            fence: Fence::None,
+            fenced: 0,
+            progress: Progress::new(job.size_bytes, job.depth, job.start),
+        }
+    }
+
+    /// Issues the next I/O at `now`; its data is ready `delay` later. The time at which it is.
+    pub(super) fn issue(&mut self, now: Ps, delay: Ps) -> Ps {
+        let bytes = self.unissued_bytes.min(self.io_bytes);
+        if bytes == 0 {
+            return NEVER;
+        }
+        self.unissued_bytes -= bytes;
+        let io = Io {
+            ready: now + delay,
+            issued: now,
+            bytes,
+        };
+        // At the back, but for one that the tail of a latency held up.
+        self.waiting.insert(io, |other| other.ready <= io.ready);
+        io.ready
+    }
+
+    /// How many I/Os the stream starts with.
+    pub(super) fn depth(&self) -> u64 {
+        self.depth
+            .min(self.progress.size_bytes.div_ceil(self.io_bytes))
+    }
+
+    /// What it would send next; its time is [`NEVER`] when it waits for something.
+    #[inline(always)]
+    pub(super) fn head(&self) -> Head {
+        let tlp = |ready, marks| Tlp::new(ready, self.flow, self.hop, 0, marks);
+        match (self.fence, self.next_io()) {
+            (Fence::Due, _) => Head {
+                class: Class::NonPosted,
+                tlp: tlp(0, FENCE),
+            },
+            (Fence::None, Some(io)) => Head {
+                class: match self.mode {
+                    Mode::Write => Class::Posted,
+                    Mode::Read => Class::NonPosted,
+                },
+                tlp: self.piece(io),
+            },
+            (Fence::Sent(_), _) | (Fence::None, None) => Head {
+                class: Class::Posted,
+                tlp: tlp(NEVER, 0),
+            },
+        }
+    }
+
+    /// As [`Self::head`], where that is a write.
+    #[inline(always)]
+    pub(super) fn write(&self) -> Option<Tlp> {
+        match (self.fence, self.next_io()) {
+            (Fence::None, Some(io)) => Some(self.piece(io)),
+            _ => None,
+        }
+    }
+
+    /// The next TLP of an I/O.
+    #[inline(always)]
+    fn piece(&self, io: Io) -> Tlp {
+        let bytes = io.bytes.min(self.piece_bytes);
+        let marks = if bytes == io.bytes { LAST } else { 0 };
+        let bytes = u16::try_from(bytes).expect("a payload is at most 4 KiB");
+        let ready = io.ready.max(self.fenced);
+        Tlp::new(ready, self.flow, self.hop, bytes, marks)
+    }
+
+    /// The I/O that is partly sent, or the first that waits.
+    #[inline(always)]
+    fn next_io(&self) -> Option<Io> {
+        if self.current.bytes > 0 {
+            Some(self.current)
+        } else {
+            self.waiting.front()
+        }
+    }
+
+    /// Notes that `head` was sent at `now`.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, head: &Head, now: Ps) {
+        if head.tlp.bears(FENCE) {
+            self.fence = Fence::Sent(now);
+            self.covered = self.sent.len();
+            self.progress.fences += 1;
+        } else {
+            self.advance_by(u64::from(head.tlp.bytes()));
+        }
+    }
+
+    /// Notes that `bytes` of the next I/O were sent, or asked for.
+    #[inline(always)]
+    pub(super) fn advance_by(&mut self, bytes: u64) {
+        self.progress.sent_bytes += bytes;
+        if self.current.bytes == 0 {
+            let first = self.waiting.pop_front();
+            self.current = first.expect("a head is of the current I/O or the first that waits");
+        }
+        self.current.bytes -= bytes;
+        if self.current.bytes == 0 {
+            self.sent.push_back(self.current.issued);
+        }
+        if let Some(fence_bytes) = self.fence_bytes {
+            self.unfenced_bytes += bytes;
+            // A fence is due by its bytes, at the end, and when every I/O in flight waits for it.
+            let all_sent = self.progress.sent_bytes == self.progress.size_bytes;
+            let all_wait = u64::from(self.sent.len()) >= self.depth;
+            if self.unfenced_bytes >= fence_bytes || all_sent || all_wait {
+                self.fence = Fence::Due;
+                self.unfenced_bytes = 0;
+            }
+        }
+    }
+
+    /// Whether nothing will ever be sent again.
+    #[inline]
+    pub(super) fn is_spent(&self) -> bool {
+        self.progress.sent_bytes == self.progress.size_bytes && self.fence == Fence::None
+    }
+
+    /// Whether a write is next, or nothing until something comes back.
+    #[inline]
+    pub(super) fn is_writing(&self) -> bool {
+        self.mode == Mode::Write && self.fence != Fence::Due
+    }
+
+    /// Whether an I/O is complete only once fenced.
+    #[inline]
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fence_bytes.is_some()
+    }
+
+    /// Takes the oldest I/O out of flight, complete at `at`.
+    pub(super) fn complete(&mut self, at: Ps) {
+        let issued = self.sent.pop_front().expect("a complete I/O was sent");
+        self.progress.complete(issued, at);
+    }
+
+    /// Ends the fence on its way at `at`; how many I/Os it covered.
+    pub(super) fn fence_done(&mut self, at: Ps) -> u32 {
+        let Fence::Sent(since) = self.fence else {
+            unreachable!("only a fence that was sent completes");
+        };
+        self.progress.fence_wait += at - since;
+        self.progress.last = self.progress.last.max(at);
+        self.fence = Fence::None;
+        self.fenced = at;
+        std::mem::take(&mut self.covered)
+    }
+}

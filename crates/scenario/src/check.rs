@@ -1,0 +1,578 @@
+//! What a model accepts, and how it refuses the rest.
+//!
+//! Every input type says in one place which values make sense ([`Checked`]); a [`Checker`] walks it
+//! and collects *all* that is wrong, each as a [`Refusal`] that names the field, the value, what is
+//! allowed and, for TOML, the line. [`read`] is the one door from text to a checked input: syntax,
+//! unknown keys, wrong types and impossible values all leave by the same kind of error.
+//!
+//! A range here is the edge of sense, not of taste: it refuses a bandwidth of zero or a checkpoint
+//! of 10^40 bytes, and leaves an unwise but possible value to the model's answer.
+
+mod place;
+
+use std::{fmt, ops::RangeInclusive};
+
+use serde::{Serialize, de::DeserializeOwned};
+use straightway_core::{Bytes, Rate, Seconds, text::shown};
+use toml::de::DeTable;
+
+pub use self::place::{Step, steps};
+use self::place::{line_at, offset_of, path_at, path_of_key, path_of_table};
+
+/// The longest text read: the largest real topology described so far takes 60 KiB.
+pub const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// The most refusals collected from one input; a thousand wrong links need no thousand lines.
+pub const REFUSALS_MAX: usize = 20;
+
+/// The longest value repeated in a message.
+const VALUE_CHARS_MAX: usize = 60;
+
+/// Any rate that can be: from a modem to all the world's fabric.
+pub const RATE_ANY: RangeInclusive<Rate> = Rate(1e3)..=Rate(1e18);
+
+/// Any size that can be: from one byte to 8 EB.
+pub const BYTES_ANY: RangeInclusive<Bytes> = Bytes(1)..=Bytes(8_000_000_000_000_000_000);
+
+/// Any time that can be: from nothing to three centuries.
+pub const TIME_ANY: RangeInclusive<Seconds> = Seconds(0.0)..=Seconds(1e10);
+
+/// Any time that must take a while.
+pub const TIME_SOME: RangeInclusive<Seconds> = Seconds(1e-12)..=Seconds(1e10);
+
+/// One value that is refused, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// The dotted path of the field, such as `cluster.gpus` or `links[3].rate`.
+    pub field: String,
+    /// The value as it was given.
+    pub value: String,
+    /// What would have been allowed.
+    pub allowed: String,
+    /// The line of the text it stands in, counted from one.
+    pub line: Option<usize>,
+}
+
+/// Everything that is wrong with one input; never empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refusals(pub Vec<Refusal>);
+
+/// An input that knows which of its values make sense.
+pub trait Checked {
+    /// Reports every value that does not.
+    fn check(&self, c: &mut Checker);
+}
+
+/// Collects refusals while it walks an input.
+#[derive(Debug, Default)]
+pub struct Checker {
+    path: String,
+    refusals: Vec<Refusal>,
+}
+
+/// Reads `text` as TOML into an input and checks it.
+pub fn read<T: DeserializeOwned + Checked>(text: &str) -> Result<T, Refusals> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(Refusals::one(
+            "(text)",
+            format!("{} bytes", text.len()),
+            format!("at most {TEXT_BYTES_MAX} bytes"),
+        ));
+    }
+    let tree = DeTable::parse(text).map_err(|e| syntax(text, &e))?;
+    let input: T = toml::from_str(text).map_err(|e| mistyped(text, tree.get_ref(), &e))?;
+    checked(&input).map_err(|refusals| refusals.with_lines(text, tree.get_ref()))?;
+    Ok(input)
+}
+
+/// Checks an input that did not come from text: the refusals carry no lines.
+pub fn checked(input: &impl Checked) -> Result<(), Refusals> {
+    let mut checker = Checker::default();
+    input.check(&mut checker);
+    checker.finish()
+}
+
+impl Checker {
+    /// Refuses a `value` outside `allowed`; NaN and infinity are outside every range.
+    pub fn range(&mut self, field: &str, value: f64, allowed: RangeInclusive<f64>, unit: &str) {
+        if value.is_finite() && allowed.contains(&value) {
+            return;
+        }
+        let unit = if unit.is_empty() {
+            String::new()
+        } else {
+            format!(" {unit}")
+        };
+        let range = format!(
+            "from {} to {}{unit}",
+            plain(*allowed.start()),
+            plain(*allowed.end())
+        );
+        self.refuse(field, format!("{}{unit}", plain(value)), range);
+    }
+
+    /// Refuses a count outside `allowed`.
+    pub fn count(&mut self, field: &str, value: u64, allowed: RangeInclusive<u64>) {
+        if !allowed.contains(&value) {
+            let range = format!(
+                "a whole number from {} to {}",
+                allowed.start(),
+                allowed.end()
+            );
+            self.refuse(field, value, range);
+        }
+    }
+
+    /// Refuses a share outside 0 to 1.
+    pub fn share(&mut self, field: &str, value: f64) {
+        self.range(field, value, 0.0..=1.0, "");
+    }
+
+    /// Refuses a size outside `allowed`.
+    pub fn bytes(&mut self, field: &str, value: Bytes, allowed: RangeInclusive<Bytes>) {
+        if !allowed.contains(&value) {
+            let range = format!("from {} to {}", allowed.start(), allowed.end());
+            self.refuse(field, value, range);
+        }
+    }
+
+    /// Refuses a rate outside `allowed`.
+    pub fn rate(&mut self, field: &str, value: Rate, allowed: RangeInclusive<Rate>) {
+        if !(value.0.is_finite() && allowed.contains(&value)) {
+            let range = format!("from {} to {}", allowed.start(), allowed.end());
+            self.refuse(field, value, range);
+        }
+    }
+
+    /// Refuses a time outside `allowed`.
+    pub fn seconds(&mut self, field: &str, value: Seconds, allowed: RangeInclusive<Seconds>) {
+        if !(value.0.is_finite() && allowed.contains(&value)) {
+            let range = format!("from {} to {}", allowed.start(), allowed.end());
+            self.refuse(field, value, range);
+        }
+    }
+
+    /// Refuses `value` outright, saying what would be `allowed`.
+    pub fn refuse(&mut self, field: &str, value: impl fmt::Display, allowed: impl Into<String>) {
+        if self.refusals.len() < REFUSALS_MAX {
+            self.refusals.push(Refusal {
+                field: join(&self.path, field),
+                value: shorten(&value.to_string()),
+                allowed: allowed.into(),
+                line: None,
+            });
+        }
+    }
+
+    /// Checks what lies below `field`.
+    pub fn within(&mut self, field: &str, check: impl FnOnce(&mut Self)) {
+        let outer = self.path.len();
+        self.path = join(&self.path, field);
+        check(self);
+        self.path.truncate(outer);
+    }
+
+    /// Checks a nested input.
+    pub fn nested(&mut self, field: &str, input: &impl Checked) {
+        self.within(field, |c| input.check(c));
+    }
+
+    /// Checks every element of a list, as `field[0]`, `field[1]` and so on, and its length.
+    pub fn each<T: Checked>(&mut self, field: &str, items: &[T], len: RangeInclusive<usize>) {
+        if !len.contains(&items.len()) {
+            let range = format!("from {} to {} entries", len.start(), len.end());
+            self.refuse(field, format!("{} entries", items.len()), range);
+        }
+        for (i, item) in items.iter().enumerate().take(*len.end()) {
+            self.nested(&format!("{field}[{i}]"), item);
+        }
+    }
+
+    /// Whether nothing was refused so far: what only makes sense on sound values can be checked.
+    pub fn is_clean(&self) -> bool {
+        self.refusals.is_empty()
+    }
+
+    /// What was found: nothing, or all the refusals.
+    pub fn finish(self) -> Result<(), Refusals> {
+        if self.refusals.is_empty() {
+            Ok(())
+        } else {
+            Err(Refusals(self.refusals))
+        }
+    }
+}
+
+impl Refusals {
+    /// A single refusal without a line.
+    pub fn one(
+        field: impl Into<String>,
+        value: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
+        Self(vec![Refusal {
+            field: field.into(),
+            value: shorten(&value.into()),
+            allowed: allowed.into(),
+            line: None,
+        }])
+    }
+
+    /// Puts a table before every field: what a model refused, it named from its own root.
+    #[must_use]
+    pub fn below(mut self, table: &str) -> Self {
+        for refusal in &mut self.0 {
+            refusal.field = join(table, &refusal.field);
+        }
+        self
+    }
+
+    /// Gives refusals that a model made after reading the lines of their fields in `text`.
+    #[must_use]
+    pub fn located(self, text: &str) -> Self {
+        match DeTable::parse(text) {
+            Ok(tree) => self.with_lines(text, tree.get_ref()),
+            Err(_) => self,
+        }
+    }
+
+    /// Gives each refusal the line of its field, or of the nearest table above it that is written.
+    fn with_lines(mut self, text: &str, tree: &DeTable<'_>) -> Self {
+        for refusal in &mut self.0 {
+            refusal.line = Some(line_at(text, offset_of(tree, &refusal.field)));
+        }
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        write!(
+            f,
+            "{} = {}: allowed is {}",
+            shown(&self.field),
+            shown(&self.value),
+            shown(&self.allowed)
+        )
+    }
+}
+
+impl fmt::Display for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, refusal) in self.0.iter().enumerate() {
+            if i > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{refusal}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusals {}
+
+/// A number as people write it: plain where that is short, with an exponent where it is not.
+fn plain(value: f64) -> String {
+    let size = value.abs();
+    if size != 0.0 && !(1e-4..1e7).contains(&size) {
+        format!("{value:e}")
+    } else {
+        format!("{value}")
+    }
+}
+
+/// The path of `field` below `path`.
+fn join(path: &str, field: &str) -> String {
+    match (path, field) {
+        ("", field) => field.to_owned(),
+        (path, "") => path.to_owned(),
+        (path, field) => format!("{path}.{field}"),
+    }
+}
+
+/// The first line of a value, cut to a length that fits a message.
+fn shorten(value: &str) -> String {
+    let line = value.lines().next().unwrap_or_default();
+    match line.char_indices().nth(VALUE_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+/// A refusal for text that is no TOML: the field is the key that stands on the line.
+fn syntax(text: &str, error: &toml::de::Error) -> Refusals {
+    let offset = error.span().map_or(0, |span| span.start);
+    let line = line_at(text, offset);
+    let shown = text.lines().nth(line - 1).unwrap_or_default().trim();
+    let key = shown.split('=').next().unwrap_or_default().trim();
+    let field = if key.is_empty() { "(text)" } else { key };
+    let mut refusals = Refusals::one(
+        shorten(field),
+        shown,
+        format!("TOML ({})", first_line(error)),
+    );
+    refusals.0[0].line = Some(line);
+    refusals
+}
+
+/// A refusal for TOML that does not fit the input: a wrong type, a missing or an unknown key.
+fn mistyped(text: &str, tree: &DeTable<'_>, error: &toml::de::Error) -> Refusals {
+    let message = first_line(error);
+    let span = error.span().unwrap_or(0..0);
+    let missing = quoted(message.strip_prefix("missing field "));
+    let unknown = quoted(message.strip_prefix("unknown field "));
+    // A key stands in its own place, whatever tables one header opens with it.
+    let on_key = || path_of_key(tree, &span);
+    let (field, value) = match (missing, unknown) {
+        // What the text itself lacks is in no table.
+        (Some(key), _) => (
+            join(&path_of_table(tree, &span).unwrap_or_default(), key),
+            "nothing",
+        ),
+        (_, Some(key)) => (on_key().unwrap_or_else(|| key.to_owned()), "an unknown key"),
+        (None, None) if message.starts_with(ONE_KIND) => {
+            (on_key().unwrap_or_default(), "several kinds")
+        }
+        (None, None) => (
+            path_at(tree, span.start, span.end),
+            text.get(span.clone()).unwrap_or_default(),
+        ),
+    };
+    let field = if field.is_empty() {
+        "(text)".to_owned()
+    } else {
+        field
+    };
+    let allowed = wanted(message);
+    let mut refusals = Refusals::one(field, value, allowed);
+    refusals.0[0].line = Some(line_at(text, span.start));
+    refusals
+}
+
+/// How a parser's message begins where a choice was made more than once, or not at all.
+const ONE_KIND: &str = "wanted exactly 1 element";
+
+/// What a parser's message says it wanted: "invalid type: string, expected u64" is a whole number.
+pub(crate) fn wanted(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    let after = |word: &str| line.split_once(word).map(|(_, rest)| rest.trim());
+    if line.starts_with("missing field") {
+        return "a value".to_owned();
+    }
+    if line.starts_with(ONE_KIND) {
+        return "exactly one kind".to_owned();
+    }
+    match after("expected ").or_else(|| after("` is not ")) {
+        Some("u64" | "usize" | "u32" | "u16" | "u8") => "a whole number".to_owned(),
+        Some("f64") => "a number".to_owned(),
+        Some("there are no fields") | None => line.to_owned(),
+        Some(rest) if rest.starts_with("struct ") => "a table".to_owned(),
+        Some(rest) => rest.to_owned(),
+    }
+}
+
+/// The first line of a parser's message.
+fn first_line(error: &toml::de::Error) -> &str {
+    error.message().lines().next().unwrap_or("unreadable")
+}
+
+/// What stands between the first pair of backticks.
+fn quoted(text: Option<&str>) -> Option<&str> {
+    text?.split('`').nth(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Cluster {
+        gpus: u64,
+        links: Vec<Link>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Link {
+        rate: Rate,
+        #[serde(default)]
+        share: f64,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Input {
+        cluster: Cluster,
+    }
+
+    impl Checked for Input {
+        fn check(&self, c: &mut Checker) {
+            c.nested("cluster", &self.cluster);
+        }
+    }
+
+    impl Checked for Cluster {
+        fn check(&self, c: &mut Checker) {
+            c.count("gpus", self.gpus, 1..=1000);
+            c.each("links", &self.links, 1..=4);
+        }
+    }
+
+    impl Checked for Link {
+        fn check(&self, c: &mut Checker) {
+            c.rate("rate", self.rate, Rate(1.0)..=Rate(1e12));
+            c.share("share", self.share);
+        }
+    }
+
+    fn refused(text: &str) -> Refusal {
+        read::<Input>(text).unwrap_err().0.remove(0)
+    }
+
+    const GOOD: &str = "[cluster]\ngpus = 8\n\n[[cluster.links]]\nrate = \"400Gb/s\"\n\n\
+                        [[cluster.links]]\nrate = \"200Gb/s\"\nshare = 0.5\n";
+
+    #[test]
+    fn a_sensible_input_is_read() {
+        let input: Input = read(GOOD).unwrap();
+        assert_eq!(input.cluster.links[1].rate, Rate(25e9));
+    }
+
+    #[test]
+    fn an_impossible_value_is_refused_with_field_value_range_and_line() {
+        let refusal = refused(&GOOD.replace("0.5", "1.5"));
+        assert_eq!(
+            refusal.to_string(),
+            "line 9: cluster.links[1].share = 1.5: allowed is from 0 to 1"
+        );
+        let refusal = refused(&GOOD.replace("200Gb/s", "0"));
+        assert_eq!(
+            refusal.to_string(),
+            "line 8: cluster.links[1].rate = 0 B/s: allowed is from 1 B/s to 1 TB/s"
+        );
+    }
+
+    #[test]
+    fn nan_infinity_and_negative_numbers_are_refused_everywhere() {
+        for value in ["nan", "inf", "-inf", "-1.0"] {
+            let refusal = refused(&GOOD.replace("0.5", value));
+            assert_eq!(
+                (refusal.field.as_str(), refusal.line),
+                ("cluster.links[1].share", Some(9)),
+                "{value}"
+            );
+        }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let text = GOOD.replace("0.5", "2").replace("= 8", "= 0");
+        assert_eq!(read::<Input>(&text).unwrap_err().0.len(), 2);
+    }
+
+    #[test]
+    fn a_wrong_type_names_its_field_and_line() {
+        let refusal = refused(&GOOD.replace("200Gb/s", "200 furlongs"));
+        assert_eq!(
+            (refusal.field.as_str(), refusal.line),
+            ("cluster.links[1].rate", Some(8))
+        );
+        assert!(refusal.allowed.contains("400Gb/s"), "{refusal}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_known_ones() {
+        let refusal = refused(&GOOD.replace("share", "shar"));
+        assert_eq!(
+            refusal.to_string(),
+            "line 9: cluster.links[1].shar = an unknown key: allowed is `rate` or `share`"
+        );
+    }
+
+    #[test]
+    fn a_missing_key_is_named_with_its_table() {
+        let refusal = refused(&GOOD.replace("gpus = 8", ""));
+        assert_eq!(
+            (refusal.field.as_str(), refusal.line),
+            ("cluster.gpus", Some(1))
+        );
+    }
+
+    #[test]
+    fn what_the_text_itself_lacks_or_has_too_much_is_in_no_table() {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Root {
+            #[expect(dead_code, reason = "only its absence is looked at")]
+            title: String,
+            #[expect(dead_code, reason = "only its absence is looked at")]
+            shape: Shape,
+        }
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Shape {
+            Round {},
+            Square {},
+        }
+        impl Checked for Root {
+            fn check(&self, _: &mut Checker) {}
+        }
+        let refused = |text: &str| read::<Root>(text).unwrap_err().0.remove(0);
+        for text in ["title = \"x\"\n", "[shape.round]\n"] {
+            let refusal = refused(text);
+            let lacks = if text.starts_with('[') {
+                "title"
+            } else {
+                "shape"
+            };
+            assert_eq!(
+                (refusal.field.as_str(), refusal.value.as_str()),
+                (lacks, "nothing")
+            );
+        }
+        // One header opens both; only the first is unknown.
+        let refusal = refused("title = \"x\"\n[checkpoint.cluster]\ngpus = 8\n");
+        assert_eq!(
+            (refusal.field.as_str(), refusal.line),
+            ("checkpoint", Some(2))
+        );
+        let refusal = refused("title = \"x\"\n[shape.round]\n[shape.square]\n");
+        assert_eq!(
+            (refusal.field.as_str(), refusal.allowed.as_str()),
+            ("shape", "exactly one kind")
+        );
+    }
+
+    #[test]
+    fn a_key_missing_in_a_list_is_named_with_its_place() {
+        let refusal = refused(&GOOD.replace("rate = \"200Gb/s\"\n", ""));
+        assert_eq!(refusal.field, "cluster.links[1].rate");
+    }
+
+    #[test]
+    fn text_that_is_no_toml_names_the_line_and_its_key() {
+        let refusal = refused(&GOOD.replace("= 0.5", "= = 0.5"));
+        assert_eq!((refusal.field.as_str(), refusal.line), ("share", Some(9)));
+        assert!(refused("\u{0}").line.is_some());
+    }
+
+    #[test]
+    fn size_and_nesting_are_bounded() {
+        let long = "#".repeat(TEXT_BYTES_MAX + 1);
+        assert!(refused(&long).allowed.contains("bytes"));
+        for deep in [
+            format!("a = {}", "[".repeat(100_000)),
+            format!("a{} = 1", ".a".repeat(100_000)),
+            format!("a = {}", "{a=".repeat(100_000)),
+            format!("[a{}]", ".a".repeat(100_000)),
+        ] {
+            assert!(refused(&deep).line.is_some());
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Predictions beside measurements, as a page.
+
+use straightway_model::measured::{Comparison, MISS, Row, Unit};
+use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
+
+use crate::basis::with_basis;
+
+/// The page of comparisons; `in_full` adds every formula and constant.
+pub fn page(comparisons: &[Comparison], in_full: bool) -> Page {
+    let page = fill(comparisons);
+    match comparisons.first() {
+        Some(first) => with_basis(page, &first.basis, in_full),
+        None => page,
+    }
+}
+
+/// How many calibrated predictions miss the measurement by more than is allowed.
+pub fn missed(comparisons: &[Comparison]) -> usize {
+    let rows = comparisons.iter().flat_map(|c| &c.rows);
+    rows.filter(|row| misses(row)).count()
+}
+
+fn misses(row: &Row) -> bool {
+    (row.ratio - 1.0).abs() > MISS
+}
+
+fn fill(comparisons: &[Comparison]) -> Page {
+    let missed = missed(comparisons);
+    let total: usize = comparisons
+        .iter()
+        .map(|comparison| comparison.rows.len())
+        .sum();
+    let bound = MISS * 100.0;
+    let (tone, text) = match (total, missed) {
+        (0, _) => (
+            Tone::Neutral,
+            "Nothing was measured that a model predicts.".to_owned(),
+        ),
+        (_, 0) => (
+            Tone::Good,
+            format!("All {total} predictions are within {bound:.0} %."),
+        ),
+        _ => (
+            Tone::Caution,
+            format!("{missed} of {total} predictions miss by more than {bound:.0} %."),
+        ),
+    };
+    let mut page = Page::new("Prediction beside measurement").verdict(tone, text);
+    for comparison in comparisons {
+        let missing = comparison.missing.join(", ");
+        let note = format!("Not measured, and assumed instead or left out: {missing}.");
+        let note = if missing.is_empty() {
+            String::new()
+        } else {
+            note
+        };
+        page = page.section(&*comparison.machine, [rows(comparison).into(), note.into()]);
+    }
+    // Another machine's figures beside this one's must not look like a promise.
+    let assumed = "As assumed: the planner's default node, with the media, network and cores of a \
+                   training cluster. Calibrated: this machine's drive and copies in their place; \
+                   only this one is held to the measurement.";
+    if total > 0 {
+        page = page.section("", [assumed.to_owned().into()]);
+    }
+    page
+}
+
+fn rows(comparison: &Comparison) -> Table {
+    let columns = [
+        Column::text("what"),
+        Column::mixed("as assumed"),
+        Column::mixed("calibrated"),
+        Column::mixed("measured"),
+        Column::new("calibrated / measured", report::Unit::Count),
+        Column::text("follows"),
+    ];
+    let mut table = Table::new("", columns);
+    for row in &comparison.rows {
+        let cell = |value: f64| Cell::number(value, unit(row.unit));
+        table.push([
+            row.what.into(),
+            cell(row.assumed),
+            cell(row.calibrated),
+            cell(row.measured),
+            Cell::count(row.ratio),
+            if misses(row) { "NO" } else { "yes" }.into(),
+        ]);
+    }
+    table
+}
+
+fn unit(unit: Unit) -> report::Unit {
+    match unit {
+        Unit::BytesPerSecond => report::Unit::Rate,
+        Unit::SecondsPerGb => report::Unit::named("s/GB"),
+        Unit::Seconds => report::Unit::Seconds,
+    }
+}

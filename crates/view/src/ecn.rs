@@ -1,0 +1,137 @@
+//! DCQCN's fixed point and thresholds, as a page.
+
+use straightway_fabric::fluid::{Choice, Fluid, SETTLE, Settled, Tuned};
+use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
+
+use crate::{basis::with_basis, cells::gbit};
+
+/// What the fluid model says of thresholds.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// The model as asked.
+    pub fluid: &'a Fluid,
+    /// Its thresholds and where they settle.
+    pub choice: &'a Choice,
+    /// What the queue does after it was moved.
+    pub settled: &'a Settled,
+    /// The thresholds tried.
+    pub tuned: &'a Tuned,
+}
+
+/// The page of thresholds; `in_full` adds every formula and constant.
+pub fn page(answer: &Answer<'_>, in_full: bool) -> Page {
+    with_basis(fill(answer), &answer.fluid.basis(), in_full)
+}
+
+fn fill(answer: &Answer<'_>) -> Page {
+    let Answer {
+        fluid,
+        choice,
+        settled,
+        tuned,
+    } = answer;
+    let Tuned { choices, best, .. } = tuned;
+    let mut table = Table::new("", columns());
+    table.push(row("as given", choice));
+    if let Some(best) = best {
+        table.push(row("best found", &choices[*best]));
+    }
+    let mut tried = Table::new("", columns());
+    for (i, choice) in choices.iter().enumerate() {
+        tried.push(row(if Some(i) == *best { "best" } else { "" }, choice));
+    }
+    let (tone, text) = verdict(fluid, choice, settled);
+    let swing = format!(
+        "Moved a tenth from there and left alone, the queue lies between {} and {}, {} on average, \
+         and each flow gets {} of the {} that are its share.",
+        settled.queue_min,
+        settled.queue_max,
+        settled.queue_mean,
+        settled.rate_mean,
+        choice.fixed.rate
+    );
+    let title = format!(
+        "{} DCQCN flows through {}",
+        fluid.flows,
+        gbit(fluid.rate).show()
+    );
+    Page::new(title)
+        .verdict(tone, text)
+        .section("", [table.into(), swing.into(), rule(tuned).into()])
+        .section("Thresholds tried", [tried.into()])
+}
+
+/// By what rule a choice is the best, and what it does.
+fn rule(tuned: &Tuned) -> String {
+    let rule = format!(
+        "the shortest queue, of {} tried, that stays within a tenth of where it stands {SETTLE} after \
+         it was moved",
+        tuned.choices.len()
+    );
+    match tuned.settled {
+        Some(settled) => format!(
+            "Best is {rule}: between {} and {}.",
+            settled.queue_min, settled.queue_max
+        ),
+        None => format!("None is best: there is none like {rule}."),
+    }
+}
+
+fn verdict(fluid: &Fluid, choice: &Choice, settled: &Settled) -> (Tone, String) {
+    let fixed = &choice.fixed;
+    match choice.margin_deg {
+        None => (
+            Tone::Bad,
+            format!(
+                "{} flows need {:.2} % of packets marked and pmax is {:.2} %: the queue swings about \
+                 kmax, {}. Raise pmax.",
+                fluid.flows,
+                fixed.marked * 100.0,
+                fluid.ecn.pmax * 100.0,
+                fluid.ecn.kmax
+            ),
+        ),
+        Some(margin) if !settled.is_still(fixed) => (
+            Tone::Caution,
+            format!(
+                "The queue would settle at {}, but {margin:.1}° of phase margin do not hold it there: \
+                 it swings between {} and {}.",
+                fixed.queue, settled.queue_min, settled.queue_max
+            ),
+        ),
+        Some(margin) => (
+            Tone::Good,
+            format!(
+                "The queue settles at {}, {} of delay, with {margin:.1}° of phase margin.",
+                fixed.queue, choice.queue_delay
+            ),
+        ),
+    }
+}
+
+fn columns() -> [Column; 8] {
+    [
+        Column::text("thresholds"),
+        Column::new("kmin", Unit::Bytes),
+        Column::new("kmax", Unit::Bytes),
+        Column::new("pmax", Unit::Share),
+        Column::new("marked", Unit::Share),
+        Column::new("queue", Unit::Bytes),
+        Column::new("delay", Unit::Seconds),
+        Column::new("margin", Unit::named("°")),
+    ]
+}
+
+fn row(name: &str, choice: &Choice) -> [Cell; 8] {
+    let margin = choice.margin_deg;
+    [
+        Cell::from(name),
+        choice.ecn.kmin.into(),
+        choice.ecn.kmax.into(),
+        Cell::share(choice.ecn.pmax),
+        Cell::share(choice.fixed.marked),
+        choice.fixed.queue.into(),
+        choice.queue_delay.into(),
+        margin.map_or(Cell::Missing, |m| Cell::number(m, Unit::named("°"))),
+    ]
+}

@@ -1,0 +1,260 @@
+//! A fabric's outcome as a page: the verdict, who fared how, queues over time, who suffered for whom.
+
+use straightway_core::{Bytes, Seconds};
+use straightway_fabric::{Group, Outcome, Scenario, Series};
+use straightway_report::{
+    self as report, Axis, Block, Cell, Chart, Column, Page, Table, Tone, Unit,
+};
+
+use crate::{
+    basis::with_basis,
+    cells::{gbit, paragraphs},
+};
+
+/// Rows of a table that has its worst first.
+const ROWS_MAX: usize = 8;
+
+/// The page of an outcome; `in_full` adds every formula and constant.
+pub fn page(scenario: &Scenario, outcome: &Outcome, in_full: bool) -> Page {
+    with_basis(fill(scenario, outcome), &outcome.basis, in_full)
+}
+
+fn fill(scenario: &Scenario, outcome: &Outcome) -> Page {
+    let title = if outcome.title.is_empty() {
+        "A fabric"
+    } else {
+        &outcome.title
+    };
+    let (tone, text) = verdict(scenario, outcome);
+    let mut page = Page::new(title).verdict(tone, text);
+    let about = paragraphs(&scenario.about);
+    if !about.is_empty() {
+        page = page.section("", [about.into()]);
+    }
+    page = page.section("Flows", [flows(outcome).into()]);
+    if !outcome.series.is_empty() {
+        page = page.section("Queues", queues(outcome));
+    }
+    page = page.section("Links, the fullest first", [links(outcome).into()]);
+    if outcome.pauses.frames > 0 {
+        page = page.section("Pauses", spreading(outcome));
+    }
+    page = page.section("Every byte", [ledger(outcome).into()]);
+    page.fact("simulated", outcome.simulated.to_string())
+        .fact("seed", outcome.seed.to_string())
+}
+
+fn verdict(scenario: &Scenario, outcome: &Outcome) -> (Tone, String) {
+    if let Some(deadlock) = &outcome.deadlock.happened {
+        let cycle = deadlock.cycle.join(", ");
+        let text = format!(
+            "Deadlock, seen at {}: {cycle} wait for each other with {} in the buffers.",
+            deadlock.seen,
+            Bytes(deadlock.stuck_bytes)
+        );
+        return (Tone::Bad, text);
+    }
+    let dropped = outcome.ledger.dropped_packets;
+    if dropped > 0 && scenario.switch.pfc.enabled {
+        let text = format!(
+            "{dropped} packets were lost though the fabric is lossless: the headroom is too small."
+        );
+        return (Tone::Bad, text);
+    }
+    let innocent = outcome.spreading.innocent_flows;
+    if innocent > 0 {
+        let worst = &outcome.spreading.victims[0];
+        let text = format!(
+            "Congestion spread: {innocent} of {} flows were held for congestion that is not on \
+             their path. {} was held longest and got {}.",
+            outcome.traffic.iter().map(|t| t.flows).sum::<usize>(),
+            worst.flow,
+            worst.goodput
+        );
+        return (Tone::Caution, text);
+    }
+    if dropped > 0 {
+        let text = format!("{dropped} packets were lost and sent again.");
+        return (Tone::Caution, text);
+    }
+    let possible = match &outcome.deadlock.possible {
+        Some(cycle) => format!(
+            " A deadlock is possible: the paths make a circle of {} buffers.",
+            cycle.len()
+        ),
+        None => String::new(),
+    };
+    let tone = if possible.is_empty() {
+        Tone::Good
+    } else {
+        Tone::Caution
+    };
+    let text = format!("Nothing was lost, and nobody was held for another's congestion.{possible}");
+    (tone, text)
+}
+
+fn flows(outcome: &Outcome) -> Table {
+    let columns = [
+        Column::text("traffic"),
+        Column::text("finished"),
+        Column::new("p50", Unit::Seconds),
+        Column::new("p99", Unit::Seconds),
+        Column::new("max", Unit::Seconds),
+        Column::new("slowdown p50", Unit::Count),
+        Column::new("max ×", Unit::Count),
+        Column::new("goodput each", Unit::Rate),
+        Column::new("least", Unit::Rate),
+    ];
+    let mut table = Table::new("", columns);
+    for group in outcome.traffic.iter().take(ROWS_MAX * 2) {
+        table.push(flow_row(group));
+    }
+    table
+}
+
+fn flow_row(group: &Group) -> [Cell; 9] {
+    let time = |value: Option<f64>| value.map_or(Cell::Missing, |s| Seconds(s).into());
+    let times = |value: Option<f64>| value.map_or(Cell::Missing, Cell::count);
+    [
+        Cell::from(group.label.as_str()),
+        format!("{} of {}", group.finished, group.flows).into(),
+        time(group.completion.map(|c| c.p50)),
+        time(group.completion.map(|c| c.p99)),
+        time(group.completion.map(|c| c.max)),
+        times(group.slowdown.map(|s| s.p50)),
+        times(group.slowdown.map(|s| s.max)),
+        group.goodput_mean.into(),
+        group.goodput_min.into(),
+    ]
+}
+
+fn queues(outcome: &Outcome) -> Vec<Block> {
+    let mut chart = Chart::new(
+        "",
+        Axis::linear("time", Unit::Seconds),
+        Axis::linear("longest queue", Unit::Bytes),
+    );
+    for series in &outcome.series {
+        chart = chart.with(report::Series::new(series.link.clone(), points(series)));
+    }
+    let paused = |series: &Series| {
+        let ns: u64 = series.paused_ns.iter().sum();
+        (ns > 0).then(|| {
+            format!(
+                "{} was paused for {}",
+                series.link,
+                Seconds(ns as f64 / 1e9)
+            )
+        })
+    };
+    let paused: Vec<String> = outcome.series.iter().filter_map(paused).collect();
+    let span = outcome.series.first().map_or(0, |s| s.span_ns);
+    let mut text = format!(
+        "The most each queue held in every {}.",
+        Seconds(span as f64 / 1e9)
+    );
+    if !paused.is_empty() {
+        text = format!("{text} {}.", paused.join("; "));
+    }
+    vec![chart.into(), text.into()]
+}
+
+fn points(series: &Series) -> impl Iterator<Item = (f64, f64)> + '_ {
+    let span_s = series.span_ns as f64 / 1e9;
+    let points = series.queue_max.iter().enumerate();
+    points.map(move |(i, bytes)| (i as f64 * span_s, *bytes as f64))
+}
+
+fn links(outcome: &Outcome) -> Table {
+    let columns = [
+        Column::text("link"),
+        Column::new("rate", Unit::named("Gb/s")),
+        Column::new("used", Unit::Share),
+        Column::new("longest queue", Unit::Bytes),
+        Column::new("paused", Unit::Seconds),
+        Column::new("marked", Unit::Count),
+        Column::new("dropped", Unit::Count),
+    ];
+    let mut table = Table::new("", columns);
+    for link in outcome.links.iter().take(ROWS_MAX) {
+        table.push([
+            Cell::from(link.link.as_str()),
+            gbit(link.rate),
+            Cell::share(link.utilisation),
+            Bytes(link.queue_max).into(),
+            link.paused.into(),
+            Cell::count(link.marked_packets as f64),
+            Cell::count(link.dropped_packets as f64),
+        ]);
+    }
+    table
+}
+
+fn spreading(outcome: &Outcome) -> Vec<Block> {
+    let pauses = &outcome.pauses;
+    let first = pauses.first.unwrap_or_default();
+    let text = format!(
+        "{} pause frames on {} links, {} of them hosts'; the first took effect after {first}, the \
+         longest pause lasted {}. {} notifications.",
+        pauses.frames, pauses.links, pauses.hosts, pauses.longest, pauses.notifications
+    );
+    let columns = [
+        Column::text("congested egress"),
+        Column::new("silenced others for", Unit::Seconds),
+    ];
+    let mut roots = Table::new("", columns);
+    for root in outcome.spreading.roots.iter().take(ROWS_MAX) {
+        roots.push([Cell::from(root.link.as_str()), root.silenced.into()]);
+    }
+    let mut blocks = vec![text.into(), roots.into()];
+    if outcome.spreading.innocent_flows > 0 {
+        blocks.push(victims(outcome).into());
+    }
+    blocks
+}
+
+fn victims(outcome: &Outcome) -> Table {
+    let columns = [
+        Column::text("held for others"),
+        Column::new("hop time held", Unit::Seconds),
+        Column::new("goodput", Unit::Rate),
+        Column::new("slowdown", Unit::Count),
+    ];
+    let mut table = Table::new("", columns);
+    for victim in outcome.spreading.victims.iter().take(ROWS_MAX) {
+        table.push([
+            Cell::from(victim.flow.as_str()),
+            victim.innocent.into(),
+            victim.goodput.into(),
+            victim.slowdown.map_or(Cell::Missing, Cell::count),
+        ]);
+    }
+    table
+}
+
+fn ledger(outcome: &Outcome) -> Table {
+    let ledger = &outcome.ledger;
+    let mut table = Table::new(
+        "",
+        [
+            Column::text("on the wire"),
+            Column::new("bytes", Unit::Bytes),
+        ],
+    );
+    for (what, bytes) in [
+        ("sent", ledger.injected_bytes),
+        ("delivered", ledger.delivered_bytes),
+        ("dropped by switches", ledger.dropped_bytes),
+        ("thrown away by receivers", ledger.discarded_bytes),
+        ("under way at the end", ledger.in_flight_bytes),
+        ("most of a shared buffer", outcome.buffer.shared_peak_bytes),
+        ("of", outcome.buffer.shared_bytes),
+        (
+            "most of a port's headroom",
+            outcome.buffer.headroom_peak_bytes,
+        ),
+    ] {
+        table.push([Cell::from(what), Bytes(bytes).into()]);
+    }
+    table
+}

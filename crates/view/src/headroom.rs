@@ -1,0 +1,59 @@
+//! The headroom of lossless ports, as a page.
+
+use straightway_core::Bytes;
+use straightway_fabric::headroom::{Headroom, Port, fill_time, incast_corrections};
+use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
+
+use crate::{basis::with_basis, cells::gbit};
+
+/// The page of ports and what each must keep back, and how long `buffer` lasts under incast; `in_full` adds
+/// every formula and constant.
+pub fn page(ports: &[Port], answers: &[Headroom], buffer: Bytes, in_full: bool) -> Page {
+    let columns = [
+        Column::new("rate", Unit::named("Gb/s")),
+        Column::new("cable", Unit::named("m")),
+        Column::new("xoff", Unit::named("B")),
+        Column::new("on the cable", Unit::Bytes),
+        Column::new("peer response", Unit::Bytes),
+        Column::new("longest pause", Unit::Seconds),
+    ];
+    let mut table = Table::new("", columns);
+    for (port, answer) in ports.iter().zip(answers) {
+        table.push([
+            gbit(port.rate),
+            Cell::number(port.cable_m, Unit::named("m")),
+            Cell::number(answer.xoff.0 as f64, Unit::named("B")),
+            answer.cable.into(),
+            answer.peer_response.into(),
+            answer.pause_max.into(),
+        ]);
+    }
+    let most = answers.iter().map(|a| a.xoff).max().unwrap_or_default();
+    let verdict = format!("A lossless port keeps back up to {most} for what arrives after XOFF.");
+    let mut basis = answers.first().map(|a| a.basis.clone()).unwrap_or_default();
+    basis.corrections = incast_corrections();
+    let page = Page::new("Headroom of a lossless port")
+        .verdict(Tone::Neutral, verdict)
+        .section("", [table.into()])
+        .section("How long the buffer lasts", [fills(ports, buffer).into()]);
+    with_basis(page, &basis, in_full)
+}
+
+fn fills(ports: &[Port], buffer: Bytes) -> Table {
+    let columns = [
+        Column::new("rate", Unit::named("Gb/s")),
+        Column::new("16:1", Unit::Seconds),
+        Column::new("50:1", Unit::Seconds),
+        Column::new("256:1", Unit::Seconds),
+        Column::new("1,024:1", Unit::Seconds),
+    ];
+    let mut table = Table::new(format!("{buffer} behind one port"), columns);
+    let mut rates: Vec<_> = ports.iter().map(|port| port.rate).collect();
+    rates.dedup();
+    for rate in rates {
+        let mut row = vec![gbit(rate)];
+        row.extend([16, 50, 256, 1024].map(|n| fill_time(buffer, n, rate).into()));
+        table.push(row);
+    }
+    table
+}

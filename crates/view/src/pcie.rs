@@ -1,0 +1,205 @@
+//! A PCIe outcome as a page: the verdict, who got what, how full every link was, what would help.
+
+use straightway_pcie::{
+    Outcome, Scenario, Sweep, WhatIf,
+    outcome::{LinkOutcome, StreamOutcome},
+};
+use straightway_report::{Axis, Block, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
+
+use crate::{basis::with_basis, cells::paragraphs};
+
+/// Rows of a table that has its fullest or best first.
+const ROWS_MAX: usize = 12;
+
+/// What was asked for beside the outcome.
+#[derive(Debug)]
+pub struct More {
+    /// The streams switched on one after another.
+    pub sweep: Option<Sweep>,
+    /// Every single change of the tree, the best first.
+    pub what_if: Option<Vec<WhatIf>>,
+}
+
+/// The page of an outcome and what was asked for beside it; `in_full` adds every formula and constant.
+pub fn page(scenario: &Scenario, outcome: &Outcome, more: &More, in_full: bool) -> Page {
+    with_basis(fill(scenario, outcome, more), &outcome.basis, in_full)
+}
+
+fn fill(scenario: &Scenario, outcome: &Outcome, more: &More) -> Page {
+    let mut page = Page::new(&outcome.title).verdict(Tone::Neutral, verdict(outcome));
+    let about = paragraphs(&scenario.about);
+    if !about.is_empty() {
+        page = page.section("", [about.into()]);
+    }
+    page = page.section("Streams", [streams(outcome).into(), total(outcome).into()]);
+    page = page.section("Links, the fullest first", links(outcome));
+    if let Some(sweep) = &more.sweep {
+        page = page.section("How many streams", how_many(sweep));
+    }
+    if let Some(changes) = &more.what_if {
+        page = page.section("What one change would bring", what_if(changes));
+    }
+    page.fact("simulated", outcome.simulated_s.to_string())
+        .fact("seed", outcome.seed.0.to_string())
+}
+
+fn verdict(outcome: &Outcome) -> String {
+    let count = outcome.streams.len();
+    let rates = match count {
+        1 => format!("The stream gets {}", outcome.total_bytes_per_s),
+        _ => format!("{count} streams get {} together", outcome.total_bytes_per_s),
+    };
+    let limit = &outcome.bottleneck;
+    format!("{rates}, held by {}: {}.", limit.what, limit.why)
+}
+
+fn streams(outcome: &Outcome) -> Table {
+    let fenced = outcome.streams.iter().any(|s| s.fences > 0);
+    let mut columns = vec![
+        Column::text("stream"),
+        Column::new("rate", Unit::Rate),
+        Column::new("fair share", Unit::Rate),
+        Column::new("I/O", Unit::named("1/s")),
+        Column::new("p50", Unit::Seconds),
+        Column::new("p99", Unit::Seconds),
+        Column::new("p99.9", Unit::Seconds),
+    ];
+    if fenced {
+        columns.push(Column::new("fences", Unit::Count));
+        columns.push(Column::new("each", Unit::Seconds));
+    }
+    columns.push(Column::text("held by"));
+    let mut table = Table::new("", columns);
+    for stream in &outcome.streams {
+        table.push(stream_row(stream, fenced));
+    }
+    table
+}
+
+fn stream_row(stream: &StreamOutcome, fenced: bool) -> Vec<Cell> {
+    let mut row = vec![
+        Cell::from(stream.name.as_str()),
+        stream.bytes_per_s.into(),
+        stream.fair_bytes_per_s.into(),
+        Cell::number(stream.ios_per_s, Unit::named("1/s")),
+        stream.latency.median_s.into(),
+        stream.latency.p99_s.into(),
+        stream.latency.p999_s.into(),
+    ];
+    if fenced {
+        row.push(Cell::count(stream.fences as f64));
+        row.push(stream.fence_mean_s.map_or(Cell::Missing, Cell::from));
+    }
+    row.push(stream.limit.what.as_str().into());
+    row
+}
+
+fn total(outcome: &Outcome) -> String {
+    let measured = if outcome.measured_s.is_some() {
+        "A rate is that of the time in which all streams run, without its start and end"
+    } else {
+        "The streams have too little time in common for a steady rate, so each is taken over its own \
+         time, and all over all time"
+    };
+    format!(
+        "In all {}, and {} with start and end; with every link shared out evenly it would be {}. \
+         {measured}; a latency is from issue to the last byte.",
+        outcome.total_bytes_per_s, outcome.overall_bytes_per_s, outcome.fair_bytes_per_s
+    )
+}
+
+fn links(outcome: &Outcome) -> Vec<Block> {
+    let columns = [
+        Column::text("link"),
+        Column::text("is"),
+        Column::new("carries", Unit::Rate),
+        Column::new("busy", Unit::Share),
+        Column::new("no credits", Unit::Share),
+        Column::new("payload", Unit::Bytes),
+        Column::new("TLPs", Unit::Count),
+    ];
+    let mut table = Table::new("", columns);
+    let mut links: Vec<&LinkOutcome> = outcome.links.iter().collect();
+    links.sort_by(|a, b| b.utilisation.total_cmp(&a.utilisation));
+    for link in links.iter().take(ROWS_MAX) {
+        table.push([
+            Cell::from(link.name.as_str()),
+            link.width.as_deref().unwrap_or("").into(),
+            link.capacity_bytes_per_s.into(),
+            Cell::share(link.utilisation),
+            Cell::share(link.starved),
+            Cell::number(link.payload_bytes as f64, Unit::Bytes),
+            Cell::count(link.tlps as f64),
+        ]);
+    }
+    let mut blocks = vec![table.into()];
+    if links.len() > ROWS_MAX {
+        let text = format!("{} more in --json.", links.len() - ROWS_MAX);
+        blocks.push(text.into());
+    }
+    blocks
+}
+
+fn how_many(sweep: &Sweep) -> Vec<Block> {
+    let columns = [
+        Column::new("streams", Unit::Count),
+        Column::new("together", Unit::Rate),
+        Column::new("each", Unit::Rate),
+        Column::text("held by"),
+    ];
+    let mut table = Table::new("", columns);
+    for point in &sweep.points {
+        table.push([
+            Cell::count(point.streams as f64),
+            point.total_bytes_per_s.into(),
+            point.mean_bytes_per_s.into(),
+            point.bottleneck.what.as_str().into(),
+        ]);
+    }
+    let curve = sweep
+        .points
+        .iter()
+        .map(|p| (p.streams as f64, p.total_bytes_per_s.0));
+    let x = Axis::linear("streams", Unit::Count);
+    let y = Axis::linear("together", Unit::Rate);
+    let chart = Chart::new("", x, y).with(Series::new("together", curve));
+    let best = format!(
+        "{} give the most; beyond that another stream only takes from the others.",
+        match sweep.best_streams {
+            1 => "One stream".to_owned(),
+            n => format!("{n} streams"),
+        }
+    );
+    let mut blocks = vec![table.into()];
+    if sweep.points.len() > 2 {
+        blocks.push(chart.into());
+    }
+    blocks.push(best.into());
+    blocks
+}
+
+fn what_if(changes: &[WhatIf]) -> Vec<Block> {
+    let columns = [
+        Column::text("change"),
+        Column::new("together", Unit::Rate),
+        Column::new("gain", Unit::Share),
+        Column::text("then held by"),
+    ];
+    let mut table = Table::new("", columns);
+    for change in changes.iter().take(ROWS_MAX) {
+        table.push([
+            Cell::from(change.text.as_str()),
+            change.total_bytes_per_s.into(),
+            Cell::share(change.gain),
+            change.bottleneck.what.as_str().into(),
+        ]);
+    }
+    let mut text = format!("{} single changes were tried.", changes.len());
+    if changes.iter().all(|c| c.gain < GAIN_WORTH) {
+        text.push_str(" None brings a percent: it takes more than one.");
+    }
+    vec![table.into(), text.into()]
+}
+
+/// Below this, a change is not worth a screwdriver.
+const GAIN_WORTH: f64 = 0.01;

@@ -1,0 +1,61 @@
+//! The planner's answers as pages: one [`Shown`] for each topic.
+
+mod architecture;
+mod checkpoint;
+mod ingest;
+mod registration;
+mod stores;
+mod transport;
+
+use straightway_model::{
+    question::Question,
+    scenario::{Answer, Scenario, Topic},
+    topics,
+};
+use straightway_report::Page;
+
+use crate::{basis::with_basis, cells::paragraphs};
+
+/// A topic's answer that can be shown.
+pub(crate) trait Shown {
+    /// The figures a sweep shows where none are asked for: path in the JSON answer, and label.
+    const USUAL: &'static [(&'static str, &'static str)];
+
+    /// Adds the verdict, the figures and the tables.
+    fn fill(&self, page: Page) -> Page;
+}
+
+/// Expands the table of topics into the choice of a page.
+macro_rules! shown {
+    ($($(#[$doc:meta])* $Topic:ident $table:ident: $Question:ty,)*) => {
+        fn fill(page: Page, answer: &Answer) -> Page {
+            match answer {
+                $(Answer::$Topic(answer) => answer.fill(page),)*
+            }
+        }
+
+        /// The figures a sweep of `topic` shows where none are asked for: path in the JSON answer, and label.
+        pub fn usual(topic: Topic) -> &'static [(&'static str, &'static str)] {
+            match topic {
+                $(Topic::$Topic => <<$Question as Question>::Answer as Shown>::USUAL,)*
+            }
+        }
+    };
+}
+
+topics!(shown);
+
+/// The page of an answer; `in_full` adds every formula and constant.
+pub fn page(scenario: &Scenario, answer: &Answer, in_full: bool) -> Page {
+    let title = if scenario.title.is_empty() {
+        format!("{}, with its defaults", scenario.topic().name())
+    } else {
+        scenario.title.clone()
+    };
+    let mut page = Page::new(title);
+    let about = paragraphs(&scenario.about);
+    if !about.is_empty() {
+        page = page.section("", [about.into()]);
+    }
+    with_basis(fill(page, answer), answer.basis(), in_full)
+}

@@ -1,0 +1,108 @@
+//! The page of storage architectures.
+
+use straightway_core::Seconds;
+use straightway_model::architecture::{Answer, Row};
+use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
+
+use super::transport::wait;
+use crate::cells::{leaders, listed, rate, time};
+
+use super::Shown;
+
+impl Shown for Answer {
+    const USUAL: &'static [(&'static str, &'static str)] = &[
+        ("systems[0].write_bytes_per_s", "first: write"),
+        ("systems[1].write_bytes_per_s", "second: write"),
+        ("systems[0].storm_s", "first: storm"),
+        ("systems[1].storm_s", "second: storm"),
+    ];
+
+    fn fill(&self, page: Page) -> Page {
+        fill(page, self)
+    }
+}
+
+fn fill(page: Page, answer: &Answer) -> Page {
+    let rows = &answer.systems;
+    let fast = first(
+        rows,
+        "writes the checkpoint",
+        "write the checkpoint",
+        |row| row.write_s,
+    );
+    let calm = first(rows, "ends the storm", "end the storm", |row| row.storm_s);
+    page.verdict(
+        Tone::Neutral,
+        format!("With the same hardware {fast}, and {calm}."),
+    )
+    .figure(
+        "a remote metadata operation takes at least",
+        time(answer.metadata_floor_s),
+        "round trip and one service",
+    )
+    .section("Checkpoint and ingest", [loads(answer).into()])
+    .section("Metadata storm", [storm(answer).into()])
+}
+
+/// Who is first by a time, or that several are level.
+fn first(rows: &[Row], one: &str, several: &str, time: impl Fn(&Row) -> f64) -> String {
+    let systems: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
+    let (names, best) = leaders(&systems, |row| -time(row));
+    let took = Seconds(time(best.expect("a checked scenario has a system")));
+    match names.as_slice() {
+        [name] => format!("{name} {one} first ({took})"),
+        _ if names.len() == rows.len() => format!("all {several} in the same time ({took})"),
+        _ => format!(
+            "{} {several} first, in the same time ({took})",
+            listed(&names)
+        ),
+    }
+}
+
+fn loads(answer: &Answer) -> Table {
+    let columns = [
+        Column::text("system"),
+        Column::new("writes", Unit::Rate),
+        Column::new("checkpoint", Unit::Seconds),
+        Column::text("bound by"),
+        Column::new("files a second", Unit::Count),
+        Column::new("reads", Unit::Rate),
+        Column::text("reads bound by"),
+    ];
+    let mut table = Table::new("", columns);
+    for row in &answer.systems {
+        table.push([
+            row.name.as_str().into(),
+            rate(row.write_bytes_per_s),
+            time(row.write_s),
+            row.write_bound_by.into(),
+            Cell::count(row.files_per_s.round()),
+            rate(row.read_bytes_per_s),
+            row.read_bound_by.into(),
+        ]);
+    }
+    table
+}
+
+fn storm(answer: &Answer) -> Table {
+    let columns = [
+        Column::text("system"),
+        Column::new("servers", Unit::Count),
+        Column::new("load", Unit::Share),
+        Column::mixed("mean wait"),
+        Column::mixed("99 of 100 below"),
+        Column::new("until all is done", Unit::Seconds),
+    ];
+    let mut table = Table::new("", columns);
+    for row in &answer.systems {
+        table.push([
+            row.name.as_str().into(),
+            row.storm_servers.into(),
+            Cell::share(row.storm.load),
+            wait(row.storm.mean_s).into(),
+            wait(row.storm.p99_s).into(),
+            time(row.storm_s),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,256 @@
+//! The page of a checkpoint.
+
+use straightway_core::Seconds;
+use straightway_model::{
+    checkpoint::{Answer, Outcome, Point},
+    path::Carried,
+};
+use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
+
+use crate::cells::{bytes, leaders, listed, maybe_time, percent, rate, time, yes};
+
+use super::Shown;
+
+impl Shown for Answer {
+    const USUAL: &'static [(&'static str, &'static str)] = &[
+        ("ways.standard.durable_s", "standard"),
+        ("ways.direct.durable_s", "direct"),
+        ("gain", "gain"),
+        ("ways.asynchronous.stop_s", "async stop"),
+        ("ways.standard.goodput", "goodput standard"),
+        ("ways.direct.goodput", "goodput direct"),
+        ("ways.asynchronous.goodput", "goodput async"),
+    ];
+
+    fn fill(&self, page: Page) -> Page {
+        fill(page, self)
+    }
+}
+
+fn fill(page: Page, answer: &Answer) -> Page {
+    let ways = &answer.ways;
+    let (tone, says) = verdict(answer);
+    page.verdict(tone, says)
+        .figure(
+            "checkpoint",
+            bytes(answer.size_bytes),
+            format!("{:.3} bytes a parameter", answer.bytes_per_parameter),
+        )
+        .figure(
+            "by the standard path",
+            time(ways.standard.durable_s),
+            rate(ways.standard.rate_bytes_per_s).show(),
+        )
+        .figure(
+            "by the direct path",
+            time(ways.direct.durable_s),
+            rate(ways.direct.rate_bytes_per_s).show(),
+        )
+        .figure("gain", Cell::count(answer.gain), bounds(answer))
+        .figure(
+            "asynchronous stop",
+            time(ways.asynchronous.stop_s),
+            "copying to host memory, and the barrier",
+        )
+        .figure("failure every", time(answer.mtbf_s), "mean, all of the job")
+        .figure(
+            "rate for the target availability",
+            answer
+                .rate_for_target_bytes_per_s
+                .map_or(Cell::Missing, rate),
+            "with training stopped",
+        )
+        .section(
+            "Ways to save",
+            [ways_table(answer).into(), curve(answer).into()],
+        )
+        .section(
+            "Where one node's time goes",
+            [path_table(&answer.standard, &answer.direct).into()],
+        )
+}
+
+/// What keeps most, of the ways that are done before the next save is due.
+fn verdict(answer: &Answer) -> (Tone, String) {
+    let ways = &answer.ways;
+    let fitting: Vec<(&str, &Outcome)> = [
+        ("through host memory", &ways.standard),
+        ("directly", &ways.direct),
+        ("asynchronously", &ways.asynchronous),
+    ]
+    .into_iter()
+    .filter(|(_, way)| way.fits)
+    .collect();
+    let (names, best) = leaders(&fitting, |way| way.goodput);
+    // Below a millionth nothing is kept that anybody could point to.
+    let Some(best) = best.filter(|way| way.goodput >= 1e-6) else {
+        let says = "The job fails too often for any way of saving: none of its training is kept.";
+        return (Tone::Bad, says.to_owned());
+    };
+    let tone = if best.goodput >= 0.95 {
+        Tone::Good
+    } else {
+        Tone::Caution
+    };
+    let keeps = if names.len() == 1 {
+        format!("Saving {} keeps most", names[0])
+    } else {
+        format!("Saving {} keeps the same", listed(&names))
+    };
+    let kept = percent(best.goodput);
+    let every = Seconds(best.interval_s);
+    let says = format!(
+        "{keeps}: {kept} of all time is training that counts, at a checkpoint every {every}."
+    );
+    (tone, says)
+}
+
+/// What binds each path, which is where the gain comes from.
+fn bounds(answer: &Answer) -> String {
+    let bound = |path: &Carried, way: &Outcome| {
+        let nodes = answer.nodes as f64 * path.rate_bytes_per_s;
+        // What the nodes would carry and the storage does not take.
+        if way.rate_bytes_per_s < nodes * (1.0 - 1e-9) {
+            "the storage".to_owned()
+        } else {
+            path.bound_by.clone()
+        }
+    };
+    let standard = bound(&answer.standard, &answer.ways.standard);
+    let direct = bound(&answer.direct, &answer.ways.direct);
+    if standard == direct {
+        format!("both are bound by {standard}")
+    } else {
+        format!("standard is bound by {standard}, direct by {direct}")
+    }
+}
+
+fn ways_table(answer: &Answer) -> Table {
+    let ways = &answer.ways;
+    let all = [&ways.standard, &ways.direct, &ways.asynchronous];
+    let columns = ["standard", "direct", "asynchronous"].map(Column::mixed);
+    let mut table = Table::new("", [Column::text("")].into_iter().chain(columns));
+    let mut row = |name: &str, cell: &dyn Fn(&Outcome) -> Cell| {
+        table.push([Cell::from(name)].into_iter().chain(all.map(cell)));
+    };
+    row("stored after", &|way| time(way.durable_s));
+    row("training stops", &|way| time(way.stop_s));
+    row("best interval (Young)", &|way| time(way.young_s));
+    row("best interval (Daly)", &|way| time(way.daly_s));
+    row("interval used", &|way| time(way.interval_s));
+    row("done before the next", &|way| yes(way.fits));
+    row("availability", &|way| Cell::share(way.availability));
+    row("goodput with failures", &|way| Cell::share(way.goodput));
+    row("  played out", &|way| {
+        way.played.as_ref().map_or(Cell::Missing, |played| {
+            if played.failures == 0.0 {
+                return "no failure was played".into();
+            }
+            format!(
+                "{} ± {}",
+                percent(played.goodput),
+                percent(played.goodput_margin)
+            )
+            .into()
+        })
+    });
+    row("  one run in ten outside", &|way| {
+        way.played.as_ref().map_or(Cell::Missing, |played| {
+            format!(
+                "{} to {}",
+                percent(played.goodput_p5),
+                percent(played.goodput_p95)
+            )
+            .into()
+        })
+    });
+    row("rate the flush needs", &|way| {
+        // Where training stands still until all is stored, nothing is flushed behind its back.
+        let flushes = way.stop_s < way.durable_s;
+        let needed = flushes.then_some(way.rate_needed_bytes_per_s);
+        needed.map_or(Cell::Missing, rate)
+    });
+    row("GPU hours lost a day", &|way| {
+        Cell::count(way.lost_gpu_hours_per_day)
+    });
+    row("money lost a day", &|way| {
+        Cell::count(way.lost_cost_per_day)
+    });
+    row("mean power wasted", &|way| {
+        Cell::number(way.wasted_w, Unit::named("W"))
+    });
+    table
+}
+
+fn curve(answer: &Answer) -> Chart {
+    let line = |of: &dyn Fn(&Point) -> Option<f64>| {
+        answer
+            .curve
+            .iter()
+            .filter_map(|point| Some((point.interval_s, of(point)?)))
+            .collect::<Vec<_>>()
+    };
+    Chart::new(
+        "Goodput by interval",
+        Axis::log10("interval", Unit::Seconds),
+        Axis::linear("goodput", Unit::Share).fitted(),
+    )
+    .with(Series::new("standard", line(&|point| Some(point.standard))))
+    .with(Series::new("direct", line(&|point| Some(point.direct))))
+    .with(Series::new(
+        "asynchronous",
+        line(&|point| point.asynchronous),
+    ))
+}
+
+/// Both paths, stage by stage.
+pub(super) fn path_table(standard: &Carried, direct: &Carried) -> Table {
+    let columns = [
+        Column::text("stage"),
+        Column::new("standard, one I/O", Unit::Seconds),
+        Column::new("standard, at most", Unit::Rate),
+        Column::new("direct, one I/O", Unit::Seconds),
+        Column::new("direct, at most", Unit::Rate),
+    ];
+    let mut table = Table::new("", columns);
+    let mut names: Vec<&str> = Vec::new();
+    for stage in standard.stages.iter().chain(&direct.stages) {
+        if !names.contains(&stage.stage) {
+            names.push(stage.stage);
+        }
+    }
+    let of = |path: &Carried, name: &str| {
+        let stage = path.stages.iter().find(|stage| stage.stage == name);
+        (
+            maybe_time(stage.map(|s| s.latency_s)),
+            stage.map_or(Cell::Missing, |s| rate(s.rate_bytes_per_s)),
+        )
+    };
+    for name in names {
+        let ((latency, limit), (direct_latency, direct_limit)) =
+            (of(standard, name), of(direct, name));
+        table.push([name.into(), latency, limit, direct_latency, direct_limit]);
+    }
+    table.push([
+        "together".into(),
+        time(standard.latency_s),
+        rate(standard.rate_bytes_per_s),
+        time(direct.latency_s),
+        rate(direct.rate_bytes_per_s),
+    ]);
+    table.push([
+        "bound by".into(),
+        Cell::Missing,
+        standard.bound_by.as_str().into(),
+        Cell::Missing,
+        direct.bound_by.as_str().into(),
+    ]);
+    table.push([
+        "cores busy".into(),
+        Cell::Missing,
+        format!("{:.1}", standard.cores_busy).into(),
+        Cell::Missing,
+        format!("{:.1}", direct.cores_busy).into(),
+    ]);
+    table
+}

@@ -1,0 +1,271 @@
+//! A sweep as a table, a chart for each unit, and JSON.
+
+use serde_json::{Value, json};
+use straightway_core::{Bytes, Rate, Seconds};
+use straightway_report::{Axis, Block, Cell, Chart, Column, Page, Scale, Series, Table, Unit};
+use straightway_scenario::{
+    check::Refusals,
+    claim::lookup,
+    sweep::{self, Sweep},
+};
+
+mod headline;
+
+pub use headline::{Headline, chosen};
+
+/// An answer is shown by its figures, wherever it came from.
+type Point = sweep::Point<Value>;
+
+/// A sweep's points, answered, and the figures to show of them.
+#[derive(Debug)]
+pub struct Grid {
+    title: String,
+    sweeps: Vec<Sweep>,
+    points: Vec<Point>,
+    headlines: Vec<Headline>,
+}
+
+impl Grid {
+    /// Puts points and figures together. An error where no point was answered, or a figure that
+    /// was asked for is in no answer; a usual figure that is in none is left out.
+    pub fn new(
+        title: &str,
+        sweeps: Vec<Sweep>,
+        points: Vec<Point>,
+        mut headlines: Vec<Headline>,
+    ) -> Result<Self, Refusals> {
+        if let Some(refused) = all_refused(&points) {
+            return Err(refused.clone());
+        }
+        for headline in headlines.iter().filter(|headline| headline.is_asked) {
+            if !has(&points, headline) {
+                let known = fields(&points).join(", ");
+                let path = &headline.path;
+                return Err(Refusals::one(
+                    "--show",
+                    path,
+                    format!("a figure of the answer; it has {known}"),
+                ));
+            }
+        }
+        headlines.retain(|headline| has(&points, headline));
+        Ok(Self {
+            title: title.to_owned(),
+            sweeps,
+            points,
+            headlines,
+        })
+    }
+
+    /// The page: a table, and a chart for each unit.
+    pub fn page(&self) -> Page {
+        let over: Vec<&str> = self.sweeps.iter().map(|s| s.path.as_str()).collect();
+        let title = format!("{} over {}", self.title, over.join(" and "));
+        let mut blocks: Vec<Block> = self.charts();
+        blocks.insert(0, self.table().into());
+        let page = Page::new(title).section("", blocks);
+        let refused = refusals(&self.points);
+        if refused.is_empty() {
+            page
+        } else {
+            page.section("Refused", [Block::from(refused.join("\n\n"))])
+        }
+    }
+
+    /// The points as JSON: what was set, and the answer or the refusals.
+    pub fn json(&self) -> Value {
+        let point = |point: &Point| {
+            let set: serde_json::Map<String, Value> = point
+                .settings
+                .iter()
+                .map(|setting| (setting.path.clone(), json!(setting.value)))
+                .collect();
+            match &point.answer {
+                Ok(answer) => json!({ "set": set, "answer": answer }),
+                Err(refused) => json!({ "set": set, "refused": refused }),
+            }
+        };
+        self.points.iter().map(point).collect()
+    }
+
+    fn table(&self) -> Table {
+        let swept = self.sweeps.iter().map(column);
+        let shown = self.headlines.iter().map(|headline| {
+            let words = self
+                .points
+                .iter()
+                .any(|p| figure(p, headline).is_some_and(Value::is_string));
+            if words {
+                Column::text(&*headline.label)
+            } else {
+                Column::new(&*headline.label, headline.unit.clone())
+            }
+        });
+        let mut table = Table::new("", swept.chain(shown));
+        for point in &self.points {
+            let swept = point
+                .settings
+                .iter()
+                .map(|setting| quantity(&setting.value));
+            let shown = self.headlines.iter().map(|headline| cell(point, headline));
+            table.push(swept.chain(shown));
+        }
+        table
+    }
+
+    /// One chart for each unit, over the first sweep; a second sweep makes more lines.
+    fn charts(&self) -> Vec<Block> {
+        let Some(x) = axis(&self.sweeps[0]) else {
+            return Vec::new();
+        };
+        let mut units: Vec<&Unit> = Vec::new();
+        for headline in &self.headlines {
+            if !units.contains(&&headline.unit) {
+                units.push(&headline.unit);
+            }
+        }
+        let chart = |unit: &Unit| {
+            let mut chart = Chart::new("", x.clone(), Axis::linear("", unit.clone()));
+            for headline in self
+                .headlines
+                .iter()
+                .filter(|headline| headline.unit == *unit)
+            {
+                for (name, line) in lines(&self.points, headline) {
+                    chart = chart.with(Series::new(name, line));
+                }
+            }
+            chart
+        };
+        // More lines than colours are a tangle.
+        let legible = |chart: &Chart| (1..=8).contains(&chart.series.len());
+        let charts = units.into_iter().map(chart).filter(legible);
+        charts.map(Block::from).collect()
+    }
+}
+
+/// A figure of a point's answer; none where it was refused, or the figure is absent or null.
+fn figure<'a>(point: &'a Point, headline: &Headline) -> Option<&'a Value> {
+    let figure = lookup(point.answer.as_ref().ok()?, &headline.path)?;
+    (!figure.is_null()).then_some(figure)
+}
+
+fn has(points: &[Point], headline: &Headline) -> bool {
+    points.iter().any(|point| figure(point, headline).is_some())
+}
+
+/// What the first answer has at its top.
+fn fields(points: &[Point]) -> Vec<String> {
+    let answer = points.iter().find_map(|point| point.answer.as_ref().ok());
+    let fields = answer.and_then(Value::as_object);
+    fields.map_or_else(Vec::new, |fields| fields.keys().cloned().collect())
+}
+
+fn cell(point: &Point, headline: &Headline) -> Cell {
+    match figure(point, headline) {
+        Some(Value::String(word)) => word.as_str().into(),
+        Some(value) => value.as_f64().map_or(Cell::Missing, |value| {
+            Cell::number(value, headline.unit.clone())
+        }),
+        None => Cell::Missing,
+    }
+}
+
+/// The first refusal, where no point has an answer.
+fn all_refused(points: &[Point]) -> Option<&Refusals> {
+    let answered = points.iter().any(|point| point.answer.is_ok());
+    points.first().filter(|_| !answered)?.answer.as_ref().err()
+}
+
+fn refusals(points: &[Point]) -> Vec<String> {
+    let at = |point: &Point| {
+        let set = point
+            .settings
+            .iter()
+            .map(|s| format!("{}={}", s.path, s.value));
+        set.collect::<Vec<_>>().join(", ")
+    };
+    let refused = points
+        .iter()
+        .filter_map(|point| Some((at(point), point.answer.as_ref().err()?)));
+    refused.map(|(at, why)| format!("{at}: {why}")).collect()
+}
+
+/// A column of swept values: of one unit where they all have the same.
+fn column(sweep: &Sweep) -> Column {
+    let mut units = sweep
+        .values
+        .iter()
+        .map(|value| quantity(value).unit().cloned());
+    let first = units.next().flatten();
+    match first.filter(|unit| units.all(|other| other.as_ref() == Some(unit))) {
+        Some(unit) => Column::new(&*sweep.path, unit),
+        None => Column::mixed(&*sweep.path),
+    }
+}
+
+/// A swept value as a number with its unit, or as the word it is.
+fn quantity(text: &str) -> Cell {
+    if let Ok(number) = text.parse::<f64>() {
+        Cell::count(number)
+    } else if let Ok(rate) = text.parse::<Rate>() {
+        rate.into()
+    } else if let Ok(seconds) = text.parse::<Seconds>() {
+        seconds.into()
+    } else if let Ok(bytes) = text.parse::<Bytes>() {
+        bytes.into()
+    } else {
+        text.into()
+    }
+}
+
+/// The axis of a sweep: logarithmic where its values grow by factors; none where they are words.
+fn axis(sweep: &Sweep) -> Option<Axis> {
+    let cells: Vec<Cell> = sweep.values.iter().map(|value| quantity(value)).collect();
+    let numbers: Option<Vec<f64>> = cells.iter().map(number).collect();
+    let numbers = numbers.filter(|numbers| numbers.len() > 1)?;
+    let unit = cells[0].unit().cloned().unwrap_or_default();
+    let (least, most) = (
+        numbers.iter().copied().fold(f64::MAX, f64::min),
+        numbers.iter().copied().fold(0.0, f64::max),
+    );
+    let mut axis = Axis::linear(&*sweep.path, unit);
+    // A span of more than a decade crowds on a linear axis.
+    if least > 0.0 && most / least > 10.0 {
+        axis.scale = Scale::Log10;
+    }
+    Some(axis)
+}
+
+fn number(cell: &Cell) -> Option<f64> {
+    match cell {
+        Cell::Number { value, .. } => Some(*value),
+        _ => None,
+    }
+}
+
+/// A figure's lines over the first sweep, one for each setting of the others.
+fn lines(points: &[Point], headline: &Headline) -> Vec<(String, Vec<(f64, f64)>)> {
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    for point in points {
+        let (first, others) = point
+            .settings
+            .split_first()
+            .expect("a sweep sets something");
+        let others: Vec<String> = others
+            .iter()
+            .map(|s| format!("{}={}", s.path, s.value))
+            .collect();
+        let name = [std::slice::from_ref(&headline.label), &others]
+            .concat()
+            .join(" ");
+        let x = number(&quantity(&first.value));
+        let y = figure(point, headline).and_then(Value::as_f64);
+        let Some(at) = x.zip(y) else { continue };
+        match lines.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, line)) => line.push(at),
+            None => lines.push((name, vec![at])),
+        }
+    }
+    lines
+}

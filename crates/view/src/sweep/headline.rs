@@ -1,0 +1,80 @@
+//! The figures of an answer that a sweep shows.
+
+use straightway_report::Unit;
+
+/// A figure of an answer: where it stands, what to call it, what it counts.
+#[derive(Clone, Debug)]
+pub struct Headline {
+    /// Its path in the JSON answer.
+    pub path: String,
+    /// What it is called.
+    pub label: String,
+    /// What it counts.
+    pub unit: Unit,
+    /// Whether the user named it, so that it must be there.
+    pub is_asked: bool,
+}
+
+/// The figures asked for, or the `usual` ones.
+pub fn chosen(usual: &[(&str, &str)], asked: &[String]) -> Vec<Headline> {
+    if asked.is_empty() {
+        let few = usual.iter();
+        return few
+            .map(|(path, label)| headline(path, label, false))
+            .collect();
+    }
+    asked
+        .iter()
+        .map(|path| headline(path, path, true))
+        .collect()
+}
+
+fn headline(path: &str, label: &str, is_asked: bool) -> Headline {
+    Headline {
+        path: path.to_owned(),
+        label: label.to_owned(),
+        unit: unit(path),
+        is_asked,
+    }
+}
+
+/// What a figure counts, by the ending of its name.
+fn unit(path: &str) -> Unit {
+    let name = path.rsplit('.').next().unwrap_or(path);
+    let parent = path.rsplit('.').nth(1).unwrap_or_default();
+    let share = [
+        "availability",
+        "goodput",
+        "utilisation",
+        "load",
+        "per_io",
+        "gds",
+        "persistent",
+    ];
+    if let "xoff" | "propagation" | "cable" | "peer_response" | "queue_max" | "queue_bytes" = name {
+        Unit::Bytes
+    } else if let "goodput_mean" | "goodput_min" | "offered" = name {
+        Unit::Rate
+    } else if parent == "completion"
+        || matches!(
+            name,
+            "pause_max" | "longest" | "first" | "simulated" | "paused" | "silenced"
+        )
+    {
+        Unit::Seconds
+    } else if name.ends_with("_bytes_per_s") {
+        Unit::Rate
+    } else if name.ends_with("_bytes") {
+        Unit::Bytes
+    } else if name.ends_with("_per_s") {
+        Unit::Count
+    } else if name.ends_with("_s") || name.ends_with("_s_p99") || name == "seconds" {
+        Unit::Seconds
+    } else if name.ends_with("_w") {
+        Unit::named("W")
+    } else if share.contains(&name) || name.ends_with("_share") || name.ends_with("_points") {
+        Unit::Share
+    } else {
+        Unit::Count
+    }
+}
