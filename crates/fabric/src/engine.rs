@@ -114,6 +114,8 @@ pub(crate) struct Engine<'a> {
     pub(crate) now: u64,
     end_ps: u64,
     wheel: Wheel<Event>,
+    /// A cell of the buffers; none where they are counted in bytes.
+    cell: Option<u64>,
     pub(crate) pool: Pool,
     pub(crate) ports: Vec<Port>,
     /// By link: what it brought into the switch at its far end.
@@ -169,6 +171,7 @@ impl<'a> Engine<'a> {
                 .duration
                 .map_or_else(|| picoseconds(super::bounds::DURATION_MAX), picoseconds),
             wheel: Wheel::new(slot_shift(scenario, net)),
+            cell: scenario.switch.cell.map(|cell| cell.0),
             pool: Pool::new(),
             ports,
             ingress: Vec::new(),

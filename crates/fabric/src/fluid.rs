@@ -170,7 +170,7 @@ impl Fluid {
     /// The formulas and the constants of an answer.
     pub fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
-        let given = Source::GIVEN;
+        let given = Source::ASSUMED;
         basis.assume("feedback delay", self.delay.0 * 1e6, "µs", given);
         basis.assume("packet", self.packet.0 as f64, "B", given);
         basis
@@ -343,14 +343,18 @@ impl Settled {
     }
 }
 
-/// Tries every combination of thresholds around those given. The best is the shortest queue that is
-/// not pinned and comes to rest when the equations are integrated.
+/// The least phase margin of thresholds that are recommended. Half of the 60° that control engineers aim at: with less,
+/// a delay a little longer than assumed makes the queue swing.
+pub const MARGIN_DEG_MIN: f64 = 30.0;
+
+/// Tries every combination of thresholds around those given. The best is the shortest queue that is not pinned, has a
+/// margin of at least [`MARGIN_DEG_MIN`] and comes to rest when the equations are integrated.
 pub fn tune(fluid: &Fluid) -> Tuned {
     let scaled = |size: Bytes, by: f64| bytes((size.0 as f64 * by).max(1.0));
     let mut choices = Vec::new();
     for kmin in [1.0, 4.0] {
-        for kmax in [0.5, 1.0, 2.0, 4.0] {
-            for pmax in [0.5, 1.0, 5.0, 20.0] {
+        for kmax in [0.5, 1.0, 2.0, 4.0, 16.0] {
+            for pmax in [0.1, 0.5, 1.0, 5.0, 20.0] {
                 let ecn = Ecn {
                     kmin: scaled(fluid.ecn.kmin, kmin),
                     kmax: scaled(fluid.ecn.kmax, kmax),
@@ -364,7 +368,7 @@ pub fn tune(fluid: &Fluid) -> Tuned {
     }
     choices.dedup_by(|a, b| a.ecn == b.ecn);
     // Without a margin it cannot come to rest; with one it may not, and integrating says so.
-    let has_margin = |c: &Choice| !c.fixed.pinned && c.margin_deg > Some(0.0);
+    let has_margin = |c: &Choice| !c.fixed.pinned && c.margin_deg >= Some(MARGIN_DEG_MIN);
     let mut order: Vec<usize> = (0..choices.len())
         .filter(|i| has_margin(&choices[*i]))
         .collect();

@@ -1,10 +1,18 @@
 //! The headroom of a lossless port: how many bytes still arrive after the switch has said stop.
 //!
-//! SONiC's formula, as NVIDIA's SN4280 table follows from it to the byte. Between the moment a
-//! switch decides to pause its neighbour and the moment the wire falls silent, a frame is already
-//! leaving the switch (the pause waits behind it), the cable is full both ways, the neighbour takes
-//! its time to react (the peer response, in quanta of 512 bits) and is in the middle of a frame of
-//! its own. Small packets waste part of the buffer's cells, which `occupancy` accounts for.
+//! Between the moment a switch decides to pause its neighbour and the moment the wire falls silent, a frame is
+//! already leaving the switch (the pause waits behind it), the cable is full both ways, the neighbour takes its
+//! time to react and is in the middle of a frame of its own. Small packets waste part of the buffer's cells,
+//! which `occupancy` accounts for.
+//!
+//! SONiC computes it in a Lua script ([`Rule::Lua`]), which this reproduces: xon, xoff and size, the worst-case
+//! factor by cell size, kilobytes of 1,024 for the cable, the gearbox, and ports of eight lanes. The tables that
+//! SONiC ships for Spectrum 1 to 3 ([`Rule::Tables`]) were made by an older one: every packet small, MTU 9,216,
+//! kilobytes of 1,000, and one peer response for all speeds. With those, every xoff of the SN2700, SN3700,
+//! SN3800 and SN4700 follows to the byte. The SN4280's table ([`Rule::Sn4280`]) follows up to 300 m.
+//!
+//! What neither reproduces: the shipped tables of the SN5600 and SN5640 (Spectrum-4 and -5), which no choice of
+//! these inputs gives, and the SN4280's rows of 1,500 and 2,000 m, where 400 Gb/s needs no more than 200 Gb/s.
 //!
 //! It answers for one port and one lossless class. It does not choose the XOFF threshold.
 
@@ -37,6 +45,41 @@ pub const PEER_RESPONSE_QUANTA: [(u32, u32); 8] = [
     (800, 905),
 ];
 
+/// An ASIC whose buffer SONiC describes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Asic {
+    /// SN2000.
+    #[serde(rename = "spectrum")]
+    Spectrum1,
+    /// SN3000.
+    #[serde(rename = "spectrum-2")]
+    Spectrum2,
+    /// SN4000.
+    #[serde(rename = "spectrum-3")]
+    Spectrum3,
+    /// SN5400 and SN5600.
+    #[default]
+    #[serde(rename = "spectrum-4")]
+    Spectrum4,
+    /// SN5640.
+    #[serde(rename = "spectrum-5")]
+    Spectrum5,
+}
+
+/// By which of SONiC's computations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// The Lua script: kilobytes of 1,024, the peer response by speed.
+    #[default]
+    Lua,
+    /// The tables of Spectrum 1 to 3: kilobytes of 1,000, one peer response for all speeds.
+    Tables,
+    /// The table of the SN4280: kilobytes of 1,000, the peer response by speed, whole cells.
+    Sn4280,
+}
+
 /// A lossless port and its cable.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -45,35 +88,46 @@ pub struct Port {
     pub rate: Rate,
     /// The cable, in metres.
     pub cable_m: f64,
+    /// The switch's ASIC.
+    pub asic: Asic,
+    /// By which of SONiC's computations.
+    pub rule: Rule,
     /// The longest frame of any class.
     pub mtu: Bytes,
     /// The longest frame of the lossless class.
     pub lossless_mtu: Bytes,
-    /// What MAC and PHY hold.
-    pub mac_phy: Bytes,
-    /// What a gearbox on the way holds.
-    pub gearbox: Bytes,
-    /// A cell of the buffer.
-    pub cell: Bytes,
+    /// The delay of a gearbox on the way.
+    pub gearbox: Seconds,
+    /// Lanes of the port: eight need twice the pipeline, and a frame more.
+    pub lanes: u8,
     /// The share of packets small enough to waste cells.
     pub small_packet_share: f64,
-    /// The neighbour's reaction in quanta, where the table does not know better.
+    /// Whether all ports draw on one pool of headroom.
+    pub shared_pool: bool,
+    /// A cell of the buffer, instead of the ASIC's.
+    pub cell: Option<Bytes>,
+    /// What MAC and PHY hold, instead of the ASIC's.
+    pub mac_phy: Option<Bytes>,
+    /// The neighbour's reaction in quanta, instead of the table's.
     pub peer_quanta: Option<u32>,
 }
 
 impl Default for Port {
-    /// The SN4280 at 100 Gb/s with a cable of 5 m.
+    /// SONiC's defaults: a Spectrum-4 at 100 Gb/s with a cable of 5 m.
     fn default() -> Self {
         Self {
             rate: Rate::gbit(100.0),
             cable_m: 5.0,
+            asic: Asic::default(),
+            rule: Rule::default(),
             mtu: Bytes(9100),
             lossless_mtu: Bytes(1024),
-            // 0.8 KiB.
-            mac_phy: Bytes(819),
-            gearbox: Bytes(0),
-            cell: Bytes(192),
-            small_packet_share: 0.01,
+            gearbox: Seconds(0.0),
+            lanes: 4,
+            small_packet_share: 0.5,
+            shared_pool: false,
+            cell: None,
+            mac_phy: None,
             peer_quanta: None,
         }
     }
@@ -84,6 +138,10 @@ impl Default for Port {
 pub struct Headroom {
     /// What to reserve beyond the XOFF threshold.
     pub xoff: Bytes,
+    /// What the port reserves below it: the pipeline's latency.
+    pub xon: Bytes,
+    /// What the port reserves in all.
+    pub size: Bytes,
     /// What arrives after XOFF at the worst, before the waste of cells.
     pub propagation: Bytes,
     /// Of that, what is on the cable in both directions.
@@ -103,7 +161,7 @@ const SONIC: Source = Source::read(
     "buffer_headroom_mellanox.lua and its peer response time table",
 );
 
-const FORMULAS: [Formula; 4] = [
+const FORMULAS: [Formula; 5] = [
     Formula {
         gives: "xoff",
         text: "⌈(lossless_mtu + propagation·occupancy) / 1024⌉ · 1024",
@@ -111,12 +169,17 @@ const FORMULAS: [Formula; 4] = [
     },
     Formula {
         gives: "propagation",
-        text: "mtu + 2·cable·rate/1.98e8/8 + 2·gearbox + mac_phy + quanta·64",
+        text: "mtu + 2·cable·rate/1.98e8/8·1000/k + 2·gearbox·rate/8·1000/k + mac_phy + quanta·64; k = 1024 in the Lua",
         source: SONIC,
     },
     Formula {
         gives: "occupancy",
-        text: "1 + small_packet_share·(w − 1), w = ⌈cell/64⌉ for cells above 128 B, else 2 (1 at 64 B)",
+        text: "1 + small_packet_share·(w − 1), w = cell/64 for cells above 128 B, else 2·cell/(1 + cell)",
+        source: SONIC,
+    },
+    Formula {
+        gives: "xon and size",
+        text: "xon = ⌈pipeline⌉, twice less 1 KiB for 8 lanes; size = xoff + xon, and a frame for 8 lanes; xon alone with a shared pool",
         source: SONIC,
     },
     Formula {
@@ -126,12 +189,34 @@ const FORMULAS: [Formula; 4] = [
     },
 ];
 
+impl Asic {
+    /// A cell of its buffer.
+    pub fn cell(self) -> Bytes {
+        Bytes(match self {
+            Self::Spectrum1 => 96,
+            Self::Spectrum2 | Self::Spectrum3 => 144,
+            Self::Spectrum4 | Self::Spectrum5 => 192,
+        })
+    }
+}
+
+/// What MAC and PHY hold, in KiB, on every ASIC.
+const MAC_PHY_KIB: f64 = 0.8;
+/// The pipeline's latency, in KiB, on every ASIC.
+const PIPELINE_KIB: u64 = 19;
+/// The neighbour's reaction that the tables assume for every speed, in KiB.
+const TABLES_RESPONSE_KIB: f64 = 3.8;
+
 impl Port {
-    /// A port of the given rate and cable, all else as on the SN4280.
+    /// A port of the given rate and cable by the rule of the SN4280, nearly all packets large: what the packet
+    /// simulator keeps back where its buffers have no cells.
     pub fn new(rate: Rate, cable_m: f64) -> Self {
         Self {
             rate,
             cable_m,
+            asic: Asic::Spectrum3,
+            rule: Rule::Sn4280,
+            small_packet_share: 0.01,
             ..Self::default()
         }
     }
@@ -154,17 +239,38 @@ impl Port {
 
     /// The headroom this port needs.
     pub fn headroom(&self) -> Headroom {
-        let cable = 2.0 * self.cable_m * self.rate.0 / SIGNAL_M_PER_S;
-        let peer_response = f64::from(self.quanta()) * QUANTUM_BITS / 8.0;
-        let propagation = self.mtu.0 as f64
-            + cable
-            + 2.0 * self.gearbox.0 as f64
-            + self.mac_phy.0 as f64
-            + peer_response;
-        let occupancy = 1.0 + self.small_packet_share * (self.worst_cells() - 1.0);
+        // The Lua divides megabits by 8 · 1024 and calls the result bytes.
+        let kilo = if self.rule == Rule::Lua {
+            1000.0 / 1024.0
+        } else {
+            1.0
+        };
+        let cable = 2.0 * self.cable_m * self.rate.0 / SIGNAL_M_PER_S * kilo;
+        let gearbox = 2.0 * self.gearbox.0 * self.rate.0 * kilo;
+        let peer_response = match (self.rule, self.peer_quanta) {
+            (Rule::Tables, None) => TABLES_RESPONSE_KIB * 1024.0,
+            _ => f64::from(self.quanta()) * QUANTUM_BITS / 8.0,
+        };
+        let mac_phy = self
+            .mac_phy
+            .map_or(MAC_PHY_KIB * 1024.0, |bytes| bytes.0 as f64);
+        let propagation = self.mtu.0 as f64 + cable + gearbox + mac_phy + peer_response;
+        let occupancy = 1.0 + self.small_packet_share * (self.worst_factor() - 1.0);
         let needed = self.lossless_mtu.0 as f64 + propagation * occupancy;
+        let xoff = whole(needed / 1024.0) * 1024;
+        let (xon, overhead) = match self.lanes {
+            8 => (PIPELINE_KIB * 1024 * 2 - 1024, self.mtu.0),
+            _ => (PIPELINE_KIB * 1024, 0),
+        };
+        let size = if self.shared_pool {
+            xon
+        } else {
+            xoff + xon + overhead
+        };
         Headroom {
-            xoff: Bytes(whole(needed / 1024.0) * 1024),
+            xoff: Bytes(xoff),
+            xon: Bytes(xon),
+            size: Bytes(size.next_multiple_of(1024)),
             propagation: Bytes(whole(propagation)),
             cable: Bytes(whole(cable)),
             peer_response: Bytes(whole(peer_response)),
@@ -174,36 +280,55 @@ impl Port {
         }
     }
 
-    /// Cells the worst small packet takes, in units of the 64 bytes it carries.
-    fn worst_cells(&self) -> f64 {
-        let cell = self.cell.0;
-        if cell > 128 {
-            cell.div_ceil(64) as f64
-        } else if cell > 64 {
-            2.0
-        } else {
-            1.0
+    fn cell(&self) -> u64 {
+        self.cell.unwrap_or(self.asic.cell()).0
+    }
+
+    /// How many times its own 64 bytes the worst small packet takes of the buffer.
+    fn worst_factor(&self) -> f64 {
+        let cell = self.cell();
+        match (self.rule, cell > 128) {
+            (Rule::Sn4280, true) => cell.div_ceil(64) as f64,
+            (_, true) => cell as f64 / 64.0,
+            (_, false) => 2.0 * cell as f64 / (1.0 + cell as f64),
         }
     }
 
     fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
         basis.assume("signal speed", SIGNAL_M_PER_S, "m/s", SONIC);
-        let peer = if self.peer_quanta.is_some() {
-            Source::GIVEN
+        let cell = self.cell() as f64;
+        basis.parameter("cell", "a cell of the buffer", cell, "B", ASIC_TABLE);
+        if self.rule == Rule::Tables && self.peer_quanta.is_none() {
+            basis.assume(
+                "peer response",
+                TABLES_RESPONSE_KIB * 1024.0,
+                "B",
+                ASIC_TABLE,
+            );
         } else {
-            SONIC
-        };
-        basis.assume("peer response", f64::from(self.quanta()), "quanta", peer);
-        basis.assume(
-            "packets that waste cells",
-            self.small_packet_share,
-            "share",
-            Source::GIVEN,
-        );
+            let quanta = f64::from(self.quanta());
+            basis.parameter("peer_quanta", "peer response", quanta, "quanta", SONIC);
+        }
+        basis
+            .parameter(
+                "small_packet_share",
+                "packets that waste cells",
+                self.small_packet_share,
+                "share",
+                PATTERN,
+            )
+            .between(0.0, 1.0, PATTERN);
         basis
     }
 }
+
+const ASIC_TABLE: Source = Source::read("SONiC", "platform/mellanox/asic_table.j2");
+
+const PATTERN: Source = Source::read(
+    "SONiC",
+    "files/build_templates/buffers_config.j2: LOSSLESS_TRAFFIC_PATTERN, 50 %; shipped tables 100 %",
+);
 
 /// How long the longest pause frame can silence a link.
 pub fn pause_max(rate: Rate) -> Seconds {
@@ -226,6 +351,7 @@ pub fn incast_corrections() -> Vec<Correction> {
             article_says: "400 Tb/s".to_owned(),
             model_says: format!("{:.1} Tb/s", 1024.0 * rate.as_gbit() / 1e3),
             holds: true,
+            fitted: false,
             why: "1,024 × 400 Gb/s, rounded in the article".to_owned(),
         },
         Correction {
@@ -233,6 +359,7 @@ pub fn incast_corrections() -> Vec<Correction> {
             article_says: "in the first 500 µs".to_owned(),
             model_says: format!("in {all} at 1,024:1, in {fifty} at 50:1"),
             holds: false,
+            fitted: false,
             why: "64 MB behind one 400 Gb/s port fill at (senders − 1) × 50 GB/s: \
                   500 µs is 19 to 400 times too long to react in"
                 .to_owned(),
@@ -254,14 +381,38 @@ impl Checked for Port {
             );
             c.refuse("lossless_mtu", self.lossless_mtu, allowed);
         }
-        c.bytes("mac_phy", self.mac_phy, Bytes(0)..=Bytes::mib(1));
-        c.bytes("gearbox", self.gearbox, Bytes(0)..=Bytes::mib(1));
-        c.bytes("cell", self.cell, Bytes(32)..=Bytes(4096));
+        if let Some(bytes) = self.mac_phy {
+            c.bytes("mac_phy", bytes, Bytes(0)..=Bytes::mib(1));
+        }
+        c.seconds("gearbox", self.gearbox, Seconds(0.0)..=Seconds(1e-3));
+        if ![1, 2, 4, 8].contains(&self.lanes) {
+            c.refuse("lanes", self.lanes, "1, 2, 4 or 8");
+        }
+        if let Some(cell) = self.cell {
+            c.bytes("cell", cell, Bytes(32)..=Bytes(4096));
+        }
         c.share("small_packet_share", self.small_packet_share);
         if let Some(quanta) = self.peer_quanta {
             c.count("peer_quanta", u64::from(quanta), 0..=65_535);
+        } else if !is_known(self.rate) {
+            let speeds = PEER_RESPONSE_QUANTA
+                .map(|(speed, _)| speed.to_string())
+                .join(", ");
+            let allowed = format!(
+                "one of {speeds} Gb/s, for which SONiC has a peer response; or give peer_quanta"
+            );
+            c.refuse("rate", format!("{} Gb/s", self.rate.as_gbit()), allowed);
         }
     }
+}
+
+/// Whether SONiC's table has this speed.
+fn is_known(rate: Rate) -> bool {
+    let gbit = rate.as_gbit();
+    let known = PEER_RESPONSE_QUANTA.iter();
+    known
+        .into_iter()
+        .any(|(speed, _)| (gbit / f64::from(*speed) - 1.0).abs() < 1e-6)
 }
 
 /// The next whole number; sizes here are far below 2^53.
@@ -306,6 +457,106 @@ mod tests {
             let ours = [5.0, 40.0, 300.0].map(|m| port(gbit, m).headroom().xoff.0);
             assert_eq!(ours, table, "{gbit} Gb/s");
         }
+    }
+
+    #[test]
+    fn the_tables_of_spectrum_1_to_3_are_met_to_the_byte() {
+        // sonic-buildimage, pg_profile_lookup.ini: Gb/s, then xoff at 5, 40 and 300 m.
+        let sn2700: [(f64, [u64; 3]); 5] = [
+            (10.0, [29_696, 29_696, 36_864]),
+            (25.0, [29_696, 31_744, 48_128]),
+            (40.0, [29_696, 32_768, 59_392]),
+            (50.0, [29_696, 33_792, 66_560]),
+            (100.0, [30_720, 38_912, 104_448]),
+        ];
+        let sn4700: [(f64, [u64; 3]); 7] = [
+            (10.0, [32_768, 33_792, 40_960]),
+            (25.0, [32_768, 35_840, 54_272]),
+            (40.0, [33_792, 37_888, 66_560]),
+            (50.0, [33_792, 38_912, 75_776]),
+            (100.0, [33_792, 44_032, 117_760]),
+            (200.0, [35_840, 55_296, 203_776]),
+            (400.0, [38_912, 77_824, 373_760]),
+        ];
+        // The SN3800 has a gearbox of 400 ns.
+        let sn3800: [(f64, [u64; 3]); 5] = [
+            (10.0, [34_816, 35_840, 44_032]),
+            (25.0, [38_912, 40_960, 59_392]),
+            (40.0, [41_984, 46_080, 75_776]),
+            (50.0, [45_056, 50_176, 87_040]),
+            (100.0, [56_320, 66_560, 140_288]),
+        ];
+        for (asic, gearbox, table) in [
+            (Asic::Spectrum1, 0.0, &sn2700[..]),
+            (Asic::Spectrum3, 0.0, &sn4700[..]),
+            (Asic::Spectrum2, 400e-9, &sn3800[..]),
+        ] {
+            for (gbit, xoffs) in table {
+                let ours = [5.0, 40.0, 300.0].map(|cable_m| {
+                    let port = Port {
+                        rate: Rate::gbit(*gbit),
+                        cable_m,
+                        asic,
+                        rule: Rule::Tables,
+                        mtu: Bytes(9216),
+                        small_packet_share: 1.0,
+                        gearbox: Seconds(gearbox),
+                        ..Port::default()
+                    };
+                    port.headroom().xoff.0
+                });
+                assert_eq!(ours, *xoffs, "{asic:?} at {gbit} Gb/s");
+            }
+        }
+    }
+
+    #[test]
+    fn the_lua_gives_xon_xoff_and_size() {
+        // Worked by hand from buffer_headroom_mellanox.lua: 100 Gb/s, 5 m, cells of 192 bytes, half small:
+        // cable 616.6, propagation 9100 + 616.6 + 819.2 + 25216 = 35751.8, twice that and 1024: 72527.6.
+        let port = Port::default();
+        let answer = port.headroom();
+        assert_eq!(
+            (answer.xoff.0, answer.xon.0, answer.size.0),
+            (72_704, 19_456, 92_160)
+        );
+        let eight = Port {
+            rate: Rate::gbit(400.0),
+            lanes: 8,
+            ..port
+        }
+        .headroom();
+        assert_eq!(eight.xon.0, 37_888);
+        assert_eq!(
+            eight.size.0,
+            (eight.xoff.0 + 37_888 + 9100).next_multiple_of(1024)
+        );
+        let pooled = Port {
+            shared_pool: true,
+            ..port
+        }
+        .headroom();
+        assert_eq!(pooled.size, pooled.xon);
+    }
+
+    #[test]
+    fn a_speed_without_a_source_is_refused() {
+        let fast = Port {
+            rate: Rate::gbit(1600.0),
+            ..Port::default()
+        };
+        let refused = straightway_scenario::check::checked(&fast)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refused.contains("1600 Gb/s") && refused.contains("peer_quanta"),
+            "{refused}"
+        );
+        let told = Port {
+            peer_quanta: Some(1810),
+            ..fast
+        };
+        straightway_scenario::check::checked(&told).unwrap();
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! it starts to leave; acknowledgements and notifications take no bandwidth; adapters have no limit
 //! on packets per second; links lose nothing by themselves.
 
+pub mod beside;
 pub mod bounds;
 mod buffer;
 pub mod cases;

@@ -58,6 +58,8 @@ pub struct Scenario {
 pub struct Switch {
     /// The whole buffer.
     pub buffer: Bytes,
+    /// A cell of the buffer: a packet takes whole cells. Absent for a buffer counted in bytes.
+    pub cell: Option<Bytes>,
     /// From the last bit in to the first bit out of an idle port.
     pub latency: Seconds,
     /// Marking; that of the transport's parameter set where not given.
@@ -79,6 +81,8 @@ pub struct Pfc {
     /// What each port reserves for what arrives after XOFF, beside a frame for the packet that
     /// brings it about; calculated where not given.
     pub headroom: Option<Bytes>,
+    /// The share of small packets that a calculated headroom allows for, where the buffer has cells.
+    pub small_packet_share: f64,
     /// XOFF at this share of the free shared buffer, per ingress.
     pub alpha: f64,
     /// XON once the ingress is this far below the threshold.
@@ -159,6 +163,7 @@ impl Default for Switch {
         Self {
             // The articles' switch.
             buffer: Bytes(64_000_000),
+            cell: None,
             latency: Seconds(500e-9),
             ecn: None,
             marking: true,
@@ -173,6 +178,8 @@ impl Default for Pfc {
         Self {
             enabled: true,
             headroom: None,
+            // SONiC's default.
+            small_packet_share: 0.5,
             // HPCC's switch shifts the free buffer by three.
             alpha: 0.125,
             resume_below: Bytes::kib(3),
@@ -252,7 +259,10 @@ impl Scenario {
         let given = pfc.headroom.map(|bytes| bytes.0);
         KeptBack {
             headroom: given.unwrap_or_else(|| self.calculated_headroom(wire)),
-            frame: self.wire_bytes(),
+            frame: match self.switch.cell {
+                None => self.wire_bytes(),
+                Some(cell) => self.wire_bytes().next_multiple_of(cell.0),
+            },
         }
     }
 
@@ -260,6 +270,14 @@ impl Scenario {
     pub(crate) fn calculated_headroom(&self, wire: &Wire) -> u64 {
         let frame = Bytes(self.wire_bytes());
         let default = headroom::Port::new(wire.rate, wire.cable_m);
+        let default = match self.switch.cell {
+            None => default,
+            Some(cell) => headroom::Port {
+                cell: Some(cell),
+                small_packet_share: self.switch.pfc.small_packet_share,
+                ..default
+            },
+        };
         let port = headroom::Port {
             lossless_mtu: frame,
             mtu: default.mtu.max(frame),

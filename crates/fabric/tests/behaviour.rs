@@ -271,3 +271,43 @@ fn a_link_is_never_busy_for_longer_than_the_run() {
         }
     }
 }
+
+/// Five hosts send packets of 78 bytes on the wire to one, through a switch with cells of 192 bytes that says
+/// stop early, over a long cable.
+fn small_packets(share: f64) -> Outcome {
+    let text = format!(
+        r#"
+title = "small packets"
+duration = "400us"
+[topology.leaf_spine]
+leaves = 2
+spines = 1
+hosts_per_leaf = 5
+host_rate = "100Gb/s"
+host_cable_m = 300.0
+[switch]
+buffer = "2MB"
+cell = "192"
+[switch.pfc]
+alpha = 0.02
+small_packet_share = {share}
+[transport]
+control = "none"
+packet = "64"
+overhead = "14"
+[[traffic]]
+incast = {{ receiver = "h0", senders = 5, first = "h5", bytes = "1MB" }}
+"#
+    );
+    let scenario: Scenario = read(&text).unwrap_or_else(|refused| panic!("{refused}"));
+    run(&scenario)
+}
+
+#[test]
+fn small_packets_overflow_a_headroom_that_allows_for_few_of_them() {
+    // All packets are small: the headroom holds with the share of all, and not with SN4280's one in a hundred.
+    let (all, few) = (small_packets(1.0), small_packets(0.01));
+    assert!(all.pauses.frames > 0 && few.pauses.frames > 0);
+    assert_eq!(all.ledger.dropped_packets, 0);
+    assert!(few.ledger.dropped_packets > 0);
+}

@@ -164,6 +164,12 @@ const STRUCTURE: Source = Source::quoted(
     "usual protection: RAID 8+2, 16+2, 146+4, 13+2",
 );
 
+const PARITY: Source = Source::quoted("protection that vendors offer", "4+2 to 146+4");
+const METADATA: Source = Source::quoted(
+    "Lustre manual (old) and newer reports",
+    "flash and more cores: up to ten times",
+);
+
 const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "bandwidth",
@@ -434,20 +440,48 @@ impl Architecture {
 
     fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
-        let (hardware, from) = (&self.hardware, Hardware::default());
-        let creates = (hardware.creates_per_s, from.creates_per_s);
-        basis.assume_or("creates of a metadata server", creates, "per s", LUSTRE);
-        basis.assume_or(
-            "lookups of a metadata server",
-            (hardware.stats_per_s, from.stats_per_s),
-            "per s",
-            LUSTRE,
-        );
+        let hardware = &self.hardware;
+        let (creates, stats) = (hardware.creates_per_s, hardware.stats_per_s);
+        basis
+            .parameter(
+                "hardware.creates_per_s",
+                "creates of a metadata server",
+                creates,
+                "per s",
+                LUSTRE,
+            )
+            .between(35e3, 200e3, METADATA);
+        basis
+            .parameter(
+                "hardware.stats_per_s",
+                "lookups of a metadata server",
+                stats,
+                "per s",
+                LUSTRE,
+            )
+            .between(100e3, 1e6, METADATA);
         let same = Source::computed("the same hardware for all", "only the structure differs");
-        basis.assume("servers", hardware.servers as f64, "", same);
-        for system in &self.systems {
-            let what = format!("{}: share of a write that is data", system.name);
-            basis.assume(what, system.write_share, "", STRUCTURE);
+        basis.parameter(
+            "hardware.servers",
+            "servers",
+            hardware.servers as f64,
+            "",
+            same,
+        );
+        for (i, system) in self.systems.iter().enumerate() {
+            let what = format!(
+                "{}: share of a write that is data (parity width)",
+                system.name
+            );
+            let path = format!("systems[{i}].write_share");
+            // Any of them can be set up with narrower or wider codes.
+            basis
+                .parameter(path, what, system.write_share, "", STRUCTURE)
+                .between(
+                    0.667_f64.min(system.write_share),
+                    0.973_f64.max(system.write_share),
+                    PARITY,
+                );
         }
         basis
     }
@@ -467,6 +501,13 @@ impl Question for Architecture {
 
     fn answer(&self) -> Result<Answer, Refusals> {
         Ok(self.compute())
+    }
+
+    fn verdict(answer: &Answer) -> String {
+        let mut rows: Vec<&Row> = answer.systems.iter().collect();
+        rows.sort_by(|a, b| a.write_s.total_cmp(&b.write_s));
+        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        format!("write order {}", names.join(", "))
     }
 }
 

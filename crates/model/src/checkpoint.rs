@@ -13,12 +13,15 @@ pub mod interval;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-pub use self::answer::{Answer, Outcome, Point, Ways};
+pub use self::{
+    answer::{Answer, Outcome, Point, Ways},
+    failures::Played,
+};
 use self::{
     failures::{Job, Trials},
     interval::{availability, availability_of_cycle, daly_s, goodput, training, young_s},
 };
-use crate::path::{self, Carried, Node, Way};
+use crate::path::{self, Carried, Node};
 use crate::question::Question;
 use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, Refusals, TIME_ANY, TIME_SOME},
@@ -73,6 +76,8 @@ pub struct Cluster {
     pub gpus: u64,
     /// GPUs in a node.
     pub gpus_per_node: u64,
+    /// Memory of one GPU.
+    pub gpu_memory: Bytes,
     /// Mean time between failures of one GPU and what belongs to it.
     pub mtbf_per_gpu: Seconds,
     /// What the cluster draws when it trains, in watts.
@@ -87,8 +92,14 @@ pub struct Cluster {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Storage {
-    /// What it takes from all nodes together; absent where the nodes' own paths are the limit.
-    pub rate: Option<Rate>,
+    /// What it takes from all nodes together, however many they are.
+    pub rate: Rate,
+    /// What it gives all nodes together; absent for the same as it takes.
+    pub read_rate: Option<Rate>,
+    /// What it holds.
+    pub capacity: Bytes,
+    /// Checkpoints kept on it.
+    pub kept: u64,
     /// The barrier across all ranks at a save.
     pub sync: Seconds,
 }
@@ -99,8 +110,10 @@ pub struct Storage {
 pub struct Schedule {
     /// Training time between saves; absent for Daly's best.
     pub interval: Option<Seconds>,
-    /// From a failure until training goes on.
+    /// From a failure until the checkpoint is read: detection, new nodes, start of the processes.
     pub restart: Seconds,
+    /// Whether saving into host memory and flushing from there is planned too.
+    pub asynchronous: bool,
     /// The part of the interval an asynchronous flush may take.
     pub overlap: f64,
     /// A share of time that must remain for training: what bandwidth does it need?
@@ -130,6 +143,37 @@ const LLAMA_MTBF: Source = Source::read(
     "419 in 54 d on 16,384 GPUs: 50,677 h a GPU",
 );
 
+const ADAM: Source = Source::read(
+    "mlcommons/storage",
+    "submission guidelines: 14 bytes a parameter",
+);
+
+/// GPU-hours between failures, by source.
+const MTBF_BAND: Source = Source::quoted(
+    "Llama 3, BLOOM, OPT-175B, Meta RSC",
+    "50,677, about 43,000, 13,600 and 8,000 GPU-hours",
+);
+
+pub(crate) const LLAMA_STORAGE: Source = Source::quoted(
+    "Llama 3 (Tectonic)",
+    "16 k GPUs: 2 TB/s sustained, 7 TB/s peak, 240 PB",
+);
+
+const RESTART: Source = Source::quoted(
+    "operators of large jobs",
+    "1 to 15 minutes until training processes run again",
+);
+
+const H100_MEMORY: Source = Source::quoted("NVIDIA H100 data sheet", "80 GB of HBM3");
+
+const DGX_MEMORY: Source = Source::quoted("NVIDIA DGX H100 data sheet", "2 TB of system memory");
+
+const RECOVERY: Formula = Formula {
+    gives: "recovery",
+    text: "R = restart + S/B_read; every byte is read once, by the path the checkpoint was saved by",
+    source: Source::computed("definition", ""),
+};
+
 impl Default for Model {
     fn default() -> Self {
         Self {
@@ -147,6 +191,7 @@ impl Default for Cluster {
         Self {
             gpus: 1024,
             gpus_per_node: 8,
+            gpu_memory: Bytes(80_000_000_000),
             mtbf_per_gpu: Seconds(50_677.0 * 3600.0),
             power_w: 1.2e6,
             idle_power_share: 1.0,
@@ -158,7 +203,10 @@ impl Default for Cluster {
 impl Default for Storage {
     fn default() -> Self {
         Self {
-            rate: None,
+            rate: Rate(2e12),
+            read_rate: None,
+            capacity: Bytes(240_000_000_000_000_000),
+            kept: 3,
             sync: Seconds(1.0),
         }
     }
@@ -169,6 +217,7 @@ impl Default for Schedule {
         Self {
             interval: None,
             restart: Seconds(300.0),
+            asynchronous: true,
             overlap: 0.9,
             target_availability: 0.99,
             target_gain: None,
@@ -203,6 +252,7 @@ impl Checked for Checkpoint {
             let cluster = &self.cluster;
             c.count("gpus", cluster.gpus, 1..=10_000_000);
             c.count("gpus_per_node", cluster.gpus_per_node, 1..=1024);
+            c.bytes("gpu_memory", cluster.gpu_memory, BYTES_ANY);
             c.seconds(
                 "mtbf_per_gpu",
                 cluster.mtbf_per_gpu,
@@ -214,14 +264,29 @@ impl Checked for Checkpoint {
         });
         c.nested("node", &self.node);
         c.within("storage", |c| {
-            if let Some(rate) = self.storage.rate {
-                c.rate("rate", rate, RATE_ANY);
+            c.rate("rate", self.storage.rate, RATE_ANY);
+            if let Some(rate) = self.storage.read_rate {
+                c.rate("read_rate", rate, RATE_ANY);
             }
+            c.bytes("capacity", self.storage.capacity, BYTES_ANY);
+            c.count("kept", self.storage.kept, 1..=1_000_000);
             c.seconds("sync", self.storage.sync, TIME_ANY);
         });
         c.nested("schedule", &self.schedule);
         c.nested("trials", &self.trials);
+        if c.is_clean() {
+            self.check_capacities(c);
+        }
     }
+}
+
+/// One way of saving and restoring, in seconds and bytes.
+struct Save {
+    size: f64,
+    rate: f64,
+    durable_s: f64,
+    stop_s: f64,
+    restore_s: f64,
 }
 
 impl Checked for Schedule {
@@ -256,6 +321,16 @@ impl Model {
     }
 }
 
+/// A size that a model computed, for a message.
+fn shown_bytes(bytes: f64) -> Bytes {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a size is positive, and a float saturates"
+    )]
+    Bytes(bytes as u64)
+}
+
 impl Checkpoint {
     /// Estimates; refuses an interval shorter than every way of saving.
     fn compute(&self) -> Result<Answer, Refusals> {
@@ -263,8 +338,7 @@ impl Checkpoint {
         let nodes = self.cluster.gpus.div_ceil(self.cluster.gpus_per_node);
         let mtbf_s = self.cluster.mtbf_per_gpu.0 / self.cluster.gpus as f64;
         let node_gpus = self.gpus_in_node();
-        let carry = |way| self.node.carry(way, node_gpus);
-        let (standard, direct) = (carry(Way::Standard), carry(Way::Direct));
+        let (standard, direct) = self.node.carry_both(node_gpus);
         let ways = self.ways(size_bytes, nodes, mtbf_s, (&standard, &direct));
         self.refuse_short_interval(&ways)?;
         let work_s = ways.standard.interval_s;
@@ -286,12 +360,47 @@ impl Checkpoint {
                 .then_some(size_bytes / writing_for_target_s),
             // C / (W + C) = 1/5 at W = 4 C.
             interval_for_fifth_s: 4.0 * ways.standard.stop_s,
-            curve: self.curve(&ways, mtbf_s),
+            curve: Self::curve(&ways, mtbf_s),
             basis: self.basis(mtbf_s),
             standard,
             direct,
             ways,
         })
+    }
+
+    /// Refuses what does not fit into GPU memory, host memory or storage, and says what would.
+    fn check_capacities(&self, c: &mut Checker) {
+        let (cluster, size) = (&self.cluster, self.model.size_bytes());
+        let gpus = (size / cluster.gpu_memory.0 as f64).ceil();
+        if gpus > cluster.gpus as f64 {
+            let memory = cluster.gpu_memory;
+            let allowed = format!(
+                "at least {gpus:.0} GPUs of {memory}: weights and optimizer take {} (activations not counted)",
+                shown_bytes(size)
+            );
+            c.refuse("cluster.gpus", cluster.gpus, allowed);
+        }
+        let nodes = cluster.gpus.div_ceil(cluster.gpus_per_node);
+        let hosts = (size / self.node.host.memory.0 as f64).ceil();
+        if self.schedule.asynchronous && hosts > nodes as f64 {
+            let allowed = format!(
+                "at least {} to hold its part of {} (or {hosts:.0} hosts of {}; or schedule.asynchronous = false)",
+                shown_bytes(size / nodes as f64),
+                shown_bytes(size),
+                self.node.host.memory
+            );
+            c.refuse("node.host.memory", self.node.host.memory, allowed);
+        }
+        let kept = size * self.storage.kept as f64;
+        if kept > self.storage.capacity.0 as f64 {
+            let allowed = format!(
+                "at least {} for {} checkpoints of {}",
+                shown_bytes(kept),
+                self.storage.kept,
+                shown_bytes(size)
+            );
+            c.refuse("storage.capacity", self.storage.capacity, allowed);
+        }
     }
 
     /// The GPUs of a node that take part.
@@ -316,27 +425,43 @@ impl Checkpoint {
         mtbf_s: f64,
         (standard, direct): (&Carried, &Carried),
     ) -> Ways {
-        let together = |one_node: f64| {
-            let all = one_node * nodes as f64;
-            self.storage.rate.map_or(all, |rate| all.min(rate.0))
-        };
+        let together = |one_node: f64| (one_node * nodes as f64).min(self.storage.rate.0);
+        let read = self.storage.read_rate.unwrap_or(self.storage.rate).0;
+        let restore_s = |one_node: f64| size / (one_node * nodes as f64).min(read);
         let save = |one_node: f64, stop_of: &dyn Fn(f64) -> f64| {
             let rate = together(one_node);
             let durable_s = size / rate + self.storage.sync.0;
-            self.outcome(size, rate, durable_s, stop_of(durable_s), mtbf_s)
+            let save = Save {
+                size,
+                rate,
+                durable_s,
+                stop_s: stop_of(durable_s),
+                restore_s: restore_s(one_node),
+            };
+            self.outcome(&save, mtbf_s)
         };
         let stopped = |durable_s: f64| durable_s;
-        let to_host = nodes as f64 * self.node.host.from_gpus_bytes_per_s(self.gpus_in_node());
+        let to_host = nodes as f64 * self.node.from_gpus_bytes_per_s(self.gpus_in_node());
         let copied = |_: f64| size / to_host + self.storage.sync.0;
         Ways {
             standard: save(standard.rate_bytes_per_s, &stopped),
             direct: save(direct.rate_bytes_per_s, &stopped),
             // The flush leaves host memory by the standard path, but no longer in its way.
-            asynchronous: save(standard.rate_bytes_per_s, &copied),
+            asynchronous: self
+                .schedule
+                .asynchronous
+                .then(|| save(standard.rate_bytes_per_s, &copied)),
         }
     }
 
-    fn outcome(&self, size: f64, rate: f64, durable_s: f64, stop_s: f64, mtbf_s: f64) -> Outcome {
+    fn outcome(&self, save: &Save, mtbf_s: f64) -> Outcome {
+        let Save {
+            size,
+            rate,
+            durable_s,
+            stop_s,
+            restore_s,
+        } = *save;
         let (young_s, daly_s) = (young_s(mtbf_s, stop_s), daly_s(mtbf_s, stop_s));
         let flush_s = durable_s - stop_s.min(durable_s);
         // A save that training waits for has to end before the next; one behind its back, within
@@ -353,7 +478,8 @@ impl Checkpoint {
             daly_s
         };
         let interval_s = self.schedule.interval.map_or(found, |interval| interval.0);
-        let restart_s = self.schedule.restart.0 + flush_s;
+        let recovery_s = self.schedule.restart.0 + restore_s;
+        let restart_s = recovery_s + flush_s;
         let goodput = goodput(mtbf_s, stop_s, interval_s, restart_s);
         let job = Job {
             mtbf_s,
@@ -364,13 +490,14 @@ impl Checkpoint {
         let (cluster, lost) = (&self.cluster, 1.0 - goodput);
         // While it saves or restarts the cluster idles; what failures throw away was computed at
         // full power, and so was what is trained again because a flush was lost.
-        let restarting = self.schedule.restart.0;
-        let idle = (1.0 - training(mtbf_s, stop_s, interval_s, restarting)).clamp(0.0, lost);
+        let idle = (1.0 - training(mtbf_s, stop_s, interval_s, recovery_s)).clamp(0.0, lost);
         let hours = lost * cluster.gpus as f64 * 24.0;
         Outcome {
             durable_s,
             rate_bytes_per_s: rate,
             stop_s,
+            restore_s,
+            recovery_s,
             young_s,
             daly_s,
             interval_s,
@@ -393,12 +520,12 @@ impl Checkpoint {
         let Some(interval) = self.schedule.interval else {
             return Ok(());
         };
-        if ways.standard.fits || ways.direct.fits || ways.asynchronous.fits {
+        if ways.all().any(|way| way.fits) {
             return Ok(());
         }
-        let fastest_s = [&ways.standard, &ways.direct, &ways.asynchronous]
+        let fastest_s = ways
+            .all()
             .map(|way| way.shortest_s)
-            .into_iter()
             .fold(f64::INFINITY, f64::min);
         Err(Refusals::one(
             "schedule.interval",
@@ -411,13 +538,12 @@ impl Checkpoint {
     }
 
     /// Goodput from a tenth to ten times the best interval.
-    fn curve(&self, ways: &Ways, mtbf_s: f64) -> Vec<Point> {
+    fn curve(ways: &Ways, mtbf_s: f64) -> Vec<Point> {
         const POINTS: i32 = 41;
         let middle = ways.standard.daly_s;
-        let restart_s = self.schedule.restart.0;
         let at = |outcome: &Outcome, work_s: f64| {
             let flush_s = (outcome.durable_s - outcome.stop_s).max(0.0);
-            goodput(mtbf_s, outcome.stop_s, work_s, restart_s + flush_s)
+            goodput(mtbf_s, outcome.stop_s, work_s, outcome.recovery_s + flush_s)
         };
         (0..POINTS)
             .map(|i| middle * 10f64.powf(f64::from(i) / f64::from(POINTS - 1) * 2.0 - 1.0))
@@ -425,45 +551,81 @@ impl Checkpoint {
                 interval_s,
                 standard: at(&ways.standard, interval_s),
                 direct: at(&ways.direct, interval_s),
-                asynchronous: (ways.asynchronous.shortest_s <= interval_s)
-                    .then(|| at(&ways.asynchronous, interval_s)),
+                asynchronous: ways
+                    .asynchronous
+                    .as_ref()
+                    .filter(|way| way.shortest_s <= interval_s)
+                    .map(|way| at(way, interval_s)),
             })
             .collect()
     }
 
     fn basis(&self, mtbf_s: f64) -> Basis {
-        let mut basis = Basis::of(&[SIZE, ASYNCHRONOUS]);
+        let mut basis = Basis::of(&[SIZE, ASYNCHRONOUS, RECOVERY]);
         basis.formulas.extend(path::FORMULAS);
         basis.formulas.extend(interval::FORMULAS);
-        let adam = Source::read(
-            "mlcommons/storage",
-            "submission guidelines: 14 bytes a parameter",
-        );
-        if self.model.size.is_none() {
-            basis.assume_or(
-                "bytes for a parameter",
-                (self.model.bytes_per_parameter(), 14.0),
-                "B",
-                adam,
-            );
+        let (storage, cluster) = (&self.storage, &self.cluster);
+        // First: it decides most, and is the same however many GPUs there are.
+        basis
+            .parameter(
+                "storage.rate",
+                "storage, all nodes together",
+                storage.rate.0,
+                "B/s",
+                LLAMA_STORAGE,
+            )
+            .between(1e12, 7e12, LLAMA_STORAGE);
+        if let Some(rate) = storage.read_rate {
+            let what = "storage, reads of all nodes together";
+            basis.parameter("storage.read_rate", what, rate.0, "B/s", Source::SCENARIO);
         }
-        let mtbf = (
-            self.cluster.mtbf_per_gpu.0,
-            Cluster::default().mtbf_per_gpu.0,
-        );
-        basis.assume_or("mean time between failures of a GPU", mtbf, "s", LLAMA_MTBF);
-        basis.assume(
-            "mean time between failures of the job",
-            mtbf_s,
-            "s",
-            Source::computed("one GPU's over their number", ""),
-        );
-        basis.assume(
-            "restart after a failure",
-            self.schedule.restart.0,
-            "s",
-            Source::GIVEN,
-        );
+        if self.model.size.is_none() {
+            let bytes = self.model.bytes_per_parameter();
+            basis.parameter("model", "bytes for a parameter", bytes, "B", ADAM);
+        }
+        let mtbf = cluster.mtbf_per_gpu.0;
+        basis
+            .parameter(
+                "cluster.mtbf_per_gpu",
+                "mean time between failures of a GPU",
+                mtbf,
+                "s",
+                LLAMA_MTBF,
+            )
+            .between(8_000.0 * 3600.0, 50_677.0 * 3600.0, MTBF_BAND);
+        let source = Source::computed("one GPU's over their number", "");
+        basis.assume("mean time between failures of the job", mtbf_s, "s", source);
+        basis
+            .parameter(
+                "schedule.restart",
+                "from a failure until the read",
+                self.schedule.restart.0,
+                "s",
+                RESTART,
+            )
+            .between(60.0, 900.0, RESTART);
+        for (path, what, bytes, source) in [
+            (
+                "cluster.gpu_memory",
+                "memory of a GPU",
+                cluster.gpu_memory,
+                H100_MEMORY,
+            ),
+            (
+                "node.host.memory",
+                "memory of a host",
+                self.node.host.memory,
+                DGX_MEMORY,
+            ),
+            (
+                "storage.capacity",
+                "capacity of the storage",
+                storage.capacity,
+                LLAMA_STORAGE,
+            ),
+        ] {
+            basis.parameter(path, what, bytes.0 as f64, "B", source);
+        }
         self.node.assume(&mut basis, self.gpus_in_node());
         basis
     }
@@ -476,7 +638,31 @@ impl Question for Checkpoint {
     fn answer(&self) -> Result<Answer, Refusals> {
         self.compute()
     }
+
+    fn verdict(answer: &Answer) -> String {
+        let pays = if answer.gain >= PAYS {
+            "direct pays off"
+        } else {
+            "direct does not pay off"
+        };
+        let ways = &answer.ways;
+        let named = [
+            ("standard", Some(&ways.standard)),
+            ("direct", Some(&ways.direct)),
+        ];
+        let named = named
+            .into_iter()
+            .chain([("asynchronous", ways.asynchronous.as_ref())]);
+        let best = named
+            .filter_map(|(name, way)| Some((name, way?.goodput)))
+            .max_by(|a, b| a.1.total_cmp(&b.1));
+        let best = best.map_or("none", |(name, _)| name);
+        format!("{pays}; best goodput {best}")
+    }
 }
+
+/// The gain from which on the direct path is said to pay off: less is within what the constants are known to.
+pub const PAYS: f64 = 1.05;
 
 #[cfg(test)]
 mod tests {
@@ -548,7 +734,7 @@ mod tests {
                 .unwrap()
                 .rate_for_target_bytes_per_s
                 .unwrap();
-            asked.storage.rate = Some(Rate(needed));
+            asked.storage.rate = Rate(needed);
             let again = asked.compute().unwrap();
             near(again.ways.standard.availability, 0.99, 1e-6);
             near(again.rate_for_target_bytes_per_s.unwrap(), needed, 1e-9);
@@ -559,15 +745,16 @@ mod tests {
     fn asynchronous_saving_stops_training_only_for_the_copy() {
         let answer = Checkpoint::default().compute().unwrap();
         let ways = &answer.ways;
-        // 5.68 TB over 128 nodes: eight links of 55.1 GB/s each, of which the memory of the host
-        // takes 300; and a second of barrier.
+        // 5.68 TB over 128 nodes: eight GPUs leave by the uplinks of four switches, 51.98 GB/s each; and a
+        // second of barrier.
+        let asynchronous = ways.asynchronous.as_ref().unwrap();
         near(
-            ways.asynchronous.stop_s,
-            405.9e9 * 14.0 / (128.0 * 300e9) + 1.0,
-            1e-9,
+            asynchronous.stop_s,
+            405.9e9 * 14.0 / (128.0 * 4.0 * 51.98e9) + 1.0,
+            1e-3,
         );
-        assert!(ways.asynchronous.durable_s >= ways.asynchronous.stop_s);
-        assert!(ways.asynchronous.rate_bytes_per_s >= ways.asynchronous.rate_needed_bytes_per_s);
+        assert!(asynchronous.durable_s >= asynchronous.stop_s);
+        assert!(asynchronous.rate_bytes_per_s >= asynchronous.rate_needed_bytes_per_s);
     }
 
     #[test]
@@ -578,7 +765,7 @@ mod tests {
                 ..Model::default()
             },
             storage: Storage {
-                rate: Some(Rate(100e9)),
+                rate: Rate(100e9),
                 ..Storage::default()
             },
             schedule: Schedule {
@@ -589,9 +776,9 @@ mod tests {
         };
         // 1,000 s of flush in nine tenths of 1,010.
         let ways = asked(Some(Seconds(1010.0))).compute().unwrap().ways;
-        assert!(ways.standard.fits && !ways.asynchronous.fits);
+        assert!(ways.standard.fits && !ways.asynchronous.as_ref().unwrap().fits);
         // An interval found here fits, and so does what fits need no more than there is.
-        let flushed = asked(None).compute().unwrap().ways.asynchronous;
+        let flushed = asked(None).compute().unwrap().ways.asynchronous.unwrap();
         assert!(flushed.fits);
         assert!(flushed.rate_needed_bytes_per_s <= flushed.rate_bytes_per_s * (1.0 + 1e-9));
     }
@@ -622,7 +809,14 @@ mod tests {
             asked.cluster.gpus = gpus_per_node;
             asked.cluster.gpus_per_node = gpus_per_node;
             asked.storage.sync = Seconds(0.0);
-            asked.compute().unwrap().ways.asynchronous.stop_s
+            asked
+                .compute()
+                .unwrap()
+                .ways
+                .asynchronous
+                .as_ref()
+                .unwrap()
+                .stop_s
         };
         near(stop(1) / stop(4), 4.0, 1e-9);
         // Eight links are more than host memory takes.

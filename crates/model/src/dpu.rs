@@ -188,30 +188,32 @@ impl Dpu {
     fn basis(&self) -> Basis {
         let mut basis = Basis::of(&[FORMULA]);
         let known = work();
-        for work in &self.work {
+        for (i, work) in self.work.iter().enumerate() {
             let source = if known.contains(work) {
                 PRACTICE
             } else {
-                Source::GIVEN
+                Source::SCENARIO
             };
-            basis.assume(
-                format!("{}: a core does", work.name),
+            let what = format!("{}: a core does", work.name);
+            let per_core = basis.parameter(
+                format!("work[{i}].per_core"),
+                what,
                 work.per_core.0,
                 "B/s",
                 source,
             );
+            per_core.between(work.per_core.0 / 2.0, work.per_core.0 * 2.0, FACTOR_2);
             if let Some(rate) = work.on_card {
-                basis.assume(
-                    format!("{}: the card does", work.name),
-                    rate.0,
-                    "B/s",
-                    source,
-                );
+                let what = format!("{}: the card does", work.name);
+                basis.parameter(format!("work[{i}].on_card"), what, rate.0, "B/s", source);
             }
         }
         basis
     }
 }
+
+const FACTOR_2: Source =
+    Source::quoted("reports of software on one core", "within a factor of two");
 
 /// One kind of work at the rate moved.
 fn row(work: &Work, moved: f64) -> Row {

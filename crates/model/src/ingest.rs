@@ -9,7 +9,8 @@ use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::question::Question;
 use crate::{
-    path::{self, Carried, Node, Way},
+    checkpoint::LLAMA_STORAGE,
+    path::{self, Carried, Node},
     queue::{self, Wait},
 };
 use straightway_scenario::check::Refusals;
@@ -64,8 +65,8 @@ pub struct Cluster {
     pub gpus_per_node: u64,
     /// Cores of a node that decode.
     pub cores_per_node: u64,
-    /// What the storage gives all nodes together; absent where their paths are the limit.
-    pub storage_rate: Option<Rate>,
+    /// What the storage gives all nodes together, however many they are.
+    pub storage_rate: Rate,
 }
 
 /// The files the samples lie in.
@@ -163,7 +164,7 @@ impl Default for Cluster {
             gpus: 64,
             gpus_per_node: 8,
             cores_per_node: 96,
-            storage_rate: None,
+            storage_rate: Rate(2e12),
         }
     }
 }
@@ -194,9 +195,7 @@ impl Checked for Ingest {
             c.count("gpus", cluster.gpus, 1..=10_000_000);
             c.count("gpus_per_node", cluster.gpus_per_node, 1..=1024);
             c.count("cores_per_node", cluster.cores_per_node, 1..=4096);
-            if let Some(rate) = cluster.storage_rate {
-                c.rate("storage_rate", rate, RATE_ANY);
-            }
+            c.rate("storage_rate", cluster.storage_rate, RATE_ANY);
         });
         c.nested("node", &self.node);
         c.within("files", |c| {
@@ -221,12 +220,13 @@ impl Ingest {
         let steps_per_s = cluster.gpus as f64 / training.compute.0;
         let lookups_per_s = steps_per_s * self.lookups_of_step();
         let node_gpus = self.gpus_in_node() as f64;
+        let (standard, direct) = self.node.carry_both(self.gpus_in_node());
         Answer {
             per_gpu_bytes_per_s: per_gpu,
             per_gpu_at_target_bytes_per_s: per_gpu * training.target,
             all_bytes_per_s: per_gpu * cluster.gpus as f64,
-            standard: self.outcome(Way::Standard),
-            direct: self.outcome(Way::Direct),
+            standard: self.outcome(standard),
+            direct: self.outcome(direct),
             lookups_per_s,
             metadata: queue::mmc(files.servers, files.lookups_per_s, lookups_per_s),
             decode_cores_per_node: node_gpus * training.batch as f64 * training.decode.0
@@ -247,11 +247,10 @@ impl Ingest {
         self.cluster.gpus_per_node.min(self.cluster.gpus)
     }
 
-    fn outcome(&self, way: Way) -> Outcome {
+    fn outcome(&self, path: Carried) -> Outcome {
         let (training, cluster) = (&self.training, &self.cluster);
-        let path = self.node.carry(way, self.gpus_in_node());
         let gpus = cluster.gpus as f64;
-        let from_storage = cluster.storage_rate.map_or(f64::MAX, |rate| rate.0 / gpus);
+        let from_storage = cluster.storage_rate.0 / gpus;
         let per_gpu = (path.rate_bytes_per_s / self.gpus_in_node() as f64).min(from_storage);
         let read_s = self.step_bytes() / per_gpu;
         // All GPUs' lookups queue at the same servers, each GPU's decoding at its node's cores.
@@ -295,22 +294,35 @@ impl Ingest {
     fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
         basis.formulas.extend(path::FORMULAS);
-        let (training, from) = (&self.training, Training::default());
-        basis.assume_or(
+        let (training, cluster) = (&self.training, &self.cluster);
+        let rate = cluster.storage_rate.0;
+        basis
+            .parameter(
+                "cluster.storage_rate",
+                "storage, all nodes together",
+                rate,
+                "B/s",
+                LLAMA_STORAGE,
+            )
+            .between(1e12, 7e12, LLAMA_STORAGE);
+        basis.parameter(
+            "training.sample",
             "sample",
-            (training.sample.0 as f64, from.sample.0 as f64),
+            training.sample.0 as f64,
             "B",
             UNET3D,
         );
-        basis.assume_or(
+        basis.parameter(
+            "training.compute",
             "compute of a step",
-            (training.compute.0, from.compute.0),
+            training.compute.0,
             "s",
             UNET3D,
         );
-        basis.assume_or(
+        basis.parameter(
+            "training.batch",
             "samples in a step",
-            (training.batch as f64, from.batch as f64),
+            training.batch as f64,
             "",
             UNET3D,
         );
@@ -325,6 +337,16 @@ impl Question for Ingest {
 
     fn answer(&self) -> Result<Answer, Refusals> {
         Ok(self.compute())
+    }
+
+    fn verdict(answer: &Answer) -> String {
+        match (answer.standard.target_met, answer.direct.target_met) {
+            (true, true) => "target met by both paths",
+            (false, true) => "target met by the direct path alone",
+            (true, false) => "target met by the standard path alone",
+            (false, false) => "target missed by both paths",
+        }
+        .to_owned()
     }
 }
 
@@ -354,16 +376,15 @@ mod tests {
             let per_gpu = |what: f64, gpus: f64| what * 64.0 / gpus;
             let meets = |asked: &mut Ingest, gpus: f64| {
                 let mut given = asked.clone();
-                given.cluster.storage_rate = Some(Rate(outcome.per_gpu_bytes_per_s * 64.0));
+                given.cluster.storage_rate = Rate(outcome.per_gpu_bytes_per_s * 64.0);
                 given.node.media.rate = Rate(1e15);
                 given.node.hop = None;
-                given.node.host.peer_rate = Rate(1e15);
+                given.node.host.peer_rate = Some(Rate(1e15));
                 given.node.host.cores = 4096;
                 given.node.direct_depth = 1_000_000;
                 given.training.decode.0 *= gpus / 64.0;
                 given.files.lookups_per_s = per_gpu(given.files.lookups_per_s, gpus);
-                given.cluster.storage_rate =
-                    given.cluster.storage_rate.map(|r| Rate(per_gpu(r.0, gpus)));
+                given.cluster.storage_rate = Rate(per_gpu(given.cluster.storage_rate.0, gpus));
                 given.compute().direct.target_met
             };
             let fed = outcome.gpus_at_target;
@@ -386,14 +407,14 @@ mod tests {
     fn half_the_bandwidth_halves_the_utilisation() {
         let mut asked = Ingest::default();
         let need = asked.compute().all_bytes_per_s;
-        asked.cluster.storage_rate = Some(Rate(need / 2.0));
+        asked.cluster.storage_rate = Rate(need / 2.0);
         let answer = asked.compute();
         near(answer.direct.utilisation, 0.5, 1e-9);
         assert_eq!(
             (answer.direct.bound_by, answer.direct.target_met),
             ("reading", false)
         );
-        asked.cluster.storage_rate = Some(Rate(need * 0.91));
+        asked.cluster.storage_rate = Rate(need * 0.91);
         near(asked.compute().direct.utilisation, 0.91, 1e-9);
         assert!(asked.compute().direct.target_met);
     }

@@ -22,3 +22,4 @@ pub mod s3;
 pub mod scenario;
 pub mod topic;
 pub mod transport;
+pub mod uncertainty;

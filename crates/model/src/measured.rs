@@ -307,6 +307,8 @@ impl Measured {
     fn calibrate(&self, assumed: &Node, case: &Case) -> Node {
         let mut node = with_copies(assumed, case.through.copies());
         node.hop = None;
+        // One drive and one GPU of a machine whose tree was not measured.
+        (node.machine, node.host.peer_rate) = (None, None);
         let at = case.at;
         node.io = at.map(|at| at.io).or(self.io).unwrap_or(node.io);
         if let Some(depth) = at.map(|at| at.depth).or(self.depth) {

@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+use straightway_pcie::machine::{Between, DGX_H100, Machine};
 use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
     provenance::{Basis, Formula, Source},
@@ -27,6 +28,8 @@ pub struct Node {
     pub hop: Option<Hop>,
     /// What the host can copy.
     pub host: Host,
+    /// The node's PCIe tree, the same that `sim pcie` and `plan rail` use; absent for no limit by PCIe.
+    pub machine: Option<Machine>,
     /// The size of one I/O.
     pub io: Bytes,
     /// I/Os in flight by the standard path: its writer or reader threads.
@@ -51,8 +54,8 @@ pub struct Media {
 pub struct Hop {
     /// There and back.
     pub latency: Seconds,
-    /// What the node's storage ports carry together.
-    pub rate: Rate,
+    /// What the node's storage ports carry together; absent for all ports of the machine.
+    pub rate: Option<Rate>,
     /// Host CPU seconds the protocol takes for a GB: zero for RDMA.
     pub cpu_s_per_gb: f64,
 }
@@ -71,8 +74,11 @@ pub struct Host {
     pub dram_rate: Rate,
     /// What the DMA between host memory and one GPU carries: each has a link of its own.
     pub gpu_copy_rate: Rate,
-    /// What PCIe carries between the storage ports or drives and the GPUs, peer to peer.
-    pub peer_rate: Rate,
+    /// What PCIe carries between the storage ports or drives and the GPUs, peer to peer; absent for the
+    /// minimum cut of the machine.
+    pub peer_rate: Option<Rate>,
+    /// Memory of the host.
+    pub memory: Bytes,
     /// The kernel's fixed work for an I/O: system call, interrupt, wake-up.
     pub io_cost: Seconds,
 }
@@ -128,8 +134,23 @@ const H200_HOST: Source = Source::read(
     "limits of that machine: one memcpy thread 9 GB/s, pinned copies 55.1 GB/s",
 );
 
+const GDS_GUIDE: Source = Source::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
+
+const ROCE_LATENCY: Source = Source::read(
+    "seed article on storage networking",
+    "RoCE below 10 µs; TCP tens",
+);
+
+const COPY_BAND: Source =
+    Source::quoted("STREAM copies of one core", "server cores of 2018 to 2024");
+
+const DRAM_BAND: Source = Source::quoted(
+    "memory channels of one and two sockets",
+    "DDR4-3200 × 8 to DDR5-4800 × 16",
+);
+
 /// The formulas of this file.
-pub const FORMULAS: [Formula; 3] = [
+pub const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "rate of a path",
         text: "B = min(slowest stage, depth · io / latency)",
@@ -145,8 +166,13 @@ pub const FORMULAS: [Formula; 3] = [
     },
     Formula {
         gives: "copies between host memory and the GPUs of a node",
-        text: "min(GPUs · one GPU's link, host memory / crossings); crossings: 1 to leave the GPU, 2 + 2·copies from storage to GPU",
+        text: "min(GPUs · copy engine, cut host–GPUs, host memory / crossings); crossings: 1 to leave the GPU, 2 + 2·copies from storage to GPU",
         source: Source::computed("each GPU has a link of its own, all share the memory", ""),
+    },
+    Formula {
+        gives: "direct rate of a node",
+        text: "minimum cut between ports (or drives) and GPUs in the tree of node.machine, each GPU with an equal share",
+        source: Source::computed("max-flow min-cut on the tree that sim pcie plays", ""),
     },
 ];
 
@@ -160,6 +186,7 @@ impl Default for Node {
             media: Media::default(),
             hop: Some(Hop::default()),
             host: Host::default(),
+            machine: Some(Machine::default()),
             io: Bytes::mib(4),
             standard_depth: DEPTH,
             direct_depth: DEPTH,
@@ -181,7 +208,7 @@ impl Default for Hop {
     fn default() -> Self {
         Self {
             latency: Seconds(10e-6),
-            rate: Rate::gbit(400.0),
+            rate: None,
             cpu_s_per_gb: 0.0,
         }
     }
@@ -195,7 +222,8 @@ impl Default for Host {
             cores: 16,
             dram_rate: Rate(300e9),
             gpu_copy_rate: Rate(55.1e9),
-            peer_rate: Rate(51.98e9),
+            peer_rate: None,
+            memory: Bytes(2_000_000_000_000),
             io_cost: Seconds(5e-6),
         }
     }
@@ -210,7 +238,11 @@ impl Checked for Node {
         if let Some(hop) = &self.hop {
             c.within("hop", |c| {
                 c.seconds("latency", hop.latency, TIME_ANY);
-                c.rate("rate", hop.rate, RATE_ANY);
+                match (hop.rate, &self.machine) {
+                    (Some(rate), _) => c.rate("rate", rate, RATE_ANY),
+                    (None, Some(machine)) if !machine.ports.is_empty() => {}
+                    _ => c.refuse("rate", "absent", "a rate, or a machine with ports"),
+                }
                 c.range("cpu_s_per_gb", hop.cpu_s_per_gb, 0.0..=1000.0, "s/GB");
             });
         }
@@ -221,28 +253,59 @@ impl Checked for Node {
             c.count("cores", host.cores, 1..=4096);
             c.rate("dram_rate", host.dram_rate, RATE_ANY);
             c.rate("gpu_copy_rate", host.gpu_copy_rate, RATE_ANY);
-            c.rate("peer_rate", host.peer_rate, RATE_ANY);
+            if let Some(rate) = host.peer_rate {
+                c.rate("peer_rate", rate, RATE_ANY);
+            }
+            c.bytes("memory", host.memory, BYTES_ANY);
             c.seconds("io_cost", host.io_cost, TIME_ANY);
         });
+        if let Some(machine) = &self.machine {
+            c.nested("machine", machine);
+        }
         c.bytes("io", self.io, BYTES_ANY);
         c.count("standard_depth", self.standard_depth, 1..=1_000_000);
         c.count("direct_depth", self.direct_depth, 1..=1_000_000);
     }
 }
 
-impl Host {
-    /// What leaves `gpus` GPUs for host memory, which a byte then crosses once.
-    pub fn from_gpus_bytes_per_s(&self, gpus: u64) -> f64 {
-        self.gpu_links_bytes_per_s(gpus).min(self.dram_rate.0)
-    }
-
-    /// What the links of `gpus` GPUs carry together.
-    fn gpu_links_bytes_per_s(&self, gpus: u64) -> f64 {
-        gpus as f64 * self.gpu_copy_rate.0
-    }
+/// What the parts of a node carry together, bytes a second.
+struct Limits {
+    network: Option<f64>,
+    /// From the ports or drives into host memory.
+    to_host: f64,
+    /// From host memory into the GPUs.
+    to_gpus: f64,
+    /// The same into one GPU.
+    to_one_gpu: f64,
+    /// From the ports or drives into the GPUs, peer to peer.
+    peer: f64,
+    /// The same into one GPU.
+    peer_to_one: f64,
 }
 
+/// A rate that is no limit.
+const NO_LIMIT: f64 = 1e18;
+
 impl Node {
+    /// What this node carries by both ways for its `gpus` GPUs. Where peer to peer would be slower, the direct
+    /// way is not taken: it then carries what the standard one does.
+    pub fn carry_both(&self, gpus: u64) -> (Carried, Carried) {
+        let standard = self.carry(Way::Standard, gpus);
+        let direct = self.carry(Way::Direct, gpus);
+        if direct.rate_bytes_per_s >= standard.rate_bytes_per_s {
+            return (standard, direct);
+        }
+        let fallback = Carried {
+            way: Way::Direct,
+            bound_by: format!(
+                "{} (not taken: the standard path is faster)",
+                direct.bound_by
+            ),
+            ..standard.clone()
+        };
+        (standard, fallback)
+    }
+
     /// What this node carries by `way` for its `gpus` GPUs.
     pub fn carry(&self, way: Way, gpus: u64) -> Carried {
         let stages = self.stages(way, gpus);
@@ -273,45 +336,97 @@ impl Node {
         }
     }
 
-    /// The stages a byte passes, each with its part of the latency and its sustained rate.
+    /// What leaves `gpus` GPUs for host memory, which a byte then crosses once.
+    pub fn from_gpus_bytes_per_s(&self, gpus: u64) -> f64 {
+        self.limits(gpus).to_gpus.min(self.host.dram_rate.0)
+    }
+
+    /// What PCIe carries between the ports (or, without a network, the drives) and `gpus` GPUs, peer to peer.
+    pub fn peer_bytes_per_s(&self, gpus: u64) -> f64 {
+        self.limits(gpus).peer
+    }
+
+    /// What the parts of the node carry together, by the minimum cuts of its machine.
+    fn limits(&self, gpus: u64) -> Limits {
+        let (to_peer, to_memory) = match self.hop {
+            Some(_) => (Between::PortsAndGpus, Between::PortsAndHost),
+            None => (Between::DrivesAndGpus, Between::DrivesAndHost),
+        };
+        let cut = |between, gpus| {
+            let cut = self
+                .machine
+                .as_ref()
+                .and_then(|m| m.cut(between, gpus, false));
+            cut.map_or(NO_LIMIT, |cut| cut.bytes_per_s)
+        };
+        let copies = |gpus: u64| {
+            let engines = gpus as f64 * self.host.gpu_copy_rate.0;
+            engines.min(cut(Between::HostAndGpus, gpus))
+        };
+        let peer = |gpus: u64| {
+            self.host
+                .peer_rate
+                .map_or_else(|| cut(to_peer, gpus), |r| r.0)
+        };
+        let ports = || {
+            self.machine
+                .as_ref()
+                .map_or(NO_LIMIT, Machine::ports_bytes_per_s)
+        };
+        Limits {
+            network: self
+                .hop
+                .as_ref()
+                .map(|hop| hop.rate.map_or_else(ports, |r| r.0)),
+            to_host: cut(to_memory, gpus),
+            to_gpus: copies(gpus),
+            to_one_gpu: copies(1),
+            peer: peer(gpus),
+            peer_to_one: peer(1),
+        }
+    }
+
+    /// The stages a byte passes, each with its part of the latency and its sustained rate. One I/O takes one
+    /// GPU's link, many take all: its latency is by the one, the rate by all.
     fn stages(&self, way: Way, gpus: u64) -> Vec<StageTime> {
         let io = self.io.0 as f64;
-        let stage = |stage, fixed: Seconds, rate: f64| StageTime {
+        let stage = |stage, fixed_s: f64, one: f64, all: f64| StageTime {
             stage,
-            latency_s: fixed.0 + io / rate,
-            rate_bytes_per_s: rate,
+            latency_s: fixed_s + io / one,
+            rate_bytes_per_s: all,
         };
-        let host = &self.host;
-        let mut stages = vec![stage("media", self.media.latency, self.media.rate.0)];
-        stages.extend(
-            self.hop
-                .as_ref()
-                .map(|hop| stage("network", hop.latency, hop.rate.0)),
-        );
-        let now = Seconds(0.0);
+        let (host, limits) = (&self.host, self.limits(gpus));
+        let media = self.media.rate.0;
+        let mut stages = vec![stage("media", self.media.latency.0, media, media)];
+        if let (Some(hop), Some(rate)) = (&self.hop, limits.network) {
+            stages.push(stage("network", hop.latency.0, rate, rate));
+        }
         match way {
-            Way::Direct => stages.push(stage("pcie peer to peer", now, host.peer_rate.0)),
+            Way::Direct => {
+                stages.push(stage(
+                    "pcie peer to peer",
+                    0.0,
+                    limits.peer_to_one,
+                    limits.peer,
+                ));
+            }
             Way::Standard => {
-                // One I/O takes one GPU's link; many take all.
-                stages.push(StageTime {
-                    rate_bytes_per_s: host.gpu_links_bytes_per_s(gpus),
-                    ..stage("host to gpu copy", now, host.gpu_copy_rate.0)
-                });
+                // What comes into memory is counted by the stage before it, which feeds it.
+                stages.push(stage("pcie to host memory", 0.0, NO_LIMIT, limits.to_host));
+                stages.push(stage(
+                    "host to gpu copy",
+                    0.0,
+                    limits.to_one_gpu,
+                    limits.to_gpus,
+                ));
                 let dram = host.dram_rate.0 / crossings(host.copies);
-                stages.push(StageTime {
-                    stage: "host memory",
-                    latency_s: 0.0,
-                    rate_bytes_per_s: dram,
-                });
+                stages.push(stage("host memory", 0.0, NO_LIMIT, dram));
             }
         }
         // One I/O is worked on by one core; many I/Os keep all cores busy.
         let cpu_s = self.cpu_s_per_byte(way);
-        stages.push(StageTime {
-            stage: "cpu",
-            latency_s: cpu_s * io,
-            rate_bytes_per_s: host.cores as f64 / cpu_s.max(1e-18),
-        });
+        let cores = host.cores as f64 / cpu_s.max(1e-18);
+        stages.push(stage("cpu", 0.0, 1.0 / cpu_s.max(1e-18), cores));
         stages
     }
 
@@ -327,72 +442,130 @@ impl Node {
         fixed + protocol + copies
     }
 
-    /// Names the constants of the path.
+    /// Names the constants of the path, below `node`.
     pub fn assume(&self, basis: &mut Basis, gpus: u64) {
-        let (host, from) = (&self.host, Host::default());
-        let gds_guide = Source::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
-        basis.assume_or(
-            "media latency",
-            (self.media.latency.0, Media::default().latency.0),
-            "s",
-            gds_guide,
-        );
-        basis.assume(
-            "media rate of a node",
-            self.media.rate.0,
-            "B/s",
-            Source::GIVEN,
-        );
-        if let Some(hop) = &self.hop {
-            basis.assume("network rate of a node", hop.rate.0, "B/s", Source::GIVEN);
-            basis.assume_or(
-                "network latency",
-                (hop.latency.0, Hop::default().latency.0),
-                "s",
-                Source::read("seed article on storage networking", "RoCE below 10 µs"),
-            );
-        }
-        let copy = (host.copy_rate.0, from.copy_rate.0);
-        basis.assume_or("memory copy by one core", copy, "B/s", H200_HOST);
-        basis.assume(
-            "cpu copies of a byte",
-            host.copies as f64,
+        self.assume_storage(basis);
+        let host = &self.host;
+        basis
+            .parameter(
+                "node.host.copy_rate",
+                "memory copy by one core",
+                host.copy_rate.0,
+                "B/s",
+                H200_HOST,
+            )
+            .between(4e9, 15e9, COPY_BAND);
+        let copies = host.copies as f64;
+        basis.parameter(
+            "node.host.copies",
+            "CPU copies of a byte",
+            copies,
             "",
-            Source::GIVEN,
+            Source::ASSUMED,
         );
-        basis.assume(
+        let cores = host.cores as f64;
+        basis.parameter(
+            "node.host.cores",
             "cores for copies and protocol",
-            host.cores as f64,
+            cores,
             "",
-            Source::GIVEN,
+            Source::ASSUMED,
         );
-        let dma = (host.gpu_copy_rate.0, from.gpu_copy_rate.0);
-        basis.assume_or("host to gpu copy, one GPU's link", dma, "B/s", H200_HOST);
-        basis.assume(
-            "host to gpu copy, all links of a node",
-            host.gpu_links_bytes_per_s(gpus),
+        let what = "host to GPU copy, one GPU's link";
+        basis.parameter(
+            "node.host.gpu_copy_rate",
+            what,
+            host.gpu_copy_rate.0,
             "B/s",
-            Source::computed("GPUs in the node · one GPU's link", ""),
+            H200_HOST,
         );
-        basis.assume(
-            "memory bandwidth of a host",
-            host.dram_rate.0,
-            "B/s",
-            Source::GIVEN,
-        );
-        let in_flight = Source::computed(
-            "the software's choice",
-            "the same for both paths unless given",
-        );
-        for (what, depth) in [
-            ("I/Os in flight, standard path", self.standard_depth),
-            ("I/Os in flight, direct path", self.direct_depth),
+        basis
+            .parameter(
+                "node.host.dram_rate",
+                "memory bandwidth of a host",
+                host.dram_rate.0,
+                "B/s",
+                Source::ASSUMED,
+            )
+            .between(200e9, 600e9, DRAM_BAND);
+        for (path, what, depth) in [
+            (
+                "node.standard_depth",
+                "I/Os in flight, standard path",
+                self.standard_depth,
+            ),
+            (
+                "node.direct_depth",
+                "I/Os in flight, direct path",
+                self.direct_depth,
+            ),
         ] {
-            basis.assume_or(what, (depth as f64, DEPTH as f64), "", in_flight);
+            let source = Source::computed(
+                "the software's choice",
+                "the same for both paths unless given",
+            );
+            basis.parameter(path, what, depth as f64, "", source);
         }
-        let peer = (host.peer_rate.0, from.peer_rate.0);
-        let pcie = Source::computed("pcie-bench model", "Gen5 x16, 256 B payloads");
-        basis.assume_or("pcie peer to peer", peer, "B/s", pcie);
+        let limits = self.limits(gpus);
+        let cut = Source::computed("minimum cut of node.machine", "pcie-bench link model");
+        for (what, rate) in [
+            ("PCIe between host memory and the GPUs", limits.to_gpus),
+            ("PCIe between storage and host memory", limits.to_host),
+        ] {
+            if rate < NO_LIMIT {
+                basis.assume(what, rate, "B/s", cut);
+            }
+        }
+        let what = "PCIe between storage and the GPUs, peer to peer";
+        match (host.peer_rate, &self.machine) {
+            (Some(rate), _) => {
+                basis.parameter("node.host.peer_rate", what, rate.0, "B/s", Source::SCENARIO);
+            }
+            (None, Some(_)) => {
+                basis.parameter("node.machine", what, limits.peer, "B/s", DGX_H100);
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn assume_storage(&self, basis: &mut Basis) {
+        let media = &self.media;
+        basis
+            .parameter(
+                "node.media.latency",
+                "media latency",
+                media.latency.0,
+                "s",
+                GDS_GUIDE,
+            )
+            .between(70e-6, 163e-6, GDS_GUIDE);
+        basis.parameter(
+            "node.media.rate",
+            "media rate of a node",
+            media.rate.0,
+            "B/s",
+            Source::ASSUMED,
+        );
+        let Some(hop) = &self.hop else { return };
+        let what = "network rate of a node";
+        if let Some(rate) = hop.rate {
+            basis.parameter("node.hop.rate", what, rate.0, "B/s", Source::SCENARIO);
+        } else {
+            let ports = self
+                .machine
+                .as_ref()
+                .map_or(0.0, Machine::ports_bytes_per_s);
+            basis.parameter("node.machine.ports", what, ports, "B/s", DGX_H100);
+        }
+        basis
+            .parameter(
+                "node.hop.latency",
+                "network latency",
+                hop.latency.0,
+                "s",
+                ROCE_LATENCY,
+            )
+            .between(2e-6, 50e-6, ROCE_LATENCY);
     }
 }
 
@@ -406,7 +579,8 @@ mod tests {
     fn without_copies_to_save_direct_gains_nothing() {
         let mut node = Node::default();
         node.host.copies = 0;
-        node.host.gpu_copy_rate = node.host.peer_rate;
+        let link = node.peer_bytes_per_s(1);
+        node.host.gpu_copy_rate = Rate(link);
         node.host.dram_rate = Rate(1e15);
         (node.standard_depth, node.direct_depth) = (64, 64);
         let (standard, direct) = (node.carry(Way::Standard, 1), node.carry(Way::Direct, 1));
@@ -440,7 +614,7 @@ mod tests {
     #[test]
     fn each_gpu_has_its_link_and_all_share_the_memory() {
         let mut node = Node::default();
-        (node.media.rate, node.hop) = (Rate(1e12), None);
+        (node.media.rate, node.hop, node.machine) = (Rate(1e12), None, None);
         let rate = |node: &Node, gpus| node.carry(Way::Standard, gpus);
         assert_eq!(rate(&node, 1).bound_by, "host to gpu copy");
         assert!((rate(&node, 1).rate_bytes_per_s - 55.1e9).abs() < 1.0);

@@ -250,14 +250,23 @@ impl Qos {
         let tags = rows.pop().expect("two rules were played");
         let fifo = rows.pop().expect("two rules were played");
         let mut basis = Basis::of(&[MCLOCK, queue::MG1]);
-        basis.assume("capacity", self.capacity, "operations per s", Source::GIVEN);
-        basis.assume(
-            "squared variation of service",
-            self.variation,
-            "",
-            Source::GIVEN,
+        basis.parameter(
+            "capacity",
+            "capacity",
+            self.capacity,
+            "operations per s",
+            Source::ASSUMED,
         );
-        basis.assume("seed", self.seed.0 as f64, "", Source::GIVEN);
+        basis
+            .parameter(
+                "variation",
+                "squared variation of service",
+                self.variation,
+                "",
+                Source::ASSUMED,
+            )
+            .between(0.0, 4.0, Source::ASSUMED);
+        basis.parameter("seed", "seed", self.seed.0 as f64, "", Source::ASSUMED);
         Ok(Answer {
             fifo,
             tags,
@@ -424,6 +433,17 @@ impl Question for Qos {
 
     fn answer(&self) -> Result<Answer, Refusals> {
         self.compute()
+    }
+
+    fn verdict(answer: &Answer) -> String {
+        let kept = |rows: &[Row]| rows.iter().all(|row| row.promise_kept != Some(false));
+        match (kept(&answer.fifo), kept(&answer.tags)) {
+            (true, true) => "promises kept in line and by tags",
+            (false, true) => "promises kept by tags alone",
+            (true, false) => "promises kept in line alone",
+            (false, false) => "promises broken",
+        }
+        .to_owned()
     }
 }
 

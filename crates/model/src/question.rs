@@ -12,4 +12,11 @@ pub trait Question: Checked + Clone + Default + PartialEq + Serialize + Deserial
 
     /// Answers it; refuses what only the computation can find wrong.
     fn answer(&self) -> Result<Self::Answer, Refusals>;
+
+    /// What the answer decides, in a few words: two answers with the same words have the same verdict. Empty
+    /// where the topic decides nothing.
+    fn verdict(answer: &Self::Answer) -> String {
+        let _ = answer;
+        String::new()
+    }
 }

@@ -1,13 +1,14 @@
 //! Many rails: what several network ports give a node together, and what steering is worth.
 //!
-//! A rail carries the least of its port, its PCIe link and its share of the switch above it. One
-//! whose GPU hangs on another switch crosses the root complex and keeps about 0.6 of that, as a
-//! DGX-2 showed (6.52 GiB/s on the same switch, 3.89 across). So the same ports give 1 or 0.6 of
-//! their sum, by steering alone.
+//! The rails are the ports of a [`Machine`], the description that the path and `sim pcie` use too, and carry the
+//! minimum cut between ports and GPUs. What goes to a GPU on another switch crosses the root complex and keeps
+//! about 0.6 of that, as a DGX-2 showed (6.52 GiB/s on the same switch, 3.89 across). So the same ports give 1
+//! or 0.6 of their sum, by steering alone.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::Rate;
 
+use straightway_pcie::machine::{Between, DGX_H100, Machine, Ports};
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
     check::{Checked, Checker, RATE_ANY},
@@ -20,33 +21,16 @@ use crate::question::Question;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rails {
-    /// The rails of one node.
-    pub rails: Vec<Rail>,
+    /// The node: its ports are the rails.
+    pub machine: Machine,
     /// GPUs the rails feed.
     pub gpus: u64,
+    /// Share of the traffic that goes to GPUs on other switches than the port.
+    pub crossing: f64,
     /// What is left of a rail that crosses switches.
     pub cross_share: f64,
     /// What one node is to read.
     pub wanted: Rate,
-}
-
-/// Several rails of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Rail {
-    /// How many of them.
-    #[serde(default = "one")]
-    pub count: u64,
-    /// The network port.
-    pub port: Rate,
-    /// Its PCIe link, one direction, payload.
-    pub pcie: Rate,
-    /// Its share of the PCIe switch's uplink; absent where it has no switch above, or peers below it.
-    #[serde(default)]
-    pub switch_share: Option<Rate>,
-    /// Share of its traffic that goes to GPUs on other switches.
-    #[serde(default)]
-    pub crossing: f64,
 }
 
 /// What follows.
@@ -64,9 +48,13 @@ pub struct Answer {
     pub crossed_bytes_per_s: f64,
     /// Steered over crossing.
     pub steering_gain: f64,
+    /// What the steered rails are bound by.
+    pub bound_by: &'static str,
+    /// What one node is to read.
+    pub wanted_bytes_per_s: f64,
     /// For each GPU, as used.
     pub per_gpu_bytes_per_s: f64,
-    /// Rails of the first kind that would give what is wanted.
+    /// Rails that would give what is wanted.
     pub rails_for_wanted: f64,
     /// Each kind of rail.
     pub rails: Vec<Row>,
@@ -94,27 +82,16 @@ const DGX2: Source = Source::read(
 
 const FORMULA: Formula = Formula {
     gives: "bandwidth of many rails",
-    text: "Σ over rails of min(port, PCIe, switch share), × 0.6 across switches",
+    text: "minimum cut between ports and GPUs in the machine's tree, port rates counted; × 0.6 for what crosses switches",
     source: DGX2,
 };
 
-const fn one() -> u64 {
-    1
-}
-
 impl Default for Rails {
     fn default() -> Self {
-        let rail = Rail {
-            count: 8,
-            port: Rate::gbit(400.0),
-            // Gen5 x16 with 256 B payloads.
-            pcie: Rate(51.98e9),
-            switch_share: None,
-            crossing: 0.0,
-        };
         Self {
-            rails: vec![rail],
+            machine: Machine::default(),
             gpus: 8,
+            crossing: 0.0,
             cross_share: 3.89 / 6.52,
             wanted: Rate(200e9),
         }
@@ -123,78 +100,88 @@ impl Default for Rails {
 
 impl Checked for Rails {
     fn check(&self, c: &mut Checker) {
-        c.each("rails", &self.rails, 1..=64);
+        c.nested("machine", &self.machine);
+        if self.machine.ports.is_empty() {
+            c.refuse("machine.ports", "none", "at least one kind of port");
+        }
         c.count("gpus", self.gpus, 1..=1024);
+        c.share("crossing", self.crossing);
         c.range("cross_share", self.cross_share, 0.01..=1.0, "");
         c.rate("wanted", self.wanted, RATE_ANY);
     }
 }
 
-impl Checked for Rail {
-    fn check(&self, c: &mut Checker) {
-        c.count("count", self.count, 1..=1024);
-        c.rate("port", self.port, RATE_ANY);
-        c.rate("pcie", self.pcie, RATE_ANY);
-        if let Some(share) = self.switch_share {
-            c.rate("switch_share", share, RATE_ANY);
-        }
-        c.share("crossing", self.crossing);
-    }
-}
-
 impl Rails {
-    /// Adds the rails up.
     fn compute(&self) -> Answer {
-        let rows: Vec<Row> = self.rails.iter().map(|rail| self.row(rail)).collect();
-        let sum = |each: &dyn Fn(&Row) -> f64| {
-            rows.iter()
-                .map(|row| row.count as f64 * each(row))
-                .sum::<f64>()
-        };
-        let steered = sum(&|row| row.near_bytes_per_s);
-        let crossed = steered * self.cross_share;
-        let rate = sum(&|row| row.used_bytes_per_s);
+        let machine = &self.machine;
+        let steered = machine
+            .cut(Between::PortsAndGpus, self.gpus, true)
+            .expect("a checked machine has ports and GPUs");
+        let kept = 1.0 - self.crossing * (1.0 - self.cross_share);
+        let rate = steered.bytes_per_s * kept;
+        let ports: u64 = machine.ports.iter().map(|ports| ports.count).sum();
         let mut basis = Basis::of(&[FORMULA]);
-        basis.assume_or(
-            "share left across switches",
-            (self.cross_share, 3.89 / 6.52),
-            "",
-            DGX2,
+        let rates = machine.ports_bytes_per_s();
+        basis.parameter(
+            "machine.ports",
+            "line rate of all ports",
+            rates,
+            "B/s",
+            DGX_H100,
         );
+        basis
+            .parameter(
+                "cross_share",
+                "share left across switches",
+                self.cross_share,
+                "",
+                DGX2,
+            )
+            .between(0.4, 1.0, CROSSING);
         Answer {
-            ports: self.rails.iter().map(|rail| rail.count).sum(),
-            line_bytes_per_s: self.rails.iter().map(|r| r.count as f64 * r.port.0).sum(),
+            ports,
+            line_bytes_per_s: rates,
             rate_bytes_per_s: rate,
-            steered_bytes_per_s: steered,
-            crossed_bytes_per_s: crossed,
-            steering_gain: steered / crossed,
+            steered_bytes_per_s: steered.bytes_per_s,
+            crossed_bytes_per_s: steered.bytes_per_s * self.cross_share,
+            steering_gain: 1.0 / self.cross_share,
+            bound_by: steered.what,
+            wanted_bytes_per_s: self.wanted.0,
             per_gpu_bytes_per_s: rate / self.gpus as f64,
-            rails_for_wanted: (self.wanted.0 / rows[0].used_bytes_per_s).ceil(),
-            rails: rows,
+            rails_for_wanted: (self.wanted.0 / (rate / ports as f64)).ceil(),
+            rails: machine
+                .ports
+                .iter()
+                .map(|ports| self.row(ports, kept))
+                .collect(),
             basis,
         }
     }
 
-    fn row(&self, rail: &Rail) -> Row {
-        let share = rail.switch_share.map_or(f64::MAX, |share| share.0);
-        let limits = [
-            (rail.port.0, "port"),
-            (rail.pcie.0, "pcie"),
-            (share, "switch share"),
-        ];
-        let (near, bound_by) = limits
-            .into_iter()
-            .min_by(|a, b| a.0.total_cmp(&b.0))
-            .expect("there are three limits");
-        let kept = 1.0 - rail.crossing * (1.0 - self.cross_share);
+    fn row(&self, ports: &Ports, kept: f64) -> Row {
+        let alone = Machine {
+            ports: vec![Ports {
+                count: 1,
+                ..ports.clone()
+            }],
+            ..self.machine.clone()
+        };
+        let near = alone
+            .cut(Between::PortsAndGpus, 1, true)
+            .expect("a checked machine has ports and GPUs");
         Row {
-            count: rail.count,
-            near_bytes_per_s: near,
-            used_bytes_per_s: near * kept,
-            bound_by,
+            count: ports.count,
+            near_bytes_per_s: near.bytes_per_s,
+            used_bytes_per_s: near.bytes_per_s * kept,
+            bound_by: near.what,
         }
     }
 }
+
+const CROSSING: Source = Source::quoted(
+    "root complexes of different makers",
+    "peer traffic between root ports",
+);
 
 impl Question for Rails {
     const NAME: &'static str = "rail";
@@ -202,6 +189,16 @@ impl Question for Rails {
 
     fn answer(&self) -> Result<Answer, Refusals> {
         Ok(self.compute())
+    }
+
+    fn verdict(answer: &Answer) -> String {
+        let enough = answer.rate_bytes_per_s >= answer.wanted_bytes_per_s;
+        if enough {
+            "what is wanted is reached"
+        } else {
+            "what is wanted is not reached"
+        }
+        .to_owned()
     }
 }
 
@@ -222,13 +219,13 @@ mod tests {
         let answer = Rails::default().compute();
         near(answer.rate_bytes_per_s, 400e9, 1e-9);
         assert!((answer.rails_for_wanted - 4.0).abs() < f64::EPSILON);
-        assert_eq!(answer.rails[0].bound_by, "port");
+        assert_eq!(answer.rails[0].bound_by, "network ports");
     }
 
     #[test]
     fn half_the_traffic_crossing_loses_a_fifth() {
         let mut asked = Rails::default();
-        asked.rails[0].crossing = 0.5;
+        asked.crossing = 0.5;
         near(asked.compute().rate_bytes_per_s, 400e9 * 0.798, 0.001);
     }
 }

@@ -3,7 +3,9 @@
 //! Registering a buffer with the adapter pins its pages and loads their translations:
 //! `Treg = Tf + ⌈S/page⌉·Tp`. Paid for every I/O it eats the link; paid once it vanishes. That is
 //! the whole comparison, and it is about *when* one registers, not about whose memory it is: RDMA
-//! that registers once is in the same place as GDS, less the bounce copy. The adapter's translation
+//! that registers once is in the same place as GDS, less the bounce copy. Memory that nobody touched yet is
+//! faulted in and zeroed on the way, by as many threads as touch it; GPU memory is pinned through the driver's
+//! peer-memory calls, which cost more a page than the host's. The adapter's translation
 //! cache is the second effect: a working set beyond it pays for misses.
 
 mod translation;
@@ -38,6 +40,12 @@ pub struct Registration {
     pub fixed: Seconds,
     /// Pinning and translating one page.
     pub per_page: Seconds,
+    /// Faulting in one page that was not touched yet.
+    pub fault: Seconds,
+    /// What one thread zeroes.
+    pub zero_rate: Rate,
+    /// Threads that touch untouched memory; pinning itself takes one.
+    pub threads: u64,
     /// The bounce copy GDS saves; absent where none is counted.
     pub copy_rate: Option<Rate>,
     /// The GPU's side.
@@ -58,6 +66,10 @@ pub struct Gds {
     pub setup: Seconds,
     /// The GPU's page.
     pub page: Bytes,
+    /// The fixed part of registering GPU memory: the driver's peer-memory call.
+    pub fixed: Seconds,
+    /// Pinning and mapping one GPU page.
+    pub per_page: Seconds,
 }
 
 /// What follows.
@@ -71,7 +83,9 @@ pub struct Answer {
     pub register: Cost,
     /// Registering it in huge pages.
     pub register_huge: Cost,
-    /// Registering it in GPU pages, counted page by page at the same cost a page.
+    /// Registering it where nobody has touched it: page faults and zeroing come on top.
+    pub register_untouched: Cost,
+    /// Registering as much GPU memory through the peer-memory calls.
     pub register_gpu_pages: Cost,
     /// Registration over transfer.
     pub register_over_transfer: f64,
@@ -165,6 +179,19 @@ const LIBFABRIC: Source = Source::read(
     "libfabric#4738, Mooncake#848, ROCm/mori#679, xdna-driver#1399, an H200 host",
     "0.28 to 0.71 µs a 4 KiB page",
 );
+/// Published costs of one page differ by two orders of magnitude over hosts and page sizes.
+const PAGES: Source = Source::quoted(
+    "Mooncake, DingoCache, libfabric issues",
+    "0.1 to 13 µs a page",
+);
+const UNTOUCHED: Source = Source::quoted(
+    "Mooncake#1468, cirrus-kv#102",
+    "untouched host memory: 50 GB in about 60 s, 10 GB in about 33 s",
+);
+const PEER_MEMORY: Source = Source::fitted(
+    "Ascend/TransferQueue#79",
+    "15 MB of GPU memory in about 6 ms; how it divides into fixed and per page is a guess",
+);
 const PCIE_BENCH: Source = Source::read(
     "pcie-bench data, Broadwell",
     "64 B random reads over the IOTLB; fits within 8.4 %",
@@ -173,7 +200,7 @@ const PCIE_BENCH: Source = Source::read(
 const FORMULAS: [Formula; 5] = [
     Formula {
         gives: "registration time",
-        text: "Treg = Tf + ⌈S/page⌉·Tp",
+        text: "Treg = Tf + ⌈S/page⌉·Tp; untouched: + (⌈S/page⌉·Tfault + S/zeroing)/threads; GPU memory: its own Tf, Tp and page",
         source: ARTICLE,
     },
     Formula {
@@ -208,6 +235,9 @@ impl Default for Registration {
             huge_page: Bytes::mib(2),
             fixed: Seconds(10e-6),
             per_page: Seconds(0.5e-6),
+            fault: Seconds(3e-6),
+            zero_rate: Rate(10e9),
+            threads: 1,
             copy_rate: None,
             gds: Gds::default(),
             translation: Translation::default(),
@@ -222,6 +252,8 @@ impl Default for Gds {
         Self {
             setup: Seconds(50e-6),
             page: Bytes::kib(64),
+            fixed: Seconds(1e-3),
+            per_page: Seconds(22e-6),
         }
     }
 }
@@ -236,12 +268,17 @@ impl Checked for Registration {
         c.bytes("huge_page", self.huge_page, pages.clone());
         c.seconds("fixed", self.fixed, TIME_ANY);
         c.seconds("per_page", self.per_page, TIME_SOME);
+        c.seconds("fault", self.fault, TIME_ANY);
+        c.rate("zero_rate", self.zero_rate, RATE_ANY);
+        c.count("threads", self.threads, 1..=4096);
         if let Some(rate) = self.copy_rate {
             c.rate("copy_rate", rate, RATE_ANY);
         }
         c.within("gds", |c| {
             c.seconds("setup", self.gds.setup, TIME_SOME);
             c.bytes("page", self.gds.page, pages);
+            c.seconds("fixed", self.gds.fixed, TIME_ANY);
+            c.seconds("per_page", self.gds.per_page, TIME_ANY);
         });
         c.nested("translation", &self.translation);
         c.range("efficient", self.efficient, 0.01..=0.999_999, "");
@@ -285,7 +322,9 @@ impl Registration {
         let copy_s = self.copy_s(self.buffer);
         let cost = |page| register(self.buffer, page, self.fixed, self.per_page);
         let register = cost(self.page);
-        let (register_huge, register_gpu_pages) = (cost(self.huge_page), cost(self.gds.page));
+        let (register_huge, register_gpu_pages) =
+            (cost(self.huge_page), self.gpu_cost(self.buffer));
+        let register_untouched = self.untouched(&register);
         let (once, setup_s) = (register.seconds, self.gds.setup.0);
         let saved_s = once + copy_s;
         let claimed = self.crossover_claimed as f64;
@@ -315,8 +354,24 @@ impl Registration {
             basis: self.basis(),
             register,
             register_huge,
+            register_untouched,
             register_gpu_pages,
         }
+    }
+
+    /// Registering the buffer where nobody has touched it: every page is faulted in and zeroed first.
+    fn untouched(&self, touched: &Cost) -> Cost {
+        let faults_s = touched.pages as f64 * self.fault.0;
+        let zeroing_s = self.buffer.0 as f64 / self.zero_rate.0;
+        Cost {
+            pages: touched.pages,
+            seconds: touched.seconds + (faults_s + zeroing_s) / self.threads as f64,
+        }
+    }
+
+    /// Registering GPU memory through the peer-memory calls.
+    fn gpu_cost(&self, buffer: Bytes) -> Cost {
+        register(buffer, self.gds.page, self.gds.fixed, self.gds.per_page)
     }
 
     fn copy_s(&self, buffer: Bytes) -> f64 {
@@ -402,37 +457,85 @@ impl Registration {
 
     /// The set-up with the GPU's pages counted: the claimed fixed cost is its floor.
     fn gds_setup_s(&self, buffer: Bytes) -> f64 {
-        let counted = register(buffer, self.gds.page, self.fixed, self.per_page).seconds;
+        let counted = self.gpu_cost(buffer).seconds;
         self.gds.setup.0.max(counted)
     }
 
     fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
-        let default = Self::default();
-        basis.assume_or(
-            "registering one page",
-            (self.per_page.0, default.per_page.0),
-            "s",
-            LIBFABRIC,
-        );
-        basis.assume_or(
+        basis
+            .parameter(
+                "per_page",
+                "registering one page",
+                self.per_page.0,
+                "s",
+                LIBFABRIC,
+            )
+            .between(0.1e-6, 13e-6, PAGES);
+        basis.parameter(
+            "fixed",
             "fixed part of a registration",
-            (self.fixed.0, default.fixed.0),
+            self.fixed.0,
             "s",
             ARTICLE,
         );
-        basis.assume_or(
-            "one-off GDS set-up",
-            (self.gds.setup.0, default.gds.setup.0),
+        basis
+            .parameter(
+                "fault",
+                "faulting in one page",
+                self.fault.0,
+                "s",
+                UNTOUCHED,
+            )
+            .between(0.25e-6, 12e-6, UNTOUCHED);
+        basis
+            .parameter(
+                "zero_rate",
+                "zeroing by one thread",
+                self.zero_rate.0,
+                "B/s",
+                Source::ASSUMED,
+            )
+            .between(4e9, 15e9, Source::ASSUMED);
+        let gds = &self.gds;
+        basis
+            .parameter(
+                "gds.per_page",
+                "pinning one GPU page",
+                gds.per_page.0,
+                "s",
+                PEER_MEMORY,
+            )
+            .between(0.5e-6, 26e-6, PEER_MEMORY);
+        basis
+            .parameter(
+                "gds.fixed",
+                "fixed part of registering GPU memory",
+                gds.fixed.0,
+                "s",
+                PEER_MEMORY,
+            )
+            .between(0.1e-3, 5e-3, PEER_MEMORY);
+        basis.parameter(
+            "gds.setup",
+            "one-off GDS set-up, as claimed",
+            gds.setup.0,
             "s",
             ARTICLE,
         );
-        let (cache, from) = (&self.translation, Translation::default());
-        let entries = (cache.entries as f64, from.entries as f64);
-        basis.assume_or("translation cache entries", entries, "", PCIE_BENCH);
-        basis.assume_or(
+        let cache = &self.translation;
+        let entries = cache.entries as f64;
+        basis.parameter(
+            "translation.entries",
+            "translation cache entries",
+            entries,
+            "",
+            PCIE_BENCH,
+        );
+        basis.parameter(
+            "translation.miss",
             "translation miss",
-            (cache.miss.0, from.miss.0),
+            cache.miss.0,
             "s",
             PCIE_BENCH,
         );
@@ -457,6 +560,11 @@ mod tests {
     fn article() -> Registration {
         Registration {
             per_page: Seconds(1e-6),
+            gds: Gds {
+                fixed: Seconds(10e-6),
+                per_page: Seconds(1e-6),
+                ..Gds::default()
+            },
             ..Registration::default()
         }
     }
@@ -508,7 +616,47 @@ mod tests {
             page: Bytes::mib(2),
             ..Registration::default()
         };
-        assert_eq!(large.compute().crossover, Some(31));
+        // 16,384 GPU pages of 22 µs and a millisecond, against 512 huge pages of 0.5 µs and 10 µs.
+        assert_eq!(large.compute().crossover, Some(1359));
+    }
+
+    #[test]
+    fn published_registrations_lie_within_the_band() {
+        // Ascend/TransferQueue#79: 15 MB of GPU memory in about 6 ms.
+        let gpu = Registration {
+            buffer: Bytes(15_000_000),
+            ..Registration::default()
+        };
+        near(gpu.compute().register_gpu_pages.seconds, 6e-3, 0.05);
+        // Mooncake#1468: 50 GB of untouched host memory in about a minute; cirrus-kv#102: 10 GB in 33 s.
+        let untouched = |gb: u64, fault: f64, per_page: f64| {
+            let asked = Registration {
+                buffer: Bytes(gb * 1_000_000_000),
+                fault: Seconds(fault),
+                per_page: Seconds(per_page),
+                ..Registration::default()
+            };
+            asked.compute().register_untouched.seconds
+        };
+        near(untouched(50, 3e-6, 0.5e-6), 60.0, 0.25);
+        assert!(untouched(50, 0.25e-6, 0.1e-6) < 60.0 && untouched(50, 12e-6, 13e-6) > 60.0);
+        assert!(untouched(10, 0.25e-6, 0.1e-6) < 33.0 && untouched(10, 12e-6, 13e-6) > 33.0);
+    }
+
+    #[test]
+    fn threads_share_faults_and_zeroing_but_not_pinning() {
+        let one = Registration {
+            buffer: Bytes::gib(1),
+            ..Registration::default()
+        };
+        let eight = Registration {
+            threads: 8,
+            ..one.clone()
+        };
+        let (one, eight) = (one.compute(), eight.compute());
+        let more = |answer: &Answer| answer.register_untouched.seconds - answer.register.seconds;
+        near(more(&one), 8.0 * more(&eight), 1e-9);
+        near(one.register.seconds, eight.register.seconds, 1e-9);
     }
 
     #[test]
@@ -523,6 +671,11 @@ mod tests {
         let asked = |per_page| Registration {
             buffer: Bytes::gib(1),
             per_page: Seconds(per_page),
+            gds: Gds {
+                fixed: Seconds(10e-6),
+                per_page: Seconds(per_page),
+                ..Gds::default()
+            },
             ..article()
         };
         let answer = asked(1e-6).compute();

@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 use straightway_scenario::{
-    check::{Checked, Checker, Refusals, Step, steps},
+    check::{self, Checked, Checker, Refusals, Step, steps},
     claim::Claim,
+    origin::Origins,
     provenance::{Basis, Correction},
     setting::{self, Setting},
 };
@@ -33,6 +34,9 @@ macro_rules! define {
             /// What was published about it.
             #[serde(skip_serializing_if = "Vec::is_empty")]
             pub claims: Vec<Claim>,
+            /// Who chose which parameter.
+            #[serde(skip)]
+            pub origins: Origins,
         }
 
         /// What a scenario asks about.
@@ -81,7 +85,8 @@ macro_rules! define {
                 found
             }
 
-            fn compute(&self) -> Result<Answer, Refusals> {
+            /// Answers without judging claims.
+            pub(crate) fn compute(&self) -> Result<Answer, Refusals> {
                 $(if let Some(question) = &self.$table {
                     let refused = |r: Refusals| r.below(<$Question as Question>::NAME);
                     return question.answer().map(Answer::$Topic).map_err(refused);
@@ -101,6 +106,13 @@ macro_rules! define {
             pub fn basis(&self) -> &Basis {
                 match self {
                     $(Self::$Topic(answer) => &answer.basis,)*
+                }
+            }
+
+            /// What it decides, in a few words.
+            pub fn verdict(&self) -> String {
+                match self {
+                    $(Self::$Topic(answer) => <$Question as Question>::verdict(answer),)*
                 }
             }
 
@@ -128,10 +140,20 @@ impl Scenario {
             .expect("a checked scenario has one topic")
     }
 
-    /// Answers, with every claim judged.
+    /// Reads a scenario from TOML and notes which parameters it gives.
+    pub fn read(text: &str) -> Result<Self, Refusals> {
+        let mut scenario: Self = check::read(text)?;
+        scenario.origins = Origins::of_text(text, Some(scenario.topic().name()));
+        Ok(scenario)
+    }
+
+    /// Answers, with every claim judged and every parameter attributed to who chose it.
     pub fn answer(&self) -> Result<Answer, Refusals> {
         let mut answer = self.compute()?;
-        answer.basis_mut().corrections = self.judge(&answer);
+        let corrections = self.judge(&answer);
+        let basis = answer.basis_mut();
+        basis.corrections = corrections;
+        basis.attribute(|path| self.origins.of(path));
         Ok(answer)
     }
 
@@ -143,7 +165,33 @@ impl Scenario {
         let mut changed = self.clone();
         changed.claims.clear();
         let full: Vec<Setting> = settings.iter().map(|s| self.rooted(s)).collect();
-        setting::set(changed, &full).map_err(|refused| self.unrooted(settings, refused))
+        let set = setting::set(changed, &full);
+        let mut changed = set.map_err(|refused| self.unrooted(settings, refused))?;
+        // Written out and read again, the scenario has lost who chose what.
+        changed.origins = self.origins.clone();
+        let root = format!("{}.", self.topic().name());
+        for setting in &full {
+            changed
+                .origins
+                .set(setting.path.strip_prefix(&root).unwrap_or(&setting.path));
+        }
+        Ok(changed)
+    }
+
+    /// The title, with what the user changed: a case that was changed is no longer the one of its file.
+    pub fn shown_title(&self, settings: &[Setting]) -> String {
+        let title = match self.title.as_str() {
+            "" => format!("{}, with its defaults", self.topic().name()),
+            title => title.to_owned(),
+        };
+        if settings.is_empty() {
+            return title;
+        }
+        let set: Vec<String> = settings
+            .iter()
+            .map(|s| format!("{} = {}", s.path, s.value))
+            .collect();
+        format!("{title}, but {}", set.join(", "))
     }
 
     /// Whether the parameter at `path` is a count: a fraction of it makes no sense.
@@ -170,8 +218,7 @@ impl Scenario {
     /// A refused setting names its path as it was typed.
     fn unrooted(&self, settings: &[Setting], mut refused: Refusals) -> Refusals {
         for refusal in &mut refused.0 {
-            let typed =
-                |s: &&Setting| self.full_path(&s.path) == refusal.field && s.value == refusal.value;
+            let typed = |s: &&Setting| self.full_path(&s.path) == refusal.field;
             if let Some(setting) = settings.iter().find(typed) {
                 refusal.field.clone_from(&setting.path);
             }
@@ -283,7 +330,7 @@ mod tests {
         );
         let checkpoint = scenario.unwrap().checkpoint.unwrap();
         assert_eq!(checkpoint.cluster.gpus, 2048);
-        assert!((checkpoint.node.hop.unwrap().rate.as_gbit() - 200.0).abs() < 1e-9);
+        assert!((checkpoint.node.hop.unwrap().rate.unwrap().as_gbit() - 200.0).abs() < 1e-9);
         let scenario = changed(Topic::Qos, &["tenants[2].weight=5", "qos.seed=9"]).unwrap();
         let qos = scenario.qos.unwrap();
         assert!((qos.tenants[2].weight - 5.0).abs() < 1e-9);
@@ -340,7 +387,7 @@ mod tests {
             changed(Topic::Checkpoint, &[&setting]).map(|s| s.checkpoint.unwrap().cluster.gpus)
         };
         assert_eq!(gpus("1e3").unwrap(), 1000);
-        assert_eq!(gpus("64.0").unwrap(), 64);
+        assert_eq!(gpus("640.0").unwrap(), 640);
         assert_eq!(
             gpus("1.4").unwrap_err().to_string(),
             "cluster.gpus = 1.4: allowed is a whole number from 1 to 10000000"

@@ -16,7 +16,7 @@ fn planned(sweeps: &[Sweep]) -> Result<Vec<Point<Answer>>, Refusals> {
 #[test]
 fn a_grid_is_answered_in_order_on_any_number_of_threads() {
     let sweeps = [
-        Sweep::parse("cluster.gpus=64..1024:5:log").unwrap(),
+        Sweep::parse("cluster.gpus=128..2048:5:log").unwrap(),
         Sweep::parse("trials.seed=1,2,3").unwrap(),
     ];
     let on = |threads: usize| {
@@ -34,7 +34,7 @@ fn a_grid_is_answered_in_order_on_any_number_of_threads() {
             one[4].settings[0].value.as_str(),
             one[4].settings[1].value.as_str()
         ),
-        ("128", "2")
+        ("256", "2")
     );
     let bytes = |points: &[Point<Answer>]| {
         let answers = points
@@ -47,7 +47,7 @@ fn a_grid_is_answered_in_order_on_any_number_of_threads() {
 
 #[test]
 fn a_point_that_makes_no_sense_refuses_alone() {
-    let sweep = [Sweep::parse("cluster.gpus=0,8").unwrap()];
+    let sweep = [Sweep::parse("cluster.gpus=0,128").unwrap()];
     let points = planned(&sweep).unwrap();
     assert!(points[0].answer.is_err() && points[1].answer.is_ok());
 }

@@ -57,6 +57,7 @@ fn correction(claim: &str, article: &str, model: String, holds: bool, why: &str)
         article_says: article.to_owned(),
         model_says: model,
         holds,
+        fitted: false,
         why: why.to_owned(),
     }
 }

@@ -122,6 +122,9 @@ pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, 
     let bytes = stream.size_bytes as f64;
     let payloads = pieces(stream, stream.mps_bytes) as f64 / bytes;
     let requests = pieces(stream, stream.mrrs_bytes) as f64 / bytes;
+    let chunk = node.dma_chunk_bytes.min(stream.mps_bytes);
+    let turns = pieces(stream, chunk) as f64 / bytes;
+    let completions = completions(topology, stream) as f64 / bytes;
     let mut add = |port: PortName, packet: Packet, per_byte: f64| {
         let generation = topology
             .port_rate(port)
@@ -152,7 +155,7 @@ pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, 
             }
             let back = topology.ports(stream.from, stream.to);
             for port in back {
-                add(port, Packet::Completion, payloads);
+                add(port, Packet::Completion, completions);
             }
         }
     }
@@ -161,7 +164,7 @@ pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, 
             node.media_read_bytes_per_s
                 .map(|_| costs.insert(Resource::MediaOut(mover), 1.0));
             node.dma_writes_per_s
-                .map(|_| costs.insert(Resource::Writes(mover), payloads));
+                .map(|_| costs.insert(Resource::Writes(mover), turns));
         }
         Mode::Read => {
             node.media_write_bytes_per_s
@@ -184,6 +187,28 @@ fn pieces(stream: &Stream, piece_bytes: u32) -> u64 {
     let whole = stream.size_bytes / stream.io_bytes;
     let rest = stream.size_bytes % stream.io_bytes;
     whole * stream.io_bytes.div_ceil(piece) + rest.div_ceil(piece)
+}
+
+/// Completions that answer a stream's reads: full requests in the largest payloads, the rest of an I/O in what the
+/// answering node makes of it.
+fn completions(topology: &Topology, stream: &Stream) -> u64 {
+    let (mps, whole) = (u64::from(stream.mps_bytes), u64::from(stream.mrrs_bytes));
+    let short = u64::from(topology.nodes[stream.from].completion_bytes).min(mps);
+    let of = |bytes: u64| {
+        let rest = bytes % whole;
+        // A rest that touches all lines of a full request is answered like one.
+        let unit = if rest.next_multiple_of(short) < whole {
+            short
+        } else {
+            mps
+        };
+        (bytes / whole) * whole.div_ceil(mps) + rest.div_ceil(unit)
+    };
+    let (ios, tail) = (
+        stream.size_bytes / stream.io_bytes,
+        stream.size_bytes % stream.io_bytes,
+    );
+    ios * of(stream.io_bytes) + of(tail)
 }
 
 /// How long a read request of a stream keeps its tag on an idle tree: the way there and back, the

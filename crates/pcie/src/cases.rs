@@ -18,6 +18,8 @@ pub const CASES: &[Entry] = entries!(
     "nfp6000-writes",
     "nfp6000-latency",
     "dgx-h100",
+    "dgx-b200",
+    "dgx2-8-ports",
     "gen6",
 );
 

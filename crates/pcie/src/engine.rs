@@ -94,6 +94,9 @@ struct Flow {
     /// The device at its end.
     end: u32,
     mps_bytes: u16,
+    /// What a read that asks for less than `whole_bytes` is answered in, at most.
+    completion_bytes: u16,
+    whole_bytes: u16,
     /// Until a posted write can be read there.
     commit: Ps,
     /// When the last TLP that started here was ready.

@@ -25,12 +25,14 @@ pub mod article;
 mod bottleneck;
 pub mod bound;
 mod cases;
+pub mod cut;
 #[expect(
     clippy::inline_always,
     reason = "a third of the speed of benches/pcie.rs: LLVM finds these too large, each has one caller"
 )]
 mod engine;
 pub mod link;
+pub mod machine;
 mod measure;
 pub mod outcome;
 #[cfg(test)]
@@ -46,6 +48,7 @@ use straightway_core::{Bytes, Error, Kind, Result};
 
 pub use self::{
     cases::{CASES, case},
+    machine::Machine,
     outcome::Outcome,
     scenario::Scenario,
     sweep::{Sweep, SweepPoint, sweep},

@@ -25,8 +25,11 @@ pub struct Outcome {
     pub title: String,
     /// The seed it ran with.
     pub seed: Seed,
-    /// All streams together, in the time that [`Self::measured_s`] names.
+    /// All streams together, in the time that [`Self::measured_s`] names; without one, bytes over all time, which is
+    /// no rate that the tree sustains.
     pub total_bytes_per_s: Rate,
+    /// The same where all streams ran steadily at once, and nothing where they never did.
+    pub steady_bytes_per_s: Option<Rate>,
     /// The average of the streams' rates.
     pub mean_bytes_per_s: Rate,
     /// I/Os a second of all streams together.
@@ -169,6 +172,7 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
         title: scenario.title.clone(),
         seed: scenario.seed,
         total_bytes_per_s: Rate(measured.total_bytes_per_s),
+        steady_bytes_per_s: measured.span.map(|_| Rate(measured.total_bytes_per_s)),
         mean_bytes_per_s: Rate(rates / streams.len() as f64),
         ios_per_s: ios_per_s(&measured, run),
         overall_bytes_per_s: Rate(delivered as f64 / simulated_s),
@@ -277,9 +281,30 @@ fn basis(scenario: &Scenario, topology: &Topology) -> Basis {
     let mut basis = Basis::of(&FORMULAS);
     topology.assume(&mut basis);
     let settings = &scenario.pcie;
-    let given = Source::GIVEN;
-    basis.assume("largest payload", settings.mps.0 as f64, "B", given);
-    basis.assume("largest read request", settings.mrrs.0 as f64, "B", given);
-    basis.assume("link latency", settings.link_latency.0 * 1e9, "ns", given);
+    let given = Source::quoted(
+        "PCI Express base specification",
+        "values that machines of today train to",
+    );
+    basis.parameter(
+        "pcie.mps",
+        "largest payload",
+        settings.mps.0 as f64,
+        "B",
+        given,
+    );
+    basis.parameter(
+        "pcie.mrrs",
+        "largest read request",
+        settings.mrrs.0 as f64,
+        "B",
+        given,
+    );
+    basis.parameter(
+        "pcie.link_latency",
+        "link latency",
+        settings.link_latency.0 * 1e9,
+        "ns",
+        given,
+    );
     basis
 }

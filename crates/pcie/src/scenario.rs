@@ -36,16 +36,24 @@
 //! depth = 8
 //! ```
 //!
+//! Instead of a tree, `[machine]` describes a node by its counts ([`Machine`]): its parts are called `host`,
+//! `switch`, `gpu`, `hca` and `nvme`.
+//!
 //! A node with `count = 8` stands for eight, named `gpu0` to `gpu7`; a stream that names such a
 //! group stands for one stream per member. What the scenario leaves out has a default, and every
 //! default is listed with its origin in the outcome.
 
 mod limits;
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-use super::link::Generation;
+use super::{
+    link::Generation,
+    machine::{GPUS, Machine},
+};
 use straightway_scenario::{claim::Claim, seed::Seed};
 
 /// The most nodes after groups are expanded: ten racks of the largest machine there is.
@@ -85,7 +93,11 @@ pub struct Scenario {
     /// Traffic classes and virtual channels: a what-if, for real machines use one.
     #[serde(default)]
     pub channels: Channels,
+    /// A machine by its counts, instead of a tree or before further nodes of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// The tree.
+    #[serde(default)]
     pub node: Vec<NodeSpec>,
     /// The load.
     pub stream: Vec<StreamSpec>,
@@ -229,8 +241,14 @@ pub struct NodeSpec {
     pub media_rate: Option<Rate>,
     /// What a drive writes to its media, or an HCA sends.
     pub media_write_rate: Option<Rate>,
-    /// Write TLPs a second its DMA engine can issue.
+    /// Write TLPs a second its DMA engine can issue; pieces of `dma_chunk` where that is given.
     pub dma_writes_per_s: Option<f64>,
+    /// The pieces in which its DMA engine works on a write: a TLP takes as many turns as it has pieces.
+    pub dma_chunk: Option<Bytes>,
+    /// What its DMA engine adds to every I/O before the first TLP.
+    pub dma_latency: Option<Seconds>,
+    /// The completions in which it answers a read shorter than the largest request; absent for the largest payload.
+    pub completion: Option<Bytes>,
     /// Read requests a second its DMA engine can issue.
     pub dma_reads_per_s: Option<f64>,
     /// What a host passes between two of its root ports, in all.
@@ -285,6 +303,38 @@ pub struct StreamSpec {
 
 fn one() -> u64 {
     1
+}
+
+impl Scenario {
+    /// A machine without load.
+    pub(crate) fn of(machine: Machine) -> Self {
+        Self {
+            title: String::new(),
+            about: String::new(),
+            seed: Seed::default(),
+            article: None,
+            pcie: Settings::default(),
+            credits: Credits::default(),
+            channels: Channels::default(),
+            machine: Some(machine),
+            node: Vec::new(),
+            stream: Vec::new(),
+            claims: Vec::new(),
+        }
+    }
+
+    /// The scenario with its machine written out as nodes.
+    pub(crate) fn expanded(&self) -> Cow<'_, Self> {
+        let Some(machine) = &self.machine else {
+            return Cow::Borrowed(self);
+        };
+        let mut expanded = self.clone();
+        expanded.machine = None;
+        expanded.pcie.mps = machine.mps;
+        expanded.node = machine.tree(GPUS);
+        expanded.node.extend(self.node.iter().cloned());
+        Cow::Owned(expanded)
+    }
 }
 
 impl Default for Settings {

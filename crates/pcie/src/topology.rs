@@ -72,6 +72,10 @@ pub struct Node {
     pub media_write_bytes_per_s: Option<f64>,
     /// Write TLPs a second.
     pub dma_writes_per_s: Option<f64>,
+    /// The pieces in which its engine works on a write.
+    pub dma_chunk_bytes: u32,
+    /// The completions in which it answers a read shorter than the largest request.
+    pub completion_bytes: u32,
     /// Read requests a second.
     pub dma_reads_per_s: Option<f64>,
     /// What it passes between its root ports.
@@ -142,6 +146,7 @@ pub struct Topology {
 impl Topology {
     /// Fills in every default of a scenario that passed its check.
     pub fn new(scenario: &Scenario) -> Self {
+        let scenario = &*scenario.expanded();
         let names = Names::of(scenario);
         let nodes: Vec<Node> = names
             .members
@@ -357,6 +362,7 @@ fn node(scenario: &Scenario, spec: &NodeSpec, member: &Member) -> Node {
         Kind::Host => (0.0, latency.unwrap_or(HOST_LATENCY_S)),
         _ => (0.0, latency.unwrap_or(DEVICE_LATENCY_S)),
     };
+    let media_s = media_s + spec.dma_latency.map_or(0.0, |s| s.0);
     let settings = &scenario.pcie;
     let narrow = |n: u64| u32::try_from(n).expect("checked to be small");
     Node {
@@ -376,6 +382,8 @@ fn node(scenario: &Scenario, spec: &NodeSpec, member: &Member) -> Node {
         media_read_bytes_per_s: spec.media_rate.map(|r| r.0),
         media_write_bytes_per_s: spec.media_write_rate.or(spec.media_rate).map(|r| r.0),
         dma_writes_per_s: spec.dma_writes_per_s,
+        dma_chunk_bytes: narrow(spec.dma_chunk.map_or(4096, |b| b.0)),
+        completion_bytes: narrow(spec.completion.map_or(4096, |b| b.0)),
         dma_reads_per_s: spec.dma_reads_per_s,
         peer_bytes_per_s: spec.peer_rate.map(|r| r.0),
         peer_s: PEER_LATENCY_S,

@@ -153,3 +153,23 @@ fn the_thing_that_is_named_is_one_whose_improvement_helps() {
         "{named} carries next to nothing"
     );
 }
+
+#[test]
+fn a_depth_that_leaves_no_steady_state_reports_no_rate() {
+    // 32 I/Os a drive: with 64 in flight the streams never run steadily at once.
+    let rate = |depth: u64| {
+        let mut scenario = case("dgx-h100");
+        scenario
+            .stream
+            .iter_mut()
+            .for_each(|stream| stream.depth = depth);
+        let outcome = simulate(&scenario);
+        outcome.steady_bytes_per_s.map(|rate| rate.0)
+    };
+    let (shallow, deep) = (rate(16).unwrap(), rate(64));
+    assert!((shallow / 410e9 - 1.0).abs() < 0.03, "{shallow}");
+    assert!(
+        deep.is_none_or(|deep| (deep / shallow - 1.0).abs() < 0.05),
+        "{deep:?}"
+    );
+}

@@ -120,6 +120,8 @@ pub enum Confidence {
     Quoted,
     /// Given by the user.
     Given,
+    /// Taken from the figure that it then reproduces: it confirms nothing.
+    Fitted,
     /// A guess that someone should replace.
     Guessed,
 }
@@ -210,6 +212,7 @@ impl Confidence {
             Self::Computed => "computed",
             Self::Quoted => "quoted",
             Self::Given => "given",
+            Self::Fitted => "fitted",
             Self::Guessed => "guessed",
         }
     }

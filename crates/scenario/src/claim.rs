@@ -41,6 +41,9 @@ pub struct Claim {
     /// Why it does not, or where its tolerance comes from.
     #[serde(default)]
     pub why: String,
+    /// Whether an input of the scenario was fitted to this figure: then it follows by construction.
+    #[serde(default)]
+    pub fitted: bool,
     /// Who published it.
     pub source: String,
 }
@@ -225,6 +228,7 @@ impl Claim {
             article_says,
             model_says,
             holds,
+            fitted: self.fitted,
             why: self.why.clone(),
         }
     }

@@ -9,6 +9,7 @@ pub mod check;
 pub mod claim;
 pub mod library;
 pub mod near;
+pub mod origin;
 pub mod provenance;
 pub mod seed;
 pub mod setting;

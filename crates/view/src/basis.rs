@@ -2,7 +2,7 @@
 
 use straightway_core::text::shown;
 use straightway_report::{Assumption, Block, Cell, Column, Confidence, Page, Table, Unit};
-use straightway_scenario::provenance::{self, Basis, Correction, Source};
+use straightway_scenario::provenance::{self, Basis, Correction, Origin, Source};
 
 /// Adds what an answer rests on to its page: published figures and, in full, every formula and constant.
 pub fn with_basis(mut page: Page, basis: &Basis, in_full: bool) -> Page {
@@ -26,8 +26,12 @@ pub fn with_basis(mut page: Page, basis: &Basis, in_full: bool) -> Page {
         page = page.assume(Assumption {
             what: assumption.what.clone(),
             value: cell(assumption.value, assumption.unit),
-            formula: String::new(),
-            source: source(assumption.source),
+            formula: band(assumption),
+            source: format!(
+                "{}: {}",
+                origin(assumption.origin),
+                source(assumption.source)
+            ),
             confidence: confidence(assumption.source),
         });
     }
@@ -47,7 +51,12 @@ fn published(corrections: &[Correction]) -> Vec<Block> {
             Cell::from(correction.claim.as_str()),
             correction.article_says.as_str().into(),
             correction.model_says.as_str().into(),
-            if correction.holds { "yes" } else { "NO" }.into(),
+            match (correction.holds, correction.fitted) {
+                (true, true) => "fitted",
+                (true, false) => "yes",
+                (false, _) => "NO",
+            }
+            .into(),
         ]);
     }
     let why = corrections
@@ -103,6 +112,30 @@ fn cell(value: f64, unit: &str) -> Cell {
     Cell::number(value, unit)
 }
 
+/// How far published values differ.
+fn band(assumption: &provenance::Assumption) -> String {
+    let show = |value| cell(value, assumption.unit).show();
+    let band = assumption.band;
+    band.map_or_else(String::new, |band| {
+        format!(
+            "published: {} to {} ({})",
+            show(band.low),
+            show(band.high),
+            source(band.source)
+        )
+    })
+}
+
+/// Who chose the value.
+fn origin(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Default => "default",
+        Origin::Scenario => "scenario",
+        Origin::User => "user",
+        Origin::Derived => "derived",
+    }
+}
+
 fn source(source: Source) -> String {
     if source.place.is_empty() {
         source.name.to_owned()
@@ -118,5 +151,7 @@ fn confidence(source: Source) -> Confidence {
         provenance::Confidence::Computed => Confidence::Computed,
         provenance::Confidence::Quoted => Confidence::Quoted,
         provenance::Confidence::Given => Confidence::Given,
+        provenance::Confidence::Assumed => Confidence::Guessed,
+        provenance::Confidence::Fitted => Confidence::Fitted,
     }
 }

@@ -1,6 +1,9 @@
 //! DCQCN's fixed point and thresholds, as a page.
 
-use straightway_fabric::fluid::{Choice, Fluid, SETTLE, Settled, Tuned};
+use straightway_fabric::{
+    beside::Played,
+    fluid::{Choice, Fluid, MARGIN_DEG_MIN, SETTLE, Settled, Tuned},
+};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
 use crate::{basis::with_basis, cells::gbit};
@@ -16,6 +19,10 @@ pub struct Answer<'a> {
     pub settled: &'a Settled,
     /// The thresholds tried.
     pub tuned: &'a Tuned,
+    /// What the packet simulator's queue does with the thresholds given; none where there are too many flows.
+    pub played: Option<Played>,
+    /// The same with the best found.
+    pub best_played: Option<Played>,
 }
 
 /// The page of thresholds; `in_full` adds every formula and constant.
@@ -29,6 +36,7 @@ fn fill(answer: &Answer<'_>) -> Page {
         choice,
         settled,
         tuned,
+        ..
     } = answer;
     let Tuned { choices, best, .. } = tuned;
     let mut table = Table::new("", columns());
@@ -57,24 +65,44 @@ fn fill(answer: &Answer<'_>) -> Page {
     );
     Page::new(title)
         .verdict(tone, text)
-        .section("", [table.into(), swing.into(), rule(tuned).into()])
+        .section("", [table.into(), swing.into(), rule(answer).into()])
         .section("Thresholds tried", [tried.into()])
 }
 
 /// By what rule a choice is the best, and what it does.
-fn rule(tuned: &Tuned) -> String {
+fn rule(answer: &Answer<'_>) -> String {
     let rule = format!(
-        "the shortest queue, of {} tried, that stays within a tenth of where it stands {SETTLE} after \
-         it was moved",
-        tuned.choices.len()
+        "the shortest queue, of {} tried, with at least {MARGIN_DEG_MIN}° of phase margin, that stays within a tenth of \
+         where it stands {SETTLE} after it was moved",
+        answer.tuned.choices.len()
     );
-    match tuned.settled {
-        Some(settled) => format!(
-            "Best is {rule}: between {} and {}.",
-            settled.queue_min, settled.queue_max
-        ),
-        None => format!("None is best: there is none like {rule}."),
-    }
+    let best = match answer.tuned.settled {
+        Some(settled) => {
+            let (least, most) = (settled.queue_min, settled.queue_max);
+            let packets = packets(answer.best_played);
+            format!("Best is {rule}: between {least} and {most} in the fluid model{packets}.")
+        }
+        None => format!("None is recommended: there is none like {rule}."),
+    };
+    let given = packets(answer.played);
+    let given = given
+        .strip_prefix(", and ")
+        .map_or_else(String::new, |says| {
+            format!(" With the thresholds given it is {says}.")
+        });
+    format!("{best}{given}")
+}
+
+/// What the packet simulator's queue did, which packets make coarser than a fluid.
+fn packets(played: Option<Played>) -> String {
+    played.map_or_else(String::new, |played| {
+        let Played {
+            queue_min,
+            queue_mean,
+            queue_max,
+        } = played;
+        format!(", and {queue_min} to {queue_max} packet by packet, {queue_mean} on average")
+    })
 }
 
 fn verdict(fluid: &Fluid, choice: &Choice, settled: &Settled) -> (Tone, String) {

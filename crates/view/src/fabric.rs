@@ -14,6 +14,9 @@ use crate::{
 /// Rows of a table that has its worst first.
 const ROWS_MAX: usize = 8;
 
+/// Packets a flow must have sent for a verdict: with fewer, queues have had no time to grow.
+const PACKETS_MIN: u64 = 10;
+
 /// The page of an outcome; `in_full` adds every formula and constant.
 pub fn page(scenario: &Scenario, outcome: &Outcome, in_full: bool) -> Page {
     with_basis(fill(scenario, outcome), &outcome.basis, in_full)
@@ -60,6 +63,16 @@ fn verdict(scenario: &Scenario, outcome: &Outcome) -> (Tone, String) {
             "{dropped} packets were lost though the fabric is lossless: the headroom is too small."
         );
         return (Tone::Bad, text);
+    }
+    let flows: usize = outcome.traffic.iter().map(|t| t.flows).sum();
+    if dropped == 0 && outcome.effort.packets < PACKETS_MIN * flows as u64 {
+        let text = format!(
+            "{} are too short to say anything: {} packets were sent by {flows} flows, and {} flows finished.",
+            outcome.simulated,
+            outcome.effort.packets,
+            outcome.traffic.iter().map(|t| t.finished).sum::<usize>()
+        );
+        return (Tone::Neutral, text);
     }
     let innocent = outcome.spreading.innocent_flows;
     if innocent > 0 {

@@ -26,7 +26,8 @@ pub fn page(scenario: &Scenario, outcome: &Outcome, more: &More, in_full: bool) 
 }
 
 fn fill(scenario: &Scenario, outcome: &Outcome, more: &More) -> Page {
-    let mut page = Page::new(&outcome.title).verdict(Tone::Neutral, verdict(outcome));
+    let (tone, says) = verdict(outcome);
+    let mut page = Page::new(&outcome.title).verdict(tone, says);
     let about = paragraphs(&scenario.about);
     if !about.is_empty() {
         page = page.section("", [about.into()]);
@@ -43,14 +44,25 @@ fn fill(scenario: &Scenario, outcome: &Outcome, more: &More) -> Page {
         .fact("seed", outcome.seed.0.to_string())
 }
 
-fn verdict(outcome: &Outcome) -> String {
+fn verdict(outcome: &Outcome) -> (Tone, String) {
     let count = outcome.streams.len();
+    if outcome.steady_bytes_per_s.is_none() && count > 1 {
+        let says = format!(
+            "No steady state: the {count} streams are too short for their depth, so no rate is reported. They moved \
+             their bytes at {} over all time, start and end included. Make `size` larger.",
+            outcome.total_bytes_per_s
+        );
+        return (Tone::Caution, says);
+    }
     let rates = match count {
         1 => format!("The stream gets {}", outcome.total_bytes_per_s),
         _ => format!("{count} streams get {} together", outcome.total_bytes_per_s),
     };
     let limit = &outcome.bottleneck;
-    format!("{rates}, held by {}: {}.", limit.what, limit.why)
+    (
+        Tone::Neutral,
+        format!("{rates}, held by {}: {}.", limit.what, limit.why),
+    )
 }
 
 fn streams(outcome: &Outcome) -> Table {

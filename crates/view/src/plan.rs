@@ -2,6 +2,7 @@
 
 mod architecture;
 mod checkpoint;
+mod doubt;
 mod ingest;
 mod registration;
 mod stores;
@@ -11,6 +12,7 @@ use straightway_model::{
     question::Question,
     scenario::{Answer, Scenario, Topic},
     topics,
+    uncertainty::Uncertainty,
 };
 use straightway_report::Page;
 
@@ -45,17 +47,19 @@ macro_rules! shown {
 
 topics!(shown);
 
-/// The page of an answer; `in_full` adds every formula and constant.
-pub fn page(scenario: &Scenario, answer: &Answer, in_full: bool) -> Page {
-    let title = if scenario.title.is_empty() {
-        format!("{}, with its defaults", scenario.topic().name())
-    } else {
-        scenario.title.clone()
-    };
+/// The page of an answer and what is not known about it; `in_full` adds every formula and constant.
+pub fn page(
+    title: String,
+    scenario: &Scenario,
+    answer: &Answer,
+    uncertainty: &Uncertainty,
+    in_full: bool,
+) -> Page {
     let mut page = Page::new(title);
     let about = paragraphs(&scenario.about);
     if !about.is_empty() {
         page = page.section("", [about.into()]);
     }
-    with_basis(fill(page, answer), answer.basis(), in_full)
+    let page = doubt::fill(fill(page, answer), uncertainty);
+    with_basis(page, answer.basis(), in_full)
 }

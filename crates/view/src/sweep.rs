@@ -11,7 +11,7 @@ use straightway_scenario::{
 
 mod headline;
 
-pub use headline::{Headline, chosen};
+pub use headline::{Headline, chosen, unit};
 
 /// An answer is shown by its figures, wherever it came from.
 type Point = sweep::Point<Value>;

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use straightway_model::{
     scenario::{Scenario, Topic},
-    topics,
+    topics, uncertainty,
 };
 use straightway_scenario::{setting::Setting, sweep::POINTS_MAX};
 use straightway_view::plan;
@@ -53,15 +53,20 @@ topics!(commands);
 
 fn answer(topic: Topic, ask: &Ask) -> anyhow::Result<ExitCode> {
     let question = Question::read(ask.scenario.as_deref(), topic)?;
-    let scenario = question.scenario.set(&ask.settings()?)?;
+    let settings = ask.settings()?;
+    let scenario = question.scenario.set(&settings)?;
     if ask.sweep.is_asked() {
         sweep_over(&scenario, topic, ask)?;
     } else {
         let answer = scenario
             .answer()
             .map_err(|refused| question.refuse(refused))?;
-        let page = plan::page(&scenario, &answer, ask.in_full());
-        let json = serde_json::json!({ "scenario": scenario, "answer": answer });
+        let uncertainty = uncertainty::of(&scenario, &answer, plan::usual(topic));
+        let title = scenario.shown_title(&settings);
+        let json = serde_json::json!({
+            "title": title, "scenario": scenario, "answer": answer, "uncertainty": uncertainty,
+        });
+        let page = plan::page(title, &scenario, &answer, &uncertainty, ask.in_full());
         ask.output.write(&page, &json)?;
     }
     Ok(ExitCode::SUCCESS)

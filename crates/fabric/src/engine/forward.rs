@@ -20,11 +20,12 @@ impl Engine<'_> {
         held.came_by = link;
         held.ready_ps = self.now + self.latency_ps;
         let bytes = u64::from(held.bytes);
+        let taken = self.in_cells(bytes);
         let shared = &mut self.shared[node as usize];
         let admitted = if self.lossless {
-            self.ingress[link as usize].admit(shared, bytes)
+            self.ingress[link as usize].admit(shared, taken)
         } else {
-            shared.admit_lossy(self.ports[out as usize].queue_bytes, bytes)
+            shared.admit_lossy(self.ports[out as usize].queue_bytes, taken)
         };
         if !admitted {
             self.drop_packet(out, packet);
@@ -98,15 +99,25 @@ impl Engine<'_> {
         if port.watched {
             self.record_queue(link);
         }
+        let taken = self.in_cells(bytes);
         if self.lossless {
             let (ingress, shared) = (&mut self.ingress[came_by as usize], &mut self.shared[node]);
-            ingress.release(shared, bytes);
+            ingress.release(shared, taken);
             if ingress.should_go(shared) {
                 ingress.stopped = false;
                 self.signal(came_by, false);
             }
         } else {
-            self.shared[node].release_lossy(bytes);
+            self.shared[node].release_lossy(taken);
+        }
+    }
+
+    /// What a packet takes of a buffer: whole cells, where it has any.
+    #[inline]
+    fn in_cells(&self, bytes: u64) -> u64 {
+        match self.cell {
+            None => bytes,
+            Some(cell) => bytes.next_multiple_of(cell),
         }
     }
 

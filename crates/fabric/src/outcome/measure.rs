@@ -302,11 +302,19 @@ const MODELLED: [Formula; 3] = [
 fn basis(scenario: &Scenario, engine: &Engine<'_>) -> Basis {
     let mut basis = Basis::of(&MODELLED);
     let host = &engine.net.links[engine.net.leaving[0][0] as usize];
-    let given = Source::GIVEN;
+    let given = Source::ASSUMED;
     let headroom = scenario.calculated_headroom(host);
     match scenario.switch.pfc.headroom {
         _ if !scenario.switch.pfc.enabled => {}
-        Some(bytes) => basis.assume("headroom of a port", bytes.0 as f64, "B", given),
+        Some(bytes) => {
+            basis.parameter(
+                "switch.pfc.headroom",
+                "headroom of a port",
+                bytes.0 as f64,
+                "B",
+                given,
+            );
+        }
         None => {
             let source = Source::computed("SONiC's formula", "straightway sim headroom");
             basis.assume("headroom of a host's port", headroom as f64, "B", source);
@@ -319,11 +327,12 @@ fn basis(scenario: &Scenario, engine: &Engine<'_>) -> Basis {
             (None, Control::Dctcp) => Source::read("HPCC's run.py", "dctcp: 30 KB per 10 Gb/s"),
             (None, _) => Source::read("the parameter set", "scaled with the link's rate"),
         };
-        basis.assume("kmin", ecn.kmin.0 as f64, "B", source);
-        basis.assume("kmax", ecn.kmax.0 as f64, "B", source);
-        basis.assume("pmax", ecn.pmax, "share", source);
+        basis.parameter("switch.ecn.kmin", "kmin", ecn.kmin.0 as f64, "B", source);
+        basis.parameter("switch.ecn.kmax", "kmax", ecn.kmax.0 as f64, "B", source);
+        basis.parameter("switch.ecn.pmax", "pmax", ecn.pmax, "share", source);
     }
-    basis.assume(
+    basis.parameter(
+        "switch.latency",
         "switch latency",
         scenario.switch.latency.0 * 1e9,
         "ns",

@@ -61,6 +61,9 @@ impl Scenario {
 impl Checked for Switch {
     fn check(&self, c: &mut Checker) {
         c.bytes("buffer", self.buffer, Bytes(1 << 10)..=BUFFER_MAX);
+        if let Some(cell) = self.cell {
+            c.bytes("cell", cell, Bytes(1)..=Bytes(4096));
+        }
         c.seconds("latency", self.latency, Seconds(0.0)..=Seconds(1e-3));
         if let Some(ecn) = &self.ecn {
             c.nested("ecn", ecn);
@@ -75,6 +78,7 @@ impl Checked for Pfc {
         if let Some(headroom) = self.headroom {
             c.bytes("headroom", headroom, Bytes(0)..=BUFFER_MAX);
         }
+        c.share("small_packet_share", self.small_packet_share);
         c.range("alpha", self.alpha, 0.001..=1000.0, "");
         c.bytes("resume_below", self.resume_below, Bytes(0)..=BUFFER_MAX);
         if let Some(response) = self.response {

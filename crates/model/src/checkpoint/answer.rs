@@ -51,8 +51,17 @@ pub struct Ways {
     pub standard: Outcome,
     /// Straight from the GPUs, training stopped.
     pub direct: Outcome,
-    /// Copied to host memory, training stopped; flushed while it trains.
-    pub asynchronous: Outcome,
+    /// Copied to host memory, training stopped; flushed while it trains. Absent where it is not planned.
+    pub asynchronous: Option<Outcome>,
+}
+
+impl Ways {
+    /// All that are planned.
+    pub fn all(&self) -> impl Iterator<Item = &Outcome> {
+        [&self.standard, &self.direct]
+            .into_iter()
+            .chain(&self.asynchronous)
+    }
 }
 
 /// What one way of saving does to the job.
@@ -64,6 +73,10 @@ pub struct Outcome {
     pub rate_bytes_per_s: f64,
     /// How long training stands still.
     pub stop_s: f64,
+    /// Reading the checkpoint back.
+    pub restore_s: f64,
+    /// From a failure until training goes on: the restart and the restore.
+    pub recovery_s: f64,
     /// Young's interval for that stop.
     pub young_s: f64,
     /// Daly's interval for that stop.

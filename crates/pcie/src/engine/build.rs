@@ -240,6 +240,13 @@ impl<'a> Builder<'a> {
                 end: narrow(end),
                 commit: ps(self.topology.nodes[end].commit_s),
                 mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
+                completion_bytes: u16::try_from(
+                    self.topology.nodes[end]
+                        .completion_bytes
+                        .min(stream.mps_bytes),
+                )
+                .expect("at most 4 KiB"),
+                whole_bytes: u16::try_from(stream.mrrs_bytes).expect("at most 4 KiB"),
                 last_ready: 0,
             });
             if number % 2 == 0 || has_answers(stream) {
@@ -372,6 +379,7 @@ impl<'a> Builder<'a> {
             // A root moves nothing itself, so its port is never asked for.
             port: self.index.get(&PortName::Up(number)).copied().unwrap_or(0),
             tags: narrow(self.pools.len() - 1),
+            chunk_bytes: node.dma_chunk_bytes,
             writes: Pace::new(node.dma_writes_per_s, 1.0),
             reads: Pace::new(node.dma_reads_per_s, 1.0),
             media_out: Pace::new(node.media_read_bytes_per_s, MEDIA_BUFFER_BYTES),

@@ -50,8 +50,15 @@ impl Engine {
         way.last_ready = ready;
         let (first, mut left) = (way.first, request.bytes());
         let hop = self.hops[first as usize];
+        // A root complex joins cache lines only for requests that touch all lines of a full one.
+        let touched = left.next_multiple_of(flow.completion_bytes);
+        let piece = if touched < flow.whole_bytes {
+            flow.completion_bytes
+        } else {
+            flow.mps_bytes
+        };
         loop {
-            let bytes = left.min(flow.mps_bytes);
+            let bytes = left.min(piece);
             left -= bytes;
             let marks = match left {
                 0 => request.marks() | END,

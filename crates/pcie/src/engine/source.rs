@@ -85,6 +85,8 @@ pub(super) struct Device {
     pub(super) port: u32,
     /// The pool of its read tags.
     pub(super) tags: u32,
+    /// The pieces in which the engine works on a write.
+    pub(super) chunk_bytes: u32,
     pub(super) writes: Pace,
     pub(super) reads: Pace,
     /// Media, by bytes: what is read from them and sent, and what is fetched and written to them.
@@ -169,10 +171,22 @@ impl Device {
         self.writes.ready.max(self.media_out.ready)
     }
 
+    /// The turns the engine takes for a write: one for each of its pieces.
+    #[inline(always)]
+    fn turns(&self, bytes: u64) -> u64 {
+        let chunk = u64::from(self.chunk_bytes);
+        // Most engines take a TLP as it is; a division costs.
+        if bytes <= chunk {
+            1
+        } else {
+            bytes.div_ceil(chunk)
+        }
+    }
+
     /// Notes that a write went at `now`.
     #[inline(always)]
     pub(super) fn spend_write(&mut self, now: Ps, bytes: u64) {
-        self.writes.spend(now, 1);
+        self.writes.spend(now, self.turns(bytes));
         self.media_out.spend(now, bytes);
     }
 
@@ -180,7 +194,9 @@ impl Device {
     #[inline(always)]
     pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
         match head.class {
-            Class::Posted => self.writes.spend(now, 1),
+            Class::Posted => self
+                .writes
+                .spend(now, self.turns(u64::from(head.tlp.bytes()))),
             _ => self.reads.spend(now, 1),
         }
         match mode {

@@ -27,10 +27,17 @@ impl Checked for Scenario {
         c.nested("pcie", &self.pcie);
         c.nested("credits", &self.credits);
         c.nested("channels", &self.channels);
-        c.each("node", &self.node, 1..=NODES_MAX);
+        if let Some(machine) = &self.machine {
+            c.nested("machine", machine);
+        }
+        let nodes_min = usize::from(self.machine.is_none());
+        c.each("node", &self.node, nodes_min..=NODES_MAX);
         c.each("stream", &self.stream, 1..=STREAMS_MAX);
         c.each("claims", &self.claims, 0..=64);
-        topology::check(self, c);
+        // A machine that makes no sense has no tree to look at.
+        if self.machine.is_none() || c.is_clean() {
+            topology::check(self, c);
+        }
     }
 }
 
@@ -119,8 +126,17 @@ impl Checked for NodeSpec {
                 c.range(field, per_s, 1e3..=1e10, "a second");
             }
         }
+        for (field, bytes) in [
+            ("dma_chunk", self.dma_chunk),
+            ("completion", self.completion),
+        ] {
+            if let Some(bytes) = bytes {
+                c.bytes(field, bytes, Bytes(16)..=Bytes(4096));
+            }
+        }
         let pauses = [
             ("latency", self.latency),
+            ("dma_latency", self.dma_latency),
             ("jitter", self.jitter),
             ("commit", self.commit),
         ];

@@ -8,6 +8,7 @@ use straightway_scenario::check::Checker;
 
 /// Refuses what is wrong with the tree or with where its streams go.
 pub(crate) fn check(scenario: &Scenario, c: &mut Checker) {
+    let scenario = &*scenario.expanded();
     if expanded(scenario) > NODES_MAX as u64 {
         let most = format!("at most {NODES_MAX} after groups are expanded");
         c.refuse("node", format!("{} nodes", expanded(scenario)), most);

@@ -90,7 +90,7 @@ impl Page {
             let tone = match assumption.confidence {
                 Confidence::Measured | Confidence::Read => "good",
                 Confidence::Computed | Confidence::Given => "neutral",
-                Confidence::Quoted => "caution",
+                Confidence::Quoted | Confidence::Fitted => "caution",
                 Confidence::Guessed => "bad",
             };
             let _ = writeln!(

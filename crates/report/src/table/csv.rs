@@ -7,17 +7,61 @@
 
 use straightway_core::text::shown;
 
-use super::{Cell, Field, Table, cell, json_number, unit_name};
+use super::{Align, Cell, Column, Field, Table, cell, json_number, unit_name};
 
 impl Table {
     /// The table as CSV: a line of headings and a line per row, each ended by CR LF.
+    ///
+    /// A list of properties (a column of names beside columns whose cells count different things) is turned on
+    /// its side: each property becomes a column whose heading ends in its unit.
     pub fn to_csv(&self) -> String {
+        if let Some(turned) = self.turned() {
+            return turned.to_csv();
+        }
         let fields = self.fields();
         let mut csv = line(fields.iter().map(|field| field.key.clone()));
         for row in &self.rows {
             csv += &line(fields.iter().map(|field| value(field, row)));
         }
         csv
+    }
+}
+
+impl Table {
+    /// A list of properties on its side; none where the table is no such list.
+    fn turned(&self) -> Option<Self> {
+        let (names, columns) = self.columns.split_first()?;
+        let mixed = |column: &Column| column.unit.is_none() && column.align == Align::Right;
+        let lists = !columns.is_empty() && columns.iter().all(mixed) && names.align == Align::Left;
+        // One unit a property: all its numbers count the same.
+        let unit = |row: &Vec<Cell>| {
+            let mut units = row.iter().skip(1).filter_map(Cell::unit);
+            let first = units.next();
+            units
+                .all(|unit| Some(unit) == first)
+                .then(|| first.cloned())
+        };
+        let units: Option<Vec<_>> = self.rows.iter().map(unit).collect();
+        let units = units.filter(|units| lists && units.iter().any(Option::is_some))?;
+        let name = |row: &Vec<Cell>| match cell(row, 0) {
+            Cell::Text(text) => text.trim().to_owned(),
+            other => other.show(),
+        };
+        let headings = self.rows.iter().zip(units).map(|(row, unit)| Column {
+            unit,
+            ..Column::mixed(name(row))
+        });
+        let first = Column::text(if names.name.is_empty() {
+            "of"
+        } else {
+            &names.name
+        });
+        let mut turned = Self::new(&*self.title, std::iter::once(first).chain(headings));
+        for (i, column) in columns.iter().enumerate() {
+            let values = self.rows.iter().map(|row| cell(row, i + 1).clone());
+            turned.push(std::iter::once(Cell::from(&*column.name)).chain(values));
+        }
+        Some(turned)
     }
 }
 
@@ -48,9 +92,28 @@ fn quote(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Column, Table, table::tests::sample};
+    use crate::{Cell, Column, Table, table::tests::sample};
     use proptest::prelude::*;
-    use straightway_core::text::shown;
+    use straightway_core::{Rate, Seconds, text::shown};
+
+    #[test]
+    fn a_list_of_properties_is_turned_so_that_cells_are_numbers_and_headings_have_units() {
+        let columns = [
+            Column::text(""),
+            Column::mixed("standard"),
+            Column::mixed("direct"),
+        ];
+        let mut table = Table::new("", columns);
+        table.push([
+            "stored after".into(),
+            Seconds(3.0).into(),
+            Seconds(2.0).into(),
+        ]);
+        table.push(["  rate".into(), Rate(1e9).into(), Cell::Missing]);
+        table.push(["fits".into(), "yes".into(), "no".into()]);
+        let csv = "of,stored_after_s,rate_bytes_per_s,fits\r\nstandard,3,1000000000,yes\r\ndirect,2,,no\r\n";
+        assert_eq!(table.to_csv(), csv);
+    }
 
     #[test]
     fn numbers_are_plain_and_text_is_quoted() {

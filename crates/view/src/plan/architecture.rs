@@ -4,7 +4,7 @@ use straightway_core::Seconds;
 use straightway_model::architecture::{Answer, Row};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
-use super::transport::wait;
+use super::transport::wait_cell;
 use crate::cells::{leaders, listed, rate, time};
 
 use super::Shown;
@@ -89,8 +89,8 @@ fn storm(answer: &Answer) -> Table {
         Column::text("system"),
         Column::new("servers", Unit::Count),
         Column::new("load", Unit::Share),
-        Column::mixed("mean wait"),
-        Column::mixed("99 of 100 below"),
+        Column::new("mean wait", Unit::Seconds),
+        Column::new("99 of 100 below", Unit::Seconds),
         Column::new("until all is done", Unit::Seconds),
     ];
     let mut table = Table::new("", columns);
@@ -99,8 +99,8 @@ fn storm(answer: &Answer) -> Table {
             row.name.as_str().into(),
             row.storm_servers.into(),
             Cell::share(row.storm.load),
-            wait(row.storm.mean_s).into(),
-            wait(row.storm.p99_s).into(),
+            wait_cell(row.storm.mean_s),
+            wait_cell(row.storm.p99_s),
             time(row.storm_s),
         ]);
     }

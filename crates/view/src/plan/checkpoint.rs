@@ -2,7 +2,7 @@
 
 use straightway_core::Seconds;
 use straightway_model::{
-    checkpoint::{Answer, Outcome, Point},
+    checkpoint::{Answer, Outcome, Played, Point},
     path::Carried,
 };
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
@@ -17,6 +17,7 @@ impl Shown for Answer {
         ("ways.direct.durable_s", "direct"),
         ("gain", "gain"),
         ("ways.asynchronous.stop_s", "async stop"),
+        ("ways.direct.recovery_s", "recovery direct"),
         ("ways.standard.goodput", "goodput standard"),
         ("ways.direct.goodput", "goodput direct"),
         ("ways.asynchronous.goodput", "goodput async"),
@@ -49,7 +50,7 @@ fn fill(page: Page, answer: &Answer) -> Page {
         .figure("gain", Cell::count(answer.gain), bounds(answer))
         .figure(
             "asynchronous stop",
-            time(ways.asynchronous.stop_s),
+            maybe_time(ways.asynchronous.as_ref().map(|way| way.stop_s)),
             "copying to host memory, and the barrier",
         )
         .figure("failure every", time(answer.mtbf_s), "mean, all of the job")
@@ -66,26 +67,31 @@ fn fill(page: Page, answer: &Answer) -> Page {
         )
         .section(
             "Where one node's time goes",
-            [path_table(&answer.standard, &answer.direct).into()],
+            [
+                path_table(&answer.standard, &answer.direct).into(),
+                path_note(&answer.standard, &answer.direct).into(),
+            ],
         )
 }
 
 /// What keeps most, of the ways that are done before the next save is due.
 fn verdict(answer: &Answer) -> (Tone, String) {
     let ways = &answer.ways;
-    let fitting: Vec<(&str, &Outcome)> = [
+    let stopped = [
         ("through host memory", &ways.standard),
         ("directly", &ways.direct),
-        ("asynchronously", &ways.asynchronous),
-    ]
-    .into_iter()
-    .filter(|(_, way)| way.fits)
-    .collect();
+    ];
+    let behind = ways.asynchronous.iter().map(|way| ("asynchronously", way));
+    let all: Vec<(&str, &Outcome)> = stopped.into_iter().chain(behind).collect();
+    let fastest_s = all
+        .iter()
+        .map(|(_, way)| way.durable_s)
+        .fold(f64::MAX, f64::min);
+    let fitting: Vec<_> = all.into_iter().filter(|(_, way)| way.fits).collect();
     let (names, best) = leaders(&fitting, |way| way.goodput);
     // Below a millionth nothing is kept that anybody could point to.
     let Some(best) = best.filter(|way| way.goodput >= 1e-6) else {
-        let says = "The job fails too often for any way of saving: none of its training is kept.";
-        return (Tone::Bad, says.to_owned());
+        return (Tone::Bad, hopeless(answer, fastest_s));
     };
     let tone = if best.goodput >= 0.95 {
         Tone::Good
@@ -103,6 +109,21 @@ fn verdict(answer: &Answer) -> (Tone, String) {
         "{keeps}: {kept} of all time is training that counts, at a checkpoint every {every}."
     );
     (tone, says)
+}
+
+/// Why nothing is kept: the storage is too slow, or the job fails too often even for a fast one.
+fn hopeless(answer: &Answer, fastest_s: f64) -> String {
+    let (fails, stored) = (Seconds(answer.mtbf_s), Seconds(fastest_s));
+    if fastest_s > answer.mtbf_s / 10.0 {
+        format!(
+            "Storing one checkpoint takes {stored}, and the job fails every {fails}: the storage is too slow, \
+             and none of its training is kept."
+        )
+    } else {
+        format!(
+            "The job fails every {fails}, too often for any way of saving: none of its training is kept."
+        )
+    }
 }
 
 /// What binds each path, which is where the gain comes from.
@@ -127,42 +148,35 @@ fn bounds(answer: &Answer) -> String {
 
 fn ways_table(answer: &Answer) -> Table {
     let ways = &answer.ways;
-    let all = [&ways.standard, &ways.direct, &ways.asynchronous];
+    let all: Vec<&Outcome> = ways.all().collect();
     let columns = ["standard", "direct", "asynchronous"].map(Column::mixed);
-    let mut table = Table::new("", [Column::text("")].into_iter().chain(columns));
+    let columns = columns.into_iter().take(all.len());
+    let mut table = Table::new("", [Column::text("way")].into_iter().chain(columns));
     let mut row = |name: &str, cell: &dyn Fn(&Outcome) -> Cell| {
-        table.push([Cell::from(name)].into_iter().chain(all.map(cell)));
+        let cells = all.iter().map(|way| cell(way));
+        table.push([Cell::from(name)].into_iter().chain(cells));
     };
     row("stored after", &|way| time(way.durable_s));
     row("training stops", &|way| time(way.stop_s));
+    row("read back in", &|way| time(way.restore_s));
+    row("recovery from a failure", &|way| time(way.recovery_s));
     row("best interval (Young)", &|way| time(way.young_s));
     row("best interval (Daly)", &|way| time(way.daly_s));
     row("interval used", &|way| time(way.interval_s));
     row("done before the next", &|way| yes(way.fits));
     row("availability", &|way| Cell::share(way.availability));
     row("goodput with failures", &|way| Cell::share(way.goodput));
-    row("  played out", &|way| {
-        way.played.as_ref().map_or(Cell::Missing, |played| {
-            if played.failures == 0.0 {
-                return "no failure was played".into();
-            }
-            format!(
-                "{} ± {}",
-                percent(played.goodput),
-                percent(played.goodput_margin)
-            )
-            .into()
-        })
+    // Runs in which nothing failed say nothing of failures.
+    let played = |way: &Outcome, of: fn(&Played) -> f64| {
+        let played = way.played.as_ref().filter(|played| played.failures > 0.0);
+        played.map_or(Cell::Missing, |played| Cell::share(of(played)))
+    };
+    row("  played out", &|way| played(way, |p| p.goodput));
+    row("  one run in twenty below", &|way| {
+        played(way, |p| p.goodput_p5)
     });
-    row("  one run in ten outside", &|way| {
-        way.played.as_ref().map_or(Cell::Missing, |played| {
-            format!(
-                "{} to {}",
-                percent(played.goodput_p5),
-                percent(played.goodput_p95)
-            )
-            .into()
-        })
+    row("  one run in twenty above", &|way| {
+        played(way, |p| p.goodput_p95)
     });
     row("rate the flush needs", &|way| {
         // Where training stands still until all is stored, nothing is flushed behind its back.
@@ -203,6 +217,18 @@ fn curve(answer: &Answer) -> Chart {
     ))
 }
 
+/// What binds each path, and what it takes of the cores.
+pub(super) fn path_note(standard: &Carried, direct: &Carried) -> String {
+    let of = |name: &str, path: &Carried| {
+        let cores = path.cores_busy;
+        format!(
+            "{name} is bound by {} and keeps {cores:.1} cores busy",
+            path.bound_by
+        )
+    };
+    format!("{}; {}.", of("Standard", standard), of("direct", direct))
+}
+
 /// Both paths, stage by stage.
 pub(super) fn path_table(standard: &Carried, direct: &Carried) -> Table {
     let columns = [
@@ -223,7 +249,9 @@ pub(super) fn path_table(standard: &Carried, direct: &Carried) -> Table {
         let stage = path.stages.iter().find(|stage| stage.stage == name);
         (
             maybe_time(stage.map(|s| s.latency_s)),
-            stage.map_or(Cell::Missing, |s| rate(s.rate_bytes_per_s)),
+            stage
+                .filter(|s| s.rate_bytes_per_s < 1e17)
+                .map_or(Cell::Missing, |s| rate(s.rate_bytes_per_s)),
         )
     };
     for name in names {
@@ -237,20 +265,6 @@ pub(super) fn path_table(standard: &Carried, direct: &Carried) -> Table {
         rate(standard.rate_bytes_per_s),
         time(direct.latency_s),
         rate(direct.rate_bytes_per_s),
-    ]);
-    table.push([
-        "bound by".into(),
-        Cell::Missing,
-        standard.bound_by.as_str().into(),
-        Cell::Missing,
-        direct.bound_by.as_str().into(),
-    ]);
-    table.push([
-        "cores busy".into(),
-        Cell::Missing,
-        format!("{:.1}", standard.cores_busy).into(),
-        Cell::Missing,
-        format!("{:.1}", direct.cores_busy).into(),
     ]);
     table
 }

@@ -3,7 +3,10 @@
 use straightway_model::ingest::{Answer, Outcome};
 use straightway_report::{Cell, Column, Page, Table, Tone};
 
-use super::{checkpoint::path_table, transport::wait};
+use super::{
+    checkpoint::{path_note, path_table},
+    transport::wait,
+};
 use crate::cells::{percent, rate, time, yes};
 
 use super::Shown;
@@ -44,12 +47,12 @@ fn fill(page: Page, answer: &Answer) -> Page {
     .figure("lookups a second", Cell::count(answer.lookups_per_s), format!("metadata servers {} busy, mean wait {}", percent(answer.metadata.load), wait(answer.metadata.mean_s)))
     .figure("cores to decode", Cell::count(answer.decode_cores_per_node), "in each node")
     .section("Paths", [paths(standard, direct).into()])
-    .section("Where one node's time goes", [path_table(&standard.path, &direct.path).into()])
+    .section("Where one node's time goes", [path_table(&standard.path, &direct.path).into(), path_note(&standard.path, &direct.path).into()])
 }
 
 fn paths(standard: &Outcome, direct: &Outcome) -> Table {
     let columns = [
-        Column::text(""),
+        Column::text("path"),
         Column::mixed("standard"),
         Column::mixed("direct"),
     ];

@@ -121,26 +121,25 @@ fn reduction(page: Page, answer: &reduction::Answer) -> Page {
     let columns = [
         Column::text("by"),
         Column::new("stored", Unit::Bytes),
-        Column::mixed("to write"),
-        Column::mixed("to read"),
+        Column::new("cores to write", Unit::Count),
+        Column::new("cores to read", Unit::Count),
+        Column::new("lookups a second to write", Unit::Count),
     ];
     let mut table = Table::new("", columns);
     table.push([
         "deduplication".into(),
         bytes(answer.dedup_stored_bytes),
-        format!(
-            "{:.0} cores, {:.2e} lookups/s",
-            answer.hash_cores, answer.lookups_per_s_write
-        )
-        .into(),
-        "nothing".into(),
+        Cell::count(answer.hash_cores.round()),
+        Cell::count(0.0),
+        Cell::count(answer.lookups_per_s_write.round()),
     ]);
     for row in &answer.codecs {
         table.push([
             row.name.as_str().into(),
             bytes(row.stored_bytes),
-            format!("{:.0} cores", row.cores_write).into(),
-            format!("{:.0} cores", row.cores_read).into(),
+            Cell::count(row.cores_write.round()),
+            Cell::count(row.cores_read.round()),
+            Cell::count(0.0),
         ]);
     }
     let least = answer

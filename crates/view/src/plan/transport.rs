@@ -249,7 +249,9 @@ fn headroom(page: Page, answer: &Headroom) -> Page {
         ("on the cable, both ways", answer.cable),
         ("sent while the neighbour reacts", answer.peer_response),
         ("all that arrives after XOFF", answer.propagation),
-        ("headroom", answer.xoff),
+        ("headroom (xoff)", answer.xoff),
+        ("below it (xon)", answer.xon),
+        ("reserved in all (size)", answer.size),
     ] {
         table.push([part.into(), bytes.into()]);
     }
@@ -267,9 +269,17 @@ fn headroom(page: Page, answer: &Headroom) -> Page {
     .section("Parts", [table.into()])
 }
 
-/// A wait in words, or that it never ends.
+/// A wait in words: a clock does not show less than a nanosecond, and a line that grows has no wait.
 pub(super) fn wait(seconds: Option<f64>) -> String {
-    seconds.map_or("grows for ever".to_owned(), |seconds| {
-        Seconds(seconds).to_string()
-    })
+    match seconds {
+        None => "grows for ever".to_owned(),
+        Some(seconds) if seconds < 1e-9 => "none to speak of".to_owned(),
+        Some(seconds) => Seconds(seconds).to_string(),
+    }
+}
+
+/// A wait as a cell: infinite where the line grows.
+pub(super) fn wait_cell(seconds: Option<f64>) -> Cell {
+    let seconds = seconds.map(|s| if s < 1e-9 { 0.0 } else { s });
+    Cell::number(seconds.unwrap_or(f64::INFINITY), Unit::Seconds)
 }

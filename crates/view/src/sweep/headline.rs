@@ -39,7 +39,7 @@ fn headline(path: &str, label: &str, is_asked: bool) -> Headline {
 }
 
 /// What a figure counts, by the ending of its name.
-fn unit(path: &str) -> Unit {
+pub fn unit(path: &str) -> Unit {
     let name = path.rsplit('.').next().unwrap_or(path);
     let parent = path.rsplit('.').nth(1).unwrap_or_default();
     let share = [

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use straightway_model::scenario::{Scenario, Topic};
-use straightway_scenario::check::{self, Refusals};
+use straightway_scenario::check::Refusals;
 
 use crate::command::{library::Runner, source};
 
@@ -26,7 +26,7 @@ impl Question {
             });
         };
         let text = source::text(Runner::Plan, asked)?;
-        let scenario: Scenario = check::read(&text).with_context(|| format!("scenario {asked}"))?;
+        let scenario = Scenario::read(&text).with_context(|| format!("scenario {asked}"))?;
         if scenario.topic() != topic {
             let of = scenario.topic().name();
             bail!("scenario {asked} is about {of}: ask `straightway plan {of} --scenario {asked}`");

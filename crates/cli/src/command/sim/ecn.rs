@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_fabric::{
+    beside,
     dcqcn::{Ecn, ParameterSet},
     fluid::{Fluid, SETTLE, Tuned, tune},
 };
@@ -77,29 +78,45 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settled = fluid.settle(SETTLE);
     let tuned = tune(&fluid);
     let Tuned { choices, best, .. } = &tuned;
+    let play = |ecn: Ecn| beside::play(&fluid, set(args), ecn, PLAYED).transpose();
+    let played = play(fluid.ecn)?;
+    let best_played = match best {
+        Some(best) => play(choices[*best].ecn)?,
+        None => None,
+    };
     let answer = Answer {
         fluid: &fluid,
         choice: &choice,
         settled: &settled,
         tuned: &tuned,
+        played,
+        best_played,
     };
     let basis = fluid.basis();
     let page = ecn::page(&answer, args.basis || args.output.is_html());
     let json = serde_json::json!({
         "fluid": fluid, "choice": choice, "settled": settled,
-        "tried": choices, "best": best, "best_settled": tuned.settled, "basis": basis,
+        "tried": choices, "best": best, "best_settled": tuned.settled,
+        "played": played, "best_played": best_played, "basis": basis,
     });
     args.output.write(&page, &json)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn fluid(args: &Args) -> Fluid {
-    let set = match args.parameters {
+/// How long the packet simulator plays: a few thousand notification intervals.
+const PLAYED: Seconds = Seconds(0.02);
+
+fn set(args: &Args) -> ParameterSet {
+    match args.parameters {
         Set::Paper => ParameterSet::Paper,
         Set::Connectx => ParameterSet::Connectx,
         Set::Hpcc => ParameterSet::Hpcc,
         Set::Simai => ParameterSet::Simai,
-    };
+    }
+}
+
+fn fluid(args: &Args) -> Fluid {
+    let set = set(args);
     let interval = set.dcqcn(args.rate).cnp_interval.0;
     let delay = Seconds(args.way_back.0 + interval / 2.0);
     let fluid = Fluid::new(set, args.flows, args.rate, args.packet, delay);

@@ -43,6 +43,10 @@ impl Simulated for Scenario {
         self.seed = seed;
     }
 
+    fn title_mut(&mut self) -> &mut String {
+        &mut self.title
+    }
+
     fn forget_claims(&mut self) {
         self.claims.clear();
     }
@@ -66,7 +70,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return args.ask.sweep(scenario);
     }
     let watch = Stopwatch::begin();
-    let outcome = watched(&scenario)?;
+    let mut outcome = watched(&scenario)?;
+    let origins = args.ask.origins::<Scenario>()?;
+    outcome.basis.attribute(|path| origins.of(path));
     say_effort(&outcome, watch.took());
     let page = view::fabric::page(&scenario, &outcome, ask.in_full());
     let json = serde_json::json!({ "scenario": scenario, "outcome": outcome });

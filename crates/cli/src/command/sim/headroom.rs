@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use straightway_core::{Bytes, Rate};
-use straightway_fabric::headroom::Port;
+use straightway_core::{Bytes, Rate, Seconds};
+use straightway_fabric::headroom::{Asic, Port, Rule};
 use straightway_scenario::check::checked;
 use straightway_view::headroom;
 
@@ -11,7 +11,8 @@ use crate::command::output::Output;
 
 /// Calculate the headroom of lossless ports, as SONiC does, and how long pauses and buffers last
 ///
-/// Without a rate and a cable it gives the table of NVIDIA's SN4280, to the byte.
+/// By SONiC's script, with its default of half the packets small. Speeds that SONiC has no peer response for
+/// are refused unless --peer-quanta gives one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The link's rate, such as 400Gb/s (repeatable)
@@ -30,20 +31,36 @@ pub(crate) struct Args {
     #[arg(long, default_value = "1024")]
     lossless_mtu: Bytes,
 
-    /// What MAC and PHY hold
-    #[arg(long, default_value = "819")]
-    mac_phy: Bytes,
+    /// The switch's ASIC, which has the size of a buffer cell
+    #[arg(long, value_enum, default_value_t = AsicName::Spectrum4)]
+    asic: AsicName,
 
-    /// What a gearbox on the way holds
-    #[arg(long, default_value = "0")]
-    gearbox: Bytes,
+    /// By which of SONiC's computations
+    #[arg(long, value_enum, default_value_t = RuleName::Lua)]
+    rule: RuleName,
 
-    /// A cell of the switch's buffer
-    #[arg(long, default_value = "192")]
-    cell: Bytes,
+    /// Lanes of a port; eight need twice the pipeline's reserve
+    #[arg(long, default_value_t = 4)]
+    lanes: u8,
+
+    /// Whether all ports draw on one pool of headroom
+    #[arg(long)]
+    shared_pool: bool,
+
+    /// What MAC and PHY hold, instead of the ASIC's 0.8 KiB
+    #[arg(long)]
+    mac_phy: Option<Bytes>,
+
+    /// The delay of a gearbox on the way, such as 400ns
+    #[arg(long, default_value = "0s")]
+    gearbox: Seconds,
+
+    /// A cell of the switch's buffer, instead of the ASIC's
+    #[arg(long)]
+    cell: Option<Bytes>,
 
     /// The share of packets small enough to waste cells
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     small_packet_share: f64,
 
     /// The neighbour's reaction in quanta of 512 bits, instead of SONiC's table
@@ -60,6 +77,58 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     output: Output,
+}
+
+/// ASICs that SONiC describes
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum AsicName {
+    /// SN2000
+    Spectrum,
+    /// SN3000
+    #[value(name = "spectrum-2")]
+    Spectrum2,
+    /// SN4000
+    #[value(name = "spectrum-3")]
+    Spectrum3,
+    /// SN5400 and SN5600
+    #[value(name = "spectrum-4")]
+    Spectrum4,
+    /// SN5640
+    #[value(name = "spectrum-5")]
+    Spectrum5,
+}
+
+/// SONiC's computations
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RuleName {
+    /// The Lua script that computes profiles today
+    Lua,
+    /// The shipped tables of Spectrum 1 to 3
+    Tables,
+    /// The shipped table of the SN4280
+    Sn4280,
+}
+
+impl From<AsicName> for Asic {
+    fn from(name: AsicName) -> Self {
+        match name {
+            AsicName::Spectrum => Self::Spectrum1,
+            AsicName::Spectrum2 => Self::Spectrum2,
+            AsicName::Spectrum3 => Self::Spectrum3,
+            AsicName::Spectrum4 => Self::Spectrum4,
+            AsicName::Spectrum5 => Self::Spectrum5,
+        }
+    }
+}
+
+impl From<RuleName> for Rule {
+    fn from(name: RuleName) -> Self {
+        match name {
+            RuleName::Lua => Self::Lua,
+            RuleName::Tables => Self::Tables,
+            RuleName::Sn4280 => Self::Sn4280,
+        }
+    }
 }
 
 /// Answers with a table.
@@ -90,6 +159,10 @@ fn ports(args: &Args) -> Vec<Port> {
         cable_m,
         mtu: args.mtu,
         lossless_mtu: args.lossless_mtu,
+        asic: args.asic.into(),
+        rule: args.rule.into(),
+        lanes: args.lanes,
+        shared_pool: args.shared_pool,
         mac_phy: args.mac_phy,
         gearbox: args.gearbox,
         cell: args.cell,

@@ -36,7 +36,7 @@ impl Simulated for Scenario {
     const RUNNER: Runner = Runner::Pcie;
     const NAME: &'static str = "PCIe";
     const USUAL: &'static [(&'static str, &'static str)] = &[
-        ("total_bytes_per_s", "together"),
+        ("steady_bytes_per_s", "together"),
         ("mean_bytes_per_s", "each"),
         ("fair_bytes_per_s", "fair share"),
         ("ios_per_s", "I/O a second"),
@@ -47,6 +47,10 @@ impl Simulated for Scenario {
 
     fn reseed(&mut self, seed: Seed) {
         self.seed = seed;
+    }
+
+    fn title_mut(&mut self) -> &mut String {
+        &mut self.title
     }
 
     fn forget_claims(&mut self) {
@@ -70,8 +74,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let bar = Bar::begin();
     let watch = Stopwatch::begin();
-    let outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating"))?;
+    let mut outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating"))?;
     let took = watch.took();
+    let origins = args.ask.origins::<Scenario>()?;
+    outcome.basis.attribute(|path| origins.of(path));
     let more = more(args, &scenario, &outcome, &bar)?;
     drop(bar);
     say_effort(&outcome, took);

@@ -11,6 +11,7 @@ use straightway_model::scenario::Topic;
 use straightway_report::{Block, Page};
 use straightway_scenario::{
     check::{self, Checked, Refusals},
+    origin::Origins,
     seed::Seed,
     setting::{self, Setting},
     sweep::SIMULATIONS_MAX,
@@ -33,6 +34,9 @@ pub(super) trait Simulated: Serialize + DeserializeOwned + Checked + Clone + Syn
 
     /// Starts its randomness elsewhere.
     fn reseed(&mut self, seed: Seed);
+
+    /// Its title.
+    fn title_mut(&mut self) -> &mut String;
 
     /// Forgets what was published: claims are about the case as it was.
     fn forget_claims(&mut self);
@@ -70,7 +74,27 @@ impl SimAsk {
             return Ok(Some(scenario));
         }
         scenario.forget_claims();
-        Ok(Some(setting::set(scenario, &settings)?))
+        let mut changed = setting::set(scenario, &settings)?;
+        // A case that was changed is no longer the one of its file.
+        let set: Vec<String> = settings
+            .iter()
+            .map(|s| format!("{} = {}", s.path, s.value))
+            .collect();
+        let title = changed.title_mut();
+        *title = format!("{title}, but {}", set.join(", "));
+        Ok(Some(changed))
+    }
+
+    /// Who chose which parameter: the scenario's file, or the user.
+    pub(super) fn origins<S: Simulated>(&self) -> anyhow::Result<Origins> {
+        let Some(asked) = &self.ask.scenario else {
+            return Ok(Origins::default());
+        };
+        let mut origins = Origins::of_text(&source::text(S::RUNNER, asked)?, None);
+        for setting in self.ask.settings()? {
+            origins.set(&setting.path);
+        }
+        Ok(origins)
     }
 
     /// Lists what can be run.

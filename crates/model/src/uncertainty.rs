@@ -1,0 +1,240 @@
+//! What the bands of the constants do to an answer: the range of each figure, and when the verdict flips.
+//!
+//! Every constant whose published values differ has a band ([`Band`](straightway_scenario::provenance::Band)). Each
+//! is moved to both its ends while the others stay; that tells which way it pushes a figure, and whether the verdict
+//! changes by it alone. A figure's range is then found with all constants at the ends that lower it, and at those that
+//! raise it: exact where each pushes one way throughout, which formulas of rates and times do.
+//!
+//! Only untouched defaults have bands. Whoever gives a value knows it, so a scenario that gives all has no range.
+
+use serde::Serialize;
+use serde_json::Value;
+use straightway_scenario::{claim::lookup, provenance::Assumption, setting::Setting};
+
+use crate::scenario::{Answer, Scenario};
+
+/// Runs and segments of a failure simulation whose spread is not asked for.
+const QUIET: [(&str, &str); 2] = [("trials.runs", "2"), ("trials.segments", "1")];
+
+/// What is not known about an answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Uncertainty {
+    /// Figures that change within the bands.
+    pub figures: Vec<Spread>,
+    /// Constants that change the verdict by themselves.
+    pub flips: Vec<Flip>,
+    /// The verdict at the defaults.
+    pub verdict: String,
+    /// The constants that have a band.
+    pub banded: usize,
+}
+
+/// A figure's range.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Its path in the JSON answer.
+    pub figure: String,
+    /// What it is called.
+    pub label: String,
+    /// With the constants as they are.
+    pub value: f64,
+    /// The least within the bands.
+    pub low: f64,
+    /// The most within the bands.
+    pub high: f64,
+    /// The constant that moves it most.
+    pub mostly: String,
+}
+
+/// A constant that changes the verdict within its band.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Flip {
+    /// The parameter.
+    pub path: String,
+    /// What it is.
+    pub what: String,
+    /// The end of its band that does it, in the unit of the constant.
+    pub at: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The verdict there.
+    pub verdict: String,
+}
+
+/// One constant moved to one end of its band.
+struct Moved<'a> {
+    assumption: &'a Assumption,
+    at: f64,
+    figures: Vec<Option<f64>>,
+}
+
+/// The ranges of `figures` (path and label), and the constants that flip the verdict of `answer`.
+pub fn of(scenario: &Scenario, answer: &Answer, figures: &[(&str, &str)]) -> Uncertainty {
+    let basis = answer.basis();
+    let banded: Vec<&Assumption> = basis
+        .assumptions
+        .iter()
+        .filter(|a| a.band.is_some())
+        .collect();
+    let verdict = answer.verdict();
+    let mut uncertainty = Uncertainty {
+        verdict: verdict.clone(),
+        banded: banded.len(),
+        ..Uncertainty::default()
+    };
+    let quiet = quiet(scenario);
+    let nominal = read(&answer.to_json(), figures);
+    let mut moved = Vec::new();
+    for assumption in &banded {
+        let band = assumption.band.expect("only banded constants are here");
+        for at in [band.low, band.high] {
+            let Some(changed) = ask(&quiet, &[(assumption, at)]) else {
+                continue;
+            };
+            let other = changed.verdict();
+            if other != verdict {
+                uncertainty.flips.push(Flip {
+                    path: assumption.path.clone().unwrap_or_default(),
+                    what: assumption.what.clone(),
+                    at,
+                    unit: assumption.unit,
+                    verdict: other,
+                });
+            }
+            moved.push(Moved {
+                assumption,
+                at,
+                figures: read(&changed.to_json(), figures),
+            });
+        }
+    }
+    for (i, (path, label)) in figures.iter().enumerate() {
+        let Some(value) = nominal[i] else { continue };
+        let spread = spread(&quiet, &moved, (i, figures), value);
+        if let Some((low, high, mostly)) = spread {
+            uncertainty.figures.push(Spread {
+                figure: (*path).to_owned(),
+                label: (*label).to_owned(),
+                value,
+                low,
+                high,
+                mostly,
+            });
+        }
+    }
+    uncertainty
+}
+
+/// A figure's range, and the constant that moves it most; none where nothing moves it.
+fn spread(
+    scenario: &Scenario,
+    moved: &[Moved<'_>],
+    (i, figures): (usize, &[(&str, &str)]),
+    value: f64,
+) -> Option<(f64, f64, String)> {
+    let is_moving =
+        |m: &&Moved<'_>| m.figures[i].is_some_and(|f| (f - value).abs() > 1e-9 * value.abs());
+    let moving: Vec<&Moved<'_>> = moved.iter().filter(is_moving).collect();
+    let figure = |m: &Moved<'_>| m.figures[i].unwrap_or(value);
+    let most = moving.iter().max_by(|a, b| {
+        let distance = |m: &Moved<'_>| (figure(m) - value).abs();
+        distance(a).total_cmp(&distance(b))
+    })?;
+    let mostly = most.assumption.what.clone();
+    let mut ends = vec![value];
+    ends.extend(moving.iter().map(|m| figure(m)));
+    // All constants together at the ends that lower the figure, and at those that raise it.
+    for down in [true, false] {
+        let corner: Vec<(&Assumption, f64)> = moving
+            .iter()
+            .filter(|m| (figure(m) < value) == down)
+            .map(|m| (m.assumption, m.at))
+            .collect();
+        let answer = ask(scenario, &corner);
+        ends.extend(answer.and_then(|answer| read(&answer.to_json(), figures)[i]));
+    }
+    let low = ends.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    Some((low, high, mostly))
+}
+
+/// The scenario without what is only played out: its formulas alone.
+fn quiet(scenario: &Scenario) -> Scenario {
+    let settings = QUIET.map(|(path, value)| Setting {
+        path: path.to_owned(),
+        value: value.to_owned(),
+    });
+    scenario.set(&settings).unwrap_or_else(|_| scenario.clone())
+}
+
+/// The answer with constants moved; none where they make no sense together.
+fn ask(scenario: &Scenario, moved: &[(&Assumption, f64)]) -> Option<Answer> {
+    let settings: Vec<Setting> = moved
+        .iter()
+        .filter_map(|(assumption, at)| {
+            Some(Setting {
+                path: assumption.path.clone()?,
+                value: format!("{at:e}"),
+            })
+        })
+        .collect();
+    scenario.set(&settings).ok()?.compute().ok()
+}
+
+fn read(answer: &Value, figures: &[(&str, &str)]) -> Vec<Option<f64>> {
+    figures
+        .iter()
+        .map(|(path, _)| lookup(answer, path).and_then(Value::as_f64))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Topic;
+
+    fn asked(scenario: &Scenario, figures: &[(&str, &str)]) -> Uncertainty {
+        of(scenario, &scenario.answer().unwrap(), figures)
+    }
+
+    #[test]
+    fn goodput_of_16384_gpus_depends_on_whose_failure_rate_is_taken() {
+        let gpus = Setting::parse("cluster.gpus=16384").unwrap();
+        let scenario = Scenario::default_of(Topic::Checkpoint)
+            .set(&[gpus])
+            .unwrap();
+        let found = asked(&scenario, &[("ways.standard.goodput", "goodput")]);
+        let goodput = &found.figures[0];
+        assert!(goodput.low < 0.85 && goodput.high > 0.93, "{goodput:?}");
+        assert!(goodput.low <= goodput.value && goodput.value <= goodput.high);
+        assert!(goodput.mostly.contains("between failures"), "{goodput:?}");
+    }
+
+    #[test]
+    fn parity_width_decides_the_ranking_of_architectures_and_is_named() {
+        let scenario = Scenario::default_of(Topic::Architecture);
+        let found = asked(&scenario, &[]);
+        assert!(
+            found
+                .flips
+                .iter()
+                .any(|flip| flip.path.contains("write_share")),
+            "{:?}",
+            found.flips
+        );
+    }
+
+    #[test]
+    fn what_the_user_gives_has_no_band() {
+        let settings = [
+            "cluster.mtbf_per_gpu=8000h",
+            "schedule.restart=300s",
+            "storage.rate=2TB/s",
+        ];
+        let settings = settings.map(|text| Setting::parse(text).unwrap());
+        let scenario = Scenario::default_of(Topic::Checkpoint);
+        let before = asked(&scenario, &[]).banded;
+        let after = asked(&scenario.set(&settings).unwrap(), &[]).banded;
+        assert_eq!(after + 3, before);
+    }
+}
