@@ -11,11 +11,17 @@ How cost grows is judged by the ratio of the two sizes within a round, which ran
 
     make bench-planner               # or
     STRAIGHTWAY=path/to/straightway python3 bench/planner.py [--rounds N] [--out FILE]
+
+With `--against OLD` it compares two builds instead: the same scenario files, the two in turn, many short pairs. What is
+compared is the CPU time while simulating; the ratio old / new of each pair gives a mean and its lower 95 % bound.
+
+    STRAIGHTWAY=new python3 bench/planner.py --against old --pairs 15
 """
 
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import re
@@ -23,6 +29,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 from machine import about
@@ -128,17 +135,83 @@ def said(talk):
     return figures
 
 
+# Short runs of both simulators: command, scenario and what makes it short.
+PAIRED = [
+    ("pcie", "pcie-article-8gpu", []),
+    ("pcie", "pcie-dgx2-same-switch", []),
+    ("pcie", "pcie-article-fences", []),
+    ("pcie", "pcie-gen6", []),
+    ("fabric", "fabric-incast-dcqcn", ["--set", "duration=4ms"]),
+    ("fabric", "fabric-incast-pfc", ["--set", "duration=4ms"]),
+    ("fabric", "fabric-rail", []),
+    ("fabric", "fabric-permutation-1024", ["--set", "traffic[0].permutation.bytes=1MB"]),
+]
+# The bar of the lower 95 % bound.
+SPEED_BAR = 0.93
+# Student's t for a one-sided 95 % bound, by degrees of freedom; beyond the table the normal one.
+STUDENT = {10: 1.812, 11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 16: 1.746, 18: 1.734, 20: 1.725, 24: 1.711, 30: 1.697}
+
+
+def compare(new, old, pairs):
+    """The two builds in turn, on the old one's scenario files."""
+    core = sorted(os.sched_getaffinity(0))[0]
+
+    def cpu_s(binary, args):
+        done = subprocess.run([binary, *args, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                              preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+        if done.returncode not in (0, 1):
+            sys.exit(f"{binary} {' '.join(args)} failed: {done.stderr}")
+        return said(done.stderr)["cpu_seconds"]
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for command, name, short in PAIRED:
+            path = os.path.join(folder, f"{name}.toml")
+            with open(path, "w") as f:
+                f.write(sh(old, "plan", "list", name))
+            args = ["sim", command, "--scenario", path, *short]
+            # A run of fewer than 50 ms says little: several make one.
+            repeats = max(1, math.ceil(0.05 / max(cpu_s(old, args), 0.001)))
+            ratios = []
+            for pair in range(pairs):
+                order = [old, new] if pair % 2 == 0 else [new, old]
+                took = {binary: sum(cpu_s(binary, args) for _ in range(repeats)) for binary in order}
+                ratios.append(took[old] / took[new])
+            mean = statistics.fmean(ratios)
+            t = next((STUDENT[n] for n in sorted(STUDENT) if n >= pairs - 1), 1.645)
+            low = mean - t * statistics.stdev(ratios) / math.sqrt(pairs)
+            rows.append({"what": name, "mean": round(mean, 3), "low95": round(low, 3), "met": low >= SPEED_BAR,
+                         "ratios": [round(r, 3) for r in ratios]})
+            print(f"{name:32} {mean:6.3f} {low:6.3f}{'' if low >= SPEED_BAR else '  MISSED'}", flush=True)
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": about() | {"load_average": os.getloadavg()[0]},
+        "versions": {"old": sh(old, "--version").strip(), "new": sh(new, "--version").strip()},
+        "what": "CPU time while simulating, old over new, pairs in turn", "pairs": pairs, "rows": rows,
+    }
+
+
+def keep(result, out, here, name):
+    out = out or os.path.join(here, "results", f"{name}-{result['date']}.json")
+    with open(out, "w") as f:
+        json.dump(result, f, indent=1, ensure_ascii=False)
+        f.write("\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", help="where the result is kept [default: bench/results/planner-DATE.json]")
+    parser.add_argument("--against", metavar="OLD", help="compare with this build instead")
+    parser.add_argument("--pairs", type=int, default=11, help="pairs of runs with --against")
     args = parser.parse_args()
-    result = Bench(args).measure()
     here = os.path.dirname(os.path.abspath(__file__))
-    out = args.out or os.path.join(here, "results", f"planner-{result['date']}.json")
-    with open(out, "w") as f:
-        json.dump(result, f, indent=1, ensure_ascii=False)
-        f.write("\n")
+    if args.against:
+        new = os.environ.get("STRAIGHTWAY") or shutil.which("straightway") or sys.exit("set STRAIGHTWAY")
+        keep(compare(new, args.against, args.pairs), args.out, here, "planner-versions")
+        return
+    result = Bench(args).measure()
+    keep(result, args.out, here, "planner")
     print(f"{'what':58} {'measured':>12}  bar")
     for r in result["rows"]:
         print(f"{r['what']:58} {r['measured']:>7g} {r['unit']:4}  {r['bar']}{'' if r['met'] else '  MISSED'}")

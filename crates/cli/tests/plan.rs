@@ -94,11 +94,11 @@ fn only_what_is_done_in_time_is_praised_and_who_is_level_has_not_won() {
         "plan",
         "checkpoint",
         "--set",
-        "model.size=100TB",
+        "model.size=60TB",
         "--set",
         "storage.rate=100GB/s",
         "--set",
-        "schedule.interval=1010s",
+        "schedule.interval=610s",
     ]);
     assert!(
         late.contains("Saving through host memory and directly keeps the same"),
@@ -112,7 +112,7 @@ fn only_what_is_done_in_time_is_praised_and_who_is_level_has_not_won() {
     );
     let alone = page(&["plan", "checkpoint", "--set", "node.standard_depth=1"]);
     assert!(
-        alone.contains("standard is bound by depth 1 over the latency, direct by media"),
+        alone.contains("standard is bound by depth 1 over the latency, direct by the storage"),
         "{alone}"
     );
 }
@@ -120,8 +120,71 @@ fn only_what_is_done_in_time_is_praised_and_who_is_level_has_not_won() {
 #[test]
 fn a_job_that_keeps_nothing_is_not_praised_for_it() {
     let page = page(&["plan", "checkpoint", "--set", "cluster.mtbf_per_gpu=1s"]);
-    assert!(page.contains("✗ The job fails too often"), "{page}");
-    assert!(!page.contains("keeps"), "{page}");
+    assert!(
+        page.contains("✗ The job fails every 977 µs, too often"),
+        "{page}"
+    );
+    assert!(!page.contains("keeps most"), "{page}");
+}
+
+#[test]
+fn slow_storage_is_called_slow_and_not_a_job_that_fails_too_often() {
+    let page = page(&["plan", "checkpoint", "--set", "storage.rate=1MB/s"]);
+    assert!(page.contains("the storage is too slow"), "{page}");
+    assert!(!page.contains("too often"), "{page}");
+}
+
+#[test]
+fn a_title_says_what_was_set_and_the_basis_who_chose_what() {
+    let args = [
+        "plan",
+        "checkpoint",
+        "--scenario",
+        "llama3-405b",
+        "--set",
+        "node.host.cores=8",
+        "--basis",
+    ];
+    let page = page(&args);
+    assert!(page.contains("54 days, but node.host.cores = 8"), "{page}");
+    for says in ["user: the user", "scenario: the scenario", "default: "] {
+        assert!(page.contains(says), "{says}: {page}");
+    }
+    let (_, json, _) = straightway(&[&args[..6], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let assumptions = json["answer"]["basis"]["assumptions"].as_array().unwrap();
+    let origin = |path: &str| {
+        let of = assumptions.iter().find(|a| a["path"] == path).expect(path);
+        of["origin"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(assumptions[0]["path"], "storage.rate");
+    assert_eq!(origin("storage.rate"), "scenario");
+    assert_eq!(origin("node.host.cores"), "user");
+    assert_eq!(origin("schedule.restart"), "default");
+}
+
+#[test]
+fn every_csv_cell_of_an_answer_is_a_number_or_a_word() {
+    for topic in [
+        "checkpoint",
+        "ingest",
+        "s3",
+        "reduction",
+        "architecture",
+        "headroom",
+        "rail",
+        "dpu",
+        "transport",
+    ] {
+        let (code, csv, _) = straightway(&["plan", topic, "--csv"]);
+        assert_eq!(code, 0, "{topic}");
+        for cell in csv.lines().skip(1).flat_map(|line| line.split(',')) {
+            let has_unit = cell
+                .split_once(' ')
+                .is_some_and(|(number, _)| number.parse::<f64>().is_ok());
+            assert!(!has_unit, "{topic}: {cell}");
+        }
+    }
 }
 
 #[test]
@@ -134,7 +197,7 @@ fn no_failure_played_has_no_margin() {
         "--set",
         "schedule.interval=1min",
     ]);
-    assert!(page.contains("no failure was played"), "{page}");
+    assert!(page.contains("played out – – –"), "{page}");
 }
 
 #[test]
@@ -143,7 +206,7 @@ fn a_sweep_over_a_count_shows_the_counts_it_answered_for() {
         "plan",
         "checkpoint",
         "--sweep",
-        "cluster.gpus=1..2:5",
+        "cluster.gpus=100..101:5",
         "--csv",
     ];
     let (code, csv, talk) = straightway(&args);
@@ -153,7 +216,7 @@ fn a_sweep_over_a_count_shows_the_counts_it_answered_for() {
         .skip(1)
         .map(|line| line.split(',').next())
         .collect();
-    assert_eq!(gpus, [Some("1"), Some("2")], "{csv}");
+    assert_eq!(gpus, [Some("100"), Some("101")], "{csv}");
 }
 
 #[test]
@@ -214,7 +277,7 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
                 "plan",
                 "checkpoint",
                 "--sweep",
-                "cluster.gpus=8,9",
+                "cluster.gpus=80,90",
                 "--show",
                 "x",
             ],
@@ -323,15 +386,12 @@ fn a_machine_that_was_measured_is_compared_with_what_the_planner_says_of_it() {
         let [calibrated, measured, ratio] =
             ["calibrated", "measured", "ratio"].map(|key| row[key].as_f64().unwrap());
         assert!(calibrated > 0.0 && (ratio - calibrated / measured).abs() < 1e-9);
-        missed += i32::from((ratio - 1.0).abs() > 0.25);
+        let explained = row["why"].is_string();
+        missed += i32::from((ratio - 1.0).abs() > 0.15 && !explained);
     }
     assert_eq!(rows.len(), 4);
+    // One row in ten may miss and say why: of four, one.
     assert_eq!(code, i32::from(missed > 0), "{page}");
-    assert_eq!(
-        page.matches(" NO\n").count(),
-        usize::try_from(missed).unwrap(),
-        "{page}"
-    );
 }
 
 fn path(path: &Path) -> &str {

@@ -123,7 +123,17 @@ fn nonsense_is_refused_by_field_value_and_range() {
 
 #[test]
 fn the_headroom_of_the_sn4280_is_printed_to_the_byte() {
-    let told = stdout(&sim(&["headroom", "--json"]));
+    let args = [
+        "headroom",
+        "--rule",
+        "sn4280",
+        "--asic",
+        "spectrum-3",
+        "--small-packet-share",
+        "0.01",
+        "--json",
+    ];
+    let told = stdout(&sim(&args));
     let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
     let xoff: Vec<u64> = told
         .as_array()

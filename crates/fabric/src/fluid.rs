@@ -343,12 +343,12 @@ impl Settled {
     }
 }
 
-/// The least phase margin of thresholds that are recommended. Half of the 60° that control engineers aim at: with less,
-/// a delay a little longer than assumed makes the queue swing.
-pub const MARGIN_DEG_MIN: f64 = 30.0;
+/// How much longer than assumed the feedback may take before recommended thresholds lose their stability. DCQCN has few
+/// degrees of phase margin whatever the thresholds; what a network can get wrong is the delay.
+pub const DELAY_FACTOR: f64 = 2.0;
 
-/// Tries every combination of thresholds around those given. The best is the shortest queue that is not pinned, has a
-/// margin of at least [`MARGIN_DEG_MIN`] and comes to rest when the equations are integrated.
+/// Tries every combination of thresholds around those given. The best is the shortest queue that is not pinned, would
+/// still be stable with [`DELAY_FACTOR`] times the feedback delay, and comes to rest when the equations are integrated.
 pub fn tune(fluid: &Fluid) -> Tuned {
     let scaled = |size: Bytes, by: f64| bytes((size.0 as f64 * by).max(1.0));
     let mut choices = Vec::new();
@@ -368,7 +368,15 @@ pub fn tune(fluid: &Fluid) -> Tuned {
     }
     choices.dedup_by(|a, b| a.ecn == b.ecn);
     // Without a margin it cannot come to rest; with one it may not, and integrating says so.
-    let has_margin = |c: &Choice| !c.fixed.pinned && c.margin_deg >= Some(MARGIN_DEG_MIN);
+    let has_margin = |c: &Choice| {
+        let delay = Seconds(fluid.delay.0 * DELAY_FACTOR);
+        let late = Fluid {
+            ecn: c.ecn,
+            delay,
+            ..*fluid
+        };
+        !c.fixed.pinned && c.margin_deg > Some(0.0) && late.phase_margin() > Some(0.0)
+    };
     let mut order: Vec<usize> = (0..choices.len())
         .filter(|i| has_margin(&choices[*i]))
         .collect();

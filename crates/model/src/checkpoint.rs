@@ -379,6 +379,8 @@ impl Checkpoint {
                 shown_bytes(size)
             );
             c.refuse("cluster.gpus", cluster.gpus, allowed);
+            // More GPUs bring more hosts.
+            return;
         }
         let nodes = cluster.gpus.div_ceil(cluster.gpus_per_node);
         let hosts = (size / self.node.host.memory.0 as f64).ceil();

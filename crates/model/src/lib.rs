@@ -5,6 +5,7 @@
 //! a file. Pure and seeded: nothing here reads a file, a clock or the environment.
 
 pub mod architecture;
+pub mod articles;
 pub mod checkpoint;
 pub mod dpu;
 pub mod headroom;

@@ -101,6 +101,24 @@ pub struct Row {
     pub measured: f64,
     /// The calibrated prediction over the measurement.
     pub ratio: f64,
+    /// Why the prediction may miss, where the model knows what it leaves out.
+    pub why: Option<&'static str>,
+}
+
+impl Row {
+    /// Whether the prediction is off by more than is allowed.
+    pub fn misses(&self) -> bool {
+        (self.ratio - 1.0).abs() > MISS
+    }
+}
+
+impl Comparison {
+    /// Whether every row is met, but for one in ten that says why not.
+    pub fn holds(&self) -> bool {
+        let missed = self.rows.iter().filter(|row| row.misses());
+        let (explained, silent): (Vec<&Row>, Vec<&Row>) = missed.partition(|row| row.why.is_some());
+        silent.is_empty() && explained.len() <= self.rows.len().div_ceil(10)
+    }
 }
 
 /// What a row counts.
@@ -125,6 +143,8 @@ struct Case {
     figure: fn(&Node) -> f64,
     measured: Option<f64>,
     at: Option<At>,
+    /// What the model leaves out.
+    why: Option<&'static str>,
 }
 
 /// Reading or writing.
@@ -151,7 +171,7 @@ enum Through {
 const NO_GPU: Rate = Rate(1e15);
 
 /// The most a prediction may be off before it is called a miss.
-pub const MISS: f64 = 0.25;
+pub const MISS: f64 = 0.15;
 
 impl Checked for Measured {
     fn check(&self, c: &mut Checker) {
@@ -221,6 +241,7 @@ impl Measured {
                 calibrated,
                 measured,
                 ratio: calibrated / measured,
+                why: case.why,
             })
         };
         Comparison {
@@ -249,6 +270,7 @@ impl Measured {
             figure,
             measured: route.read.map(|rate| rate.0),
             at: route.read_at,
+            why: None,
         };
         let write = |what, through, figure, route: &Route| Case {
             work: Work::Write,
@@ -266,7 +288,12 @@ impl Measured {
             read("read, page cache cold", cache, standard, buffered),
             read("read, through a ring", ring, standard, staged),
             read("read, straight into the GPU", peer, self::direct, direct),
-            write("write, page cache, synced", cache, synced, buffered),
+            Case {
+                why: Some(
+                    "the kernel starts to write before the sync, from a tenth of the memory on",
+                ),
+                ..write("write, page cache, synced", cache, synced, buffered)
+            },
             write("write, through a ring", ring, standard, staged),
             cpu("CPU, page cache cold", cache, buffered),
             cpu("CPU, through a ring", ring, staged),

@@ -1,5 +1,7 @@
 //! A node's direct rate: three ways to ask for it, and what was published.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 use std::ops::ControlFlow;
 
 use straightway_core::Rate;

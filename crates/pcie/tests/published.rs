@@ -41,7 +41,7 @@ fn every_claim_of_a_scenario_is_judged_as_its_file_says() {
     }
 }
 
-/// pcie-bench/data, bw_dma_sz_sweep.dat, NFP6000 on a Xeon E5-2637v3, Gen3 x8: every size, Gb/s.
+/// pcie-bench/data, `bw_dma_sz_sweep.dat`, NFP6000 on a Xeon E5-2637v3, Gen3 x8: every size, Gb/s.
 const READS: [(u64, f64); 40] = [
     (16, 7.64),
     (32, 15.062),

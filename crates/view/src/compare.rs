@@ -1,6 +1,6 @@
 //! Predictions beside measurements, as a page.
 
-use straightway_model::measured::{Comparison, MISS, Row, Unit};
+use straightway_model::measured::{Comparison, MISS, Unit};
 use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
 
 use crate::basis::with_basis;
@@ -15,13 +15,9 @@ pub fn page(comparisons: &[Comparison], in_full: bool) -> Page {
 }
 
 /// How many calibrated predictions miss the measurement by more than is allowed.
-pub fn missed(comparisons: &[Comparison]) -> usize {
+fn missed(comparisons: &[Comparison]) -> usize {
     let rows = comparisons.iter().flat_map(|c| &c.rows);
-    rows.filter(|row| misses(row)).count()
-}
-
-fn misses(row: &Row) -> bool {
-    (row.ratio - 1.0).abs() > MISS
+    rows.filter(|row| row.misses()).count()
 }
 
 fn fill(comparisons: &[Comparison]) -> Page {
@@ -54,7 +50,11 @@ fn fill(comparisons: &[Comparison]) -> Page {
         } else {
             note
         };
-        page = page.section(&*comparison.machine, [rows(comparison).into(), note.into()]);
+        let missed = comparison.rows.iter().filter(|row| row.misses());
+        let why = missed.filter_map(|row| Some(format!("{}: {}.", row.what, row.why?)));
+        let why = why.collect::<Vec<_>>().join("\n");
+        let blocks = [rows(comparison).into(), why.into(), note.into()];
+        page = page.section(&*comparison.machine, blocks);
     }
     // Another machine's figures beside this one's must not look like a promise.
     let assumed = "As assumed: the planner's default node, with the media, network and cores of a \
@@ -84,7 +84,11 @@ fn rows(comparison: &Comparison) -> Table {
             cell(row.calibrated),
             cell(row.measured),
             Cell::count(row.ratio),
-            if misses(row) { "NO" } else { "yes" }.into(),
+            match (row.misses(), row.why) {
+                (false, _) => "yes".into(),
+                (true, None) => "NO".into(),
+                (true, Some(_)) => "see below".into(),
+            },
         ]);
     }
     table

@@ -2,7 +2,7 @@
 
 use straightway_fabric::{
     beside::Played,
-    fluid::{Choice, Fluid, MARGIN_DEG_MIN, SETTLE, Settled, Tuned},
+    fluid::{Choice, DELAY_FACTOR, Fluid, SETTLE, Settled, Tuned},
 };
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
@@ -72,8 +72,8 @@ fn fill(answer: &Answer<'_>) -> Page {
 /// By what rule a choice is the best, and what it does.
 fn rule(answer: &Answer<'_>) -> String {
     let rule = format!(
-        "the shortest queue, of {} tried, with at least {MARGIN_DEG_MIN}° of phase margin, that stays within a tenth of \
-         where it stands {SETTLE} after it was moved",
+        "the shortest queue, of {} tried, that would still be stable with {DELAY_FACTOR} times the feedback delay and \
+         stays within a tenth of where it stands {SETTLE} after it was moved",
         answer.tuned.choices.len()
     );
     let best = match answer.tuned.settled {

@@ -7,6 +7,7 @@
 
 mod basis;
 mod cells;
+pub mod claims;
 pub mod compare;
 pub mod ecn;
 pub mod fabric;

@@ -3,6 +3,7 @@
 //! Every topic takes the same arguments, because every topic is the same thing: a scenario with
 //! parameters, a model that answers, and a page that shows the answer with what it rests on.
 
+mod claims;
 mod compare;
 mod list;
 mod question;
@@ -33,6 +34,7 @@ macro_rules! commands {
         #[derive(Debug, Subcommand)]
         enum What {
             $($(#[$doc])* $Topic(Ask),)*
+            Claims(claims::Args),
             Compare(compare::Args),
             /// List the scenarios that come with the program
             List(list::Args),
@@ -42,6 +44,7 @@ macro_rules! commands {
         pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             match args.what {
                 $(What::$Topic(ask) => answer(Topic::$Topic, &ask),)*
+                What::Claims(args) => claims::run(&args),
                 What::Compare(args) => compare::run(&args),
                 What::List(args) => list::run(&args),
             }

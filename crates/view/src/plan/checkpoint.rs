@@ -114,7 +114,10 @@ fn verdict(answer: &Answer) -> (Tone, String) {
 /// Why nothing is kept: the storage is too slow, or the job fails too often even for a fast one.
 fn hopeless(answer: &Answer, fastest_s: f64) -> String {
     let (fails, stored) = (Seconds(answer.mtbf_s), Seconds(fastest_s));
-    if fastest_s > answer.mtbf_s / 10.0 {
+    // Even storage that takes no time leaves the restart, which must end before the next failure.
+    let way = &answer.ways.direct;
+    let restarts = answer.mtbf_s > way.recovery_s - way.restore_s;
+    if restarts && fastest_s > answer.mtbf_s / 10.0 {
         format!(
             "Storing one checkpoint takes {stored}, and the job fails every {fails}: the storage is too slow, \
              and none of its training is kept."
@@ -248,7 +251,8 @@ pub(super) fn path_table(standard: &Carried, direct: &Carried) -> Table {
     let of = |path: &Carried, name: &str| {
         let stage = path.stages.iter().find(|stage| stage.stage == name);
         (
-            maybe_time(stage.map(|s| s.latency_s)),
+            // A stage that adds nothing to one I/O has no time to show.
+            maybe_time(stage.map(|s| s.latency_s).filter(|s| *s > 1e-12)),
             stage
                 .filter(|s| s.rate_bytes_per_s < 1e17)
                 .map_or(Cell::Missing, |s| rate(s.rate_bytes_per_s)),

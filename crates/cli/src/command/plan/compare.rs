@@ -22,7 +22,7 @@ use crate::command::{output::Output, source};
 /// The prediction is made twice: with the constants the planner assumes, and with the machine's own
 /// simple measurements (drive, memory copy, copy to the GPU) in their place. What was measured is
 /// this machine's profile, kept by `straightway bench`, or a file. Exits with 1 where a calibrated
-/// prediction misses the measurement by more than a quarter.
+/// prediction misses the measurement by more than 15 %, unless it is one row in ten that says why.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// What was measured, as TOML [default: this machine's profile]
@@ -49,11 +49,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let node = Node::default();
     let comparisons: Vec<Comparison> = machines.iter().map(|m| m.compare(&node)).collect();
-    let missed = compare::missed(&comparisons);
     let page = compare::page(&comparisons, args.basis || args.output.is_html());
     args.output
         .write(&page, &serde_json::to_value(&comparisons)?)?;
-    Ok(if missed == 0 {
+    Ok(if comparisons.iter().all(Comparison::holds) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

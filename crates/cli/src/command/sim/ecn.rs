@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// How long the packet simulator plays: a few thousand notification intervals.
-const PLAYED: Seconds = Seconds(0.02);
+const PLAYED: Seconds = Seconds(0.1);
 
 fn set(args: &Args) -> ParameterSet {
     match args.parameters {

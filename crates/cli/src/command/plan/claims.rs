@@ -1,0 +1,30 @@
+//! `straightway plan claims`: every figure of the four articles, with a verdict.
+
+use std::process::ExitCode;
+
+use straightway_model::articles;
+use straightway_view::claims;
+
+use crate::command::output::Output;
+
+/// List every figure of the four articles with a verdict: follows, does not follow, cannot be decided
+///
+/// Exits with 1 where a computed verdict is not the one that is kept beside the figure.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Judges them.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let judged = articles::judge()?;
+    args.output
+        .write(&claims::page(&judged), &serde_json::to_value(&judged)?)?;
+    let same = judged.iter().all(|figure| figure.verdict == figure.kept);
+    Ok(if same {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
