@@ -7,12 +7,15 @@
 //! from the GPUs, and copying to host memory and flushing behind the training's back.
 
 mod answer;
+mod basis;
 pub mod failures;
 pub mod interval;
+mod limits;
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+pub(crate) use self::basis::LLAMA_STORAGE;
 pub use self::{
     answer::{Answer, Outcome, Point, Ways},
     failures::Played,
@@ -21,12 +24,9 @@ use self::{
     failures::{Job, Trials},
     interval::{availability, availability_of_cycle, daly_s, goodput, training, young_s},
 };
-use crate::path::{self, Carried, Node};
+use crate::path::{Carried, Node};
 use crate::question::Question;
-use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, Refusals, TIME_ANY, TIME_SOME},
-    provenance::{Basis, Formula, Source},
-};
+use straightway_scenario::check::Refusals;
 
 /// What is asked: a model, a cluster, its storage and a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -122,58 +122,6 @@ pub struct Schedule {
     pub target_gain: Option<f64>,
 }
 
-const SIZE: Formula = Formula {
-    gives: "checkpoint size and time",
-    text: "S = bytes_per_parameter × P; T = S/B + T_sync",
-    source: Source::read(
-        "seed article on storage networking",
-        "checkpoint time formula",
-    ),
-};
-
-const ASYNCHRONOUS: Formula = Formula {
-    gives: "asynchronous save",
-    text: "stop = S/D2H + T_sync; flush needs B ≥ S/(overlap·W); a failure also loses the flush under way",
-    source: Source::computed("definition", "restart lengthened by the flush time"),
-};
-
-/// 419 unexpected interruptions of 16,384 GPUs in 54 days.
-const LLAMA_MTBF: Source = Source::read(
-    "Llama 3 405B, press",
-    "419 in 54 d on 16,384 GPUs: 50,677 h a GPU",
-);
-
-const ADAM: Source = Source::read(
-    "mlcommons/storage",
-    "submission guidelines: 14 bytes a parameter",
-);
-
-/// GPU-hours between failures, by source.
-const MTBF_BAND: Source = Source::quoted(
-    "Llama 3, BLOOM, OPT-175B, Meta RSC",
-    "50,677, about 43,000, 13,600 and 8,000 GPU-hours",
-);
-
-pub(crate) const LLAMA_STORAGE: Source = Source::quoted(
-    "Llama 3 (Tectonic)",
-    "16 k GPUs: 2 TB/s sustained, 7 TB/s peak, 240 PB",
-);
-
-const RESTART: Source = Source::quoted(
-    "operators of large jobs",
-    "1 to 15 minutes until training processes run again",
-);
-
-const H100_MEMORY: Source = Source::quoted("NVIDIA H100 data sheet", "80 GB of HBM3");
-
-const DGX_MEMORY: Source = Source::quoted("NVIDIA DGX H100 data sheet", "2 TB of system memory");
-
-const RECOVERY: Formula = Formula {
-    gives: "recovery",
-    text: "R = restart + S/B_read; every byte is read once, by the path the checkpoint was saved by",
-    source: Source::computed("definition", ""),
-};
-
 impl Default for Model {
     fn default() -> Self {
         Self {
@@ -225,61 +173,6 @@ impl Default for Schedule {
     }
 }
 
-impl Checked for Checkpoint {
-    fn check(&self, c: &mut Checker) {
-        c.within("model", |c| {
-            let model = &self.model;
-            c.range("parameters", model.parameters, 1.0..=1e16, "");
-            c.range("weight_bytes", model.weight_bytes, 0.0..=64.0, "bytes");
-            c.range(
-                "optimizer_bytes",
-                model.optimizer_bytes,
-                0.0..=64.0,
-                "bytes",
-            );
-            c.range("gradient_bytes", model.gradient_bytes, 0.0..=64.0, "bytes");
-            if let Some(size) = model.size {
-                c.bytes("size", size, BYTES_ANY);
-            } else if model.bytes_per_parameter() <= 0.0 {
-                c.refuse(
-                    "weight_bytes",
-                    "0 bytes for a parameter in all",
-                    "more than 0 in all",
-                );
-            }
-        });
-        c.within("cluster", |c| {
-            let cluster = &self.cluster;
-            c.count("gpus", cluster.gpus, 1..=10_000_000);
-            c.count("gpus_per_node", cluster.gpus_per_node, 1..=1024);
-            c.bytes("gpu_memory", cluster.gpu_memory, BYTES_ANY);
-            c.seconds(
-                "mtbf_per_gpu",
-                cluster.mtbf_per_gpu,
-                Seconds(1.0)..=Seconds(1e12),
-            );
-            c.range("power_w", cluster.power_w, 0.0..=1e12, "W");
-            c.share("idle_power_share", cluster.idle_power_share);
-            c.range("gpu_hour_cost", cluster.gpu_hour_cost, 0.0..=1e6, "");
-        });
-        c.nested("node", &self.node);
-        c.within("storage", |c| {
-            c.rate("rate", self.storage.rate, RATE_ANY);
-            if let Some(rate) = self.storage.read_rate {
-                c.rate("read_rate", rate, RATE_ANY);
-            }
-            c.bytes("capacity", self.storage.capacity, BYTES_ANY);
-            c.count("kept", self.storage.kept, 1..=1_000_000);
-            c.seconds("sync", self.storage.sync, TIME_ANY);
-        });
-        c.nested("schedule", &self.schedule);
-        c.nested("trials", &self.trials);
-        if c.is_clean() {
-            self.check_capacities(c);
-        }
-    }
-}
-
 /// One way of saving and restoring, in seconds and bytes.
 struct Save {
     size: f64,
@@ -287,25 +180,6 @@ struct Save {
     durable_s: f64,
     stop_s: f64,
     restore_s: f64,
-}
-
-impl Checked for Schedule {
-    fn check(&self, c: &mut Checker) {
-        if let Some(interval) = self.interval {
-            c.seconds("interval", interval, TIME_SOME);
-        }
-        c.seconds("restart", self.restart, TIME_ANY);
-        c.range("overlap", self.overlap, 0.001..=1.0, "");
-        c.range(
-            "target_availability",
-            self.target_availability,
-            0.001..=0.999_999,
-            "",
-        );
-        if let Some(gain) = self.target_gain {
-            c.range("target_gain", gain, 1e-6..=0.999_999, "");
-        }
-    }
 }
 
 impl Model {
@@ -319,16 +193,6 @@ impl Model {
             None => self.bytes_per_parameter() * self.parameters,
         }
     }
-}
-
-/// A size that a model computed, for a message.
-fn shown_bytes(bytes: f64) -> Bytes {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a size is positive, and a float saturates"
-    )]
-    Bytes(bytes as u64)
 }
 
 impl Checkpoint {
@@ -366,43 +230,6 @@ impl Checkpoint {
             direct,
             ways,
         })
-    }
-
-    /// Refuses what does not fit into GPU memory, host memory or storage, and says what would.
-    fn check_capacities(&self, c: &mut Checker) {
-        let (cluster, size) = (&self.cluster, self.model.size_bytes());
-        let gpus = (size / cluster.gpu_memory.0 as f64).ceil();
-        if gpus > cluster.gpus as f64 {
-            let memory = cluster.gpu_memory;
-            let allowed = format!(
-                "at least {gpus:.0} GPUs of {memory}: weights and optimizer take {} (activations not counted)",
-                shown_bytes(size)
-            );
-            c.refuse("cluster.gpus", cluster.gpus, allowed);
-            // More GPUs bring more hosts.
-            return;
-        }
-        let nodes = cluster.gpus.div_ceil(cluster.gpus_per_node);
-        let hosts = (size / self.node.host.memory.0 as f64).ceil();
-        if self.schedule.asynchronous && hosts > nodes as f64 {
-            let allowed = format!(
-                "at least {} to hold its part of {} (or {hosts:.0} hosts of {}; or schedule.asynchronous = false)",
-                shown_bytes(size / nodes as f64),
-                shown_bytes(size),
-                self.node.host.memory
-            );
-            c.refuse("node.host.memory", self.node.host.memory, allowed);
-        }
-        let kept = size * self.storage.kept as f64;
-        if kept > self.storage.capacity.0 as f64 {
-            let allowed = format!(
-                "at least {} for {} checkpoints of {}",
-                shown_bytes(kept),
-                self.storage.kept,
-                shown_bytes(size)
-            );
-            c.refuse("storage.capacity", self.storage.capacity, allowed);
-        }
     }
 
     /// The GPUs of a node that take part.
@@ -560,76 +387,6 @@ impl Checkpoint {
                     .map(|way| at(way, interval_s)),
             })
             .collect()
-    }
-
-    fn basis(&self, mtbf_s: f64) -> Basis {
-        let mut basis = Basis::of(&[SIZE, ASYNCHRONOUS, RECOVERY]);
-        basis.formulas.extend(path::FORMULAS);
-        basis.formulas.extend(interval::FORMULAS);
-        let (storage, cluster) = (&self.storage, &self.cluster);
-        // First: it decides most, and is the same however many GPUs there are.
-        basis
-            .parameter(
-                "storage.rate",
-                "storage, all nodes together",
-                storage.rate.0,
-                "B/s",
-                LLAMA_STORAGE,
-            )
-            .between(1e12, 7e12, LLAMA_STORAGE);
-        if let Some(rate) = storage.read_rate {
-            let what = "storage, reads of all nodes together";
-            basis.parameter("storage.read_rate", what, rate.0, "B/s", Source::SCENARIO);
-        }
-        if self.model.size.is_none() {
-            let bytes = self.model.bytes_per_parameter();
-            basis.parameter("model", "bytes for a parameter", bytes, "B", ADAM);
-        }
-        let mtbf = cluster.mtbf_per_gpu.0;
-        basis
-            .parameter(
-                "cluster.mtbf_per_gpu",
-                "mean time between failures of a GPU",
-                mtbf,
-                "s",
-                LLAMA_MTBF,
-            )
-            .between(8_000.0 * 3600.0, 50_677.0 * 3600.0, MTBF_BAND);
-        let source = Source::computed("one GPU's over their number", "");
-        basis.assume("mean time between failures of the job", mtbf_s, "s", source);
-        basis
-            .parameter(
-                "schedule.restart",
-                "from a failure until the read",
-                self.schedule.restart.0,
-                "s",
-                RESTART,
-            )
-            .between(60.0, 900.0, RESTART);
-        for (path, what, bytes, source) in [
-            (
-                "cluster.gpu_memory",
-                "memory of a GPU",
-                cluster.gpu_memory,
-                H100_MEMORY,
-            ),
-            (
-                "node.host.memory",
-                "memory of a host",
-                self.node.host.memory,
-                DGX_MEMORY,
-            ),
-            (
-                "storage.capacity",
-                "capacity of the storage",
-                storage.capacity,
-                LLAMA_STORAGE,
-            ),
-        ] {
-            basis.parameter(path, what, bytes.0 as f64, "B", source);
-        }
-        self.node.assume(&mut basis, self.gpus_in_node());
-        basis
     }
 }
 

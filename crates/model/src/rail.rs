@@ -224,8 +224,10 @@ mod tests {
 
     #[test]
     fn half_the_traffic_crossing_loses_a_fifth() {
-        let mut asked = Rails::default();
-        asked.crossing = 0.5;
+        let asked = Rails {
+            crossing: 0.5,
+            ..Rails::default()
+        };
         near(asked.compute().rate_bytes_per_s, 400e9 * 0.798, 0.001);
     }
 }

@@ -1,0 +1,130 @@
+//! The formulas and constants of a checkpoint, with their sources and bands.
+
+use straightway_scenario::provenance::{Basis, Formula, Source};
+
+use super::{Checkpoint, interval};
+use crate::path;
+
+const ADAM: Source = Source::read(
+    "mlcommons/storage",
+    "submission guidelines: 14 bytes a parameter",
+);
+
+/// GPU-hours between failures, by source.
+const MTBF_BAND: Source = Source::quoted(
+    "Llama 3, BLOOM, OPT-175B, Meta RSC",
+    "50,677, about 43,000, 13,600 and 8,000 GPU-hours",
+);
+
+pub(crate) const LLAMA_STORAGE: Source = Source::quoted(
+    "Llama 3 (Tectonic)",
+    "16 k GPUs: 2 TB/s sustained, 7 TB/s peak, 240 PB",
+);
+
+const RESTART: Source = Source::quoted(
+    "operators of large jobs",
+    "1 to 15 minutes until training processes run again",
+);
+
+const H100_MEMORY: Source = Source::quoted("NVIDIA H100 data sheet", "80 GB of HBM3");
+
+const DGX_MEMORY: Source = Source::quoted("NVIDIA DGX H100 data sheet", "2 TB of system memory");
+
+/// 419 unexpected interruptions of 16,384 GPUs in 54 days.
+const LLAMA_MTBF: Source = Source::read(
+    "Llama 3 405B, press",
+    "419 in 54 d on 16,384 GPUs: 50,677 h a GPU",
+);
+
+const SIZE: Formula = Formula {
+    gives: "checkpoint size and time",
+    text: "S = bytes_per_parameter × P; T = S/B + T_sync",
+    source: Source::read(
+        "seed article on storage networking",
+        "checkpoint time formula",
+    ),
+};
+
+const ASYNCHRONOUS: Formula = Formula {
+    gives: "asynchronous save",
+    text: "stop = S/D2H + T_sync; flush needs B ≥ S/(overlap·W); a failure also loses the flush under way",
+    source: Source::computed("definition", "restart lengthened by the flush time"),
+};
+
+const RECOVERY: Formula = Formula {
+    gives: "recovery",
+    text: "R = restart + S/B_read; every byte is read once, by the path the checkpoint was saved by",
+    source: Source::computed("definition", ""),
+};
+
+impl Checkpoint {
+    pub(super) fn basis(&self, mtbf_s: f64) -> Basis {
+        let mut basis = Basis::of(&[SIZE, ASYNCHRONOUS, RECOVERY]);
+        basis.formulas.extend(path::FORMULAS);
+        basis.formulas.extend(interval::FORMULAS);
+        let (storage, cluster) = (&self.storage, &self.cluster);
+        // First: it decides most, and is the same however many GPUs there are.
+        basis
+            .parameter(
+                "storage.rate",
+                "storage, all nodes together",
+                storage.rate.0,
+                "B/s",
+                LLAMA_STORAGE,
+            )
+            .between(1e12, 7e12, LLAMA_STORAGE);
+        if let Some(rate) = storage.read_rate {
+            let what = "storage, reads of all nodes together";
+            basis.parameter("storage.read_rate", what, rate.0, "B/s", Source::SCENARIO);
+        }
+        if self.model.size.is_none() {
+            let bytes = self.model.bytes_per_parameter();
+            basis.parameter("model", "bytes for a parameter", bytes, "B", ADAM);
+        }
+        let mtbf = cluster.mtbf_per_gpu.0;
+        basis
+            .parameter(
+                "cluster.mtbf_per_gpu",
+                "mean time between failures of a GPU",
+                mtbf,
+                "s",
+                LLAMA_MTBF,
+            )
+            .between(8_000.0 * 3600.0, 50_677.0 * 3600.0, MTBF_BAND);
+        let source = Source::computed("one GPU's over their number", "");
+        basis.assume("mean time between failures of the job", mtbf_s, "s", source);
+        basis
+            .parameter(
+                "schedule.restart",
+                "from a failure until the read",
+                self.schedule.restart.0,
+                "s",
+                RESTART,
+            )
+            .between(60.0, 900.0, RESTART);
+        for (path, what, bytes, source) in [
+            (
+                "cluster.gpu_memory",
+                "memory of a GPU",
+                cluster.gpu_memory,
+                H100_MEMORY,
+            ),
+            (
+                "node.host.memory",
+                "memory of a host",
+                self.node.host.memory,
+                DGX_MEMORY,
+            ),
+            (
+                "storage.capacity",
+                "capacity of the storage",
+                storage.capacity,
+                LLAMA_STORAGE,
+            ),
+        ] {
+            basis.parameter(path, what, bytes.0 as f64, "B", source);
+        }
+        self.node.assume(&mut basis, self.gpus_in_node());
+        basis
+    }
+}
