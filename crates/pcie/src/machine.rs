@@ -7,6 +7,8 @@
 //! GPUs, ports and drives are spread evenly over the switches, as on a DGX. A group with `on = "host"` hangs
 //! on root ports of its own, as the storage ports of many nodes do.
 
+use std::cell::RefCell;
+
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_scenario::{
@@ -119,6 +121,20 @@ pub enum Between {
     HostAndGpus,
 }
 
+/// A cut that was found.
+struct Known {
+    machine: Machine,
+    asked: (Between, u64, bool),
+    cut: Option<Cut>,
+}
+
+/// Cuts remembered: one answer asks for the same few again and again.
+const CUTS_MAX: usize = 64;
+
+thread_local! {
+    static CUTS: RefCell<Vec<Known>> = const { RefCell::new(Vec::new()) };
+}
+
 const GEN5_X16: Link = Link {
     generation: Generation::Gen5,
     lanes: 16,
@@ -223,6 +239,25 @@ impl Machine {
     /// The minimum cut between two sets of parts, with `gpus` GPUs taking part, each with an equal share.
     /// None where a set is empty. Port and drive rates count only where `with_media`.
     pub fn cut(&self, between: Between, gpus: u64, with_media: bool) -> Option<Cut> {
+        CUTS.with_borrow_mut(|known| {
+            let is_it = |k: &&Known| k.asked == (between, gpus, with_media) && k.machine == *self;
+            if let Some(known) = known.iter().find(is_it) {
+                return known.cut.clone();
+            }
+            let cut = self.find_cut(between, gpus, with_media);
+            if known.len() == CUTS_MAX {
+                known.clear();
+            }
+            known.push(Known {
+                machine: self.clone(),
+                asked: (between, gpus, with_media),
+                cut: cut.clone(),
+            });
+            cut
+        })
+    }
+
+    fn find_cut(&self, between: Between, gpus: u64, with_media: bool) -> Option<Cut> {
         let topology = self.topology(gpus);
         let of = |kind: Kind| -> Vec<usize> {
             let nodes = topology.nodes.iter().enumerate();

@@ -45,9 +45,22 @@ where
     T: Serialize + DeserializeOwned + Checked,
 {
     let one = |input: T, setting: &Setting| set_one(&input, setting, &setting.path);
-    let changed = settings.iter().try_fold(input, one)?;
+    // All at once is quick; one by one tells which of them is wrong.
+    let changed = match set_all(&input, settings) {
+        Some(changed) => changed,
+        None => settings.iter().try_fold(input, one)?,
+    };
     check::checked(&changed)?;
     Ok(changed)
+}
+
+/// All settings at once; none where a value does not fit its place as it was typed.
+fn set_all<T: Serialize + DeserializeOwned>(input: &T, settings: &[Setting]) -> Option<T> {
+    let mut table = Table::try_from(input).ok()?;
+    for setting in settings {
+        put(&mut table, &setting.path, typed(&setting.value)).ok()?;
+    }
+    T::deserialize(table).ok()
 }
 
 /// Whether the parameter of `input` at `path` is a count: a fraction of it makes no sense.
