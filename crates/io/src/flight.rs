@@ -3,15 +3,18 @@
 use std::{sync::Arc, time::Instant};
 
 use straightway_core::{
-    Alignment, Chunk, Direction, Error, Kind, Leg, Object, Piece, Place, Reason, Route,
-    extent::down,
+    Chunk, Direction, Error, Kind, Leg, Object, Piece, Reason, Route, extent::down,
 };
 use straightway_sys::{
     Buf, By, Op, Slot, Window,
     cuda::{Landing, Span},
 };
 
-use crate::{job::Job, request::Io, store::Handle};
+use crate::{
+    handle::Handle,
+    job::Job,
+    request::{Io, block_bytes, usize_of},
+};
 
 /// Times that an I/O may come back with nothing moved before it counts as failed.
 const STALLS_MAX: u8 = 16;
@@ -310,26 +313,10 @@ impl Flight {
     }
 }
 
-/// What an I/O is counted in: it can be continued at a multiple of this.
-pub(crate) fn block_bytes(io: &Io) -> u64 {
-    let on_gpu = matches!(&io.buf, Buf::Window(w) if w.region().place() != Place::Host);
-    match io.by {
-        // cuFile wants whole pages, whatever the drive would take.
-        By::Direct if on_gpu => Alignment::PAGE_BYTES,
-        By::Direct => io.object.block_bytes(),
-        By::PageCache | By::Resident => 1,
-    }
-}
-
 /// Whether an error may go away by itself at once.
 fn is_passing(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock
     )
-}
-
-/// A length inside memory.
-pub(crate) fn usize_of(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("a chunk fits into memory")
 }

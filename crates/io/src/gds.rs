@@ -23,8 +23,6 @@ use straightway_sys::{
     cufile::{ALIGN_BYTES, RegisteredMemory},
 };
 
-use crate::objects::Objects;
-
 pub use proof::Proof;
 pub(crate) use session::Session;
 
@@ -109,7 +107,7 @@ impl Gds {
     /// goes to `warnings`.
     pub(crate) fn survey(
         &self,
-        objects: &Objects,
+        files: impl FnOnce() -> Result<Vec<Arc<File>>>,
         surveys: &mut [Survey],
         region: &Arc<Region>,
         (leg, choice): (Leg, Choice),
@@ -121,8 +119,7 @@ impl Gds {
         if !self.is_wanted(ordinal, region.bytes(), choice) {
             return Ok(None);
         }
-        let files = objects.files();
-        match files.and_then(|files| self.pass(&files, surveys, region, leg)) {
+        match files().and_then(|files| self.pass(&files, surveys, region, leg)) {
             Ok(pass) => Ok(pass),
             Err(error) if self.is_insisted(choice) => Err(error),
             Err(error) => {

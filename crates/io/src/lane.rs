@@ -23,10 +23,10 @@ use straightway_sys::{
 
 use crate::{
     engine::Engine,
-    flight::{Flight, Verdict, usize_of},
+    flight::{Flight, Verdict},
     inspect::Inspect,
     job::Job,
-    request::{Done, Io},
+    request::{Done, Io, usize_of},
     settings::RingSize,
     stage::{Copied, Copy, Stage},
     tally::{Tally, record},

@@ -11,6 +11,7 @@ pub mod engine;
 pub mod executor;
 mod flight;
 pub mod gds;
+pub mod handle;
 pub mod inspect;
 pub mod job;
 mod lane;

@@ -6,8 +6,9 @@ use straightway_core::{Object, Result};
 use straightway_sys::File;
 
 use crate::{
+    handle::{Handle, file},
     request::handle,
-    store::{Files, Handle, Store, file},
+    store::{Files, Store},
 };
 
 /// Open objects of one store.

@@ -3,9 +3,10 @@
 
 use std::{io, sync::Arc};
 
-use straightway_sys::File;
+use straightway_core::{Alignment, Place};
+use straightway_sys::{Buf, By, File};
 
-use crate::store::{Handle, file};
+use crate::handle::{Handle, file};
 
 /// One I/O. It owns its buffer until it is done.
 pub type Io = straightway_sys::Io<Arc<dyn Handle>>;
@@ -35,4 +36,20 @@ pub(crate) fn run_on_file(
 /// A file as the open object that it is.
 pub(crate) fn handle(file: Arc<File>) -> Arc<dyn Handle> {
     file
+}
+
+/// What an I/O is counted in: it can be continued at a multiple of this.
+pub(crate) fn block_bytes(io: &Io) -> u64 {
+    let on_gpu = matches!(&io.buf, Buf::Window(w) if w.region().place() != Place::Host);
+    match io.by {
+        // cuFile wants whole pages, whatever the drive would take.
+        By::Direct if on_gpu => Alignment::PAGE_BYTES,
+        By::Direct => io.object.block_bytes(),
+        By::PageCache | By::Resident => 1,
+    }
+}
+
+/// A length inside memory.
+pub(crate) fn usize_of(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a chunk fits into memory")
 }

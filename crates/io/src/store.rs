@@ -15,15 +15,16 @@ mod registry;
 use std::{
     any::Any,
     ffi::{OsStr, OsString},
-    fmt, io,
+    fmt,
     sync::Arc,
 };
 
-use straightway_core::{Direction, Error, Extent, Kind, Object, Place, Result, Survey};
-use straightway_sys::File;
+use straightway_core::{Direction, Error, Extent, Kind, Place, Result, Survey};
 pub use straightway_sys::{Folder, folder::Durability};
 
 use crate::{engine::Engine, settings::Settings, track::Track};
+
+pub use crate::handle::{Handle, Tag, file};
 
 pub use files::Files;
 pub use memory::Memory;
@@ -131,38 +132,6 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
 const _: [&dyn Store; 0] = [];
 
-/// An open object. Engines find their own type by [`Any`].
-pub trait Handle: Any + fmt::Debug + Send + Sync {
-    /// What it is called, and how long it is or will be.
-    fn object(&self) -> Object;
-
-    /// Which version of the object it is; `None` where the store has no tags.
-    fn tag(&self) -> Option<Tag> {
-        None
-    }
-
-    /// Fills `bytes` with what is at `offset`: for headers and manifests. An object that ends before is an error.
-    fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
-
-    /// An error where the object is not the one any more that was opened.
-    fn check_unchanged(&self) -> Result<()>;
-
-    /// What I/Os around a cache are counted in: one that came up short is continued at a multiple of this.
-    fn block_bytes(&self) -> u64 {
-        1
-    }
-
-    /// What went wrong with an I/O of this object. An engine that knows more than an error number wraps an [`Error`].
-    fn error(&self, operation: &'static str, source: io::Error) -> Error {
-        match source.downcast::<Error>() {
-            Ok(error) => error,
-            Err(source) => Error::os(operation, self.object().name, source),
-        }
-    }
-}
-
-const _: [&dyn Handle; 0] = [];
-
 /// An object in the making. Dropped before its commit, it leaves nothing behind.
 pub trait Draft: Any + fmt::Debug + Send {
     /// What lanes write to.
@@ -256,10 +225,6 @@ impl Named {
         }
     }
 }
-
-/// What tells two versions of an object apart: an `ETag`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tag(pub String);
 
 /// When a put takes place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -437,15 +402,6 @@ fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Re
         clear_below(&*inside, &below, depth - 1)?;
     }
     store.remove(folder, Durability::Unsynced)
-}
-
-/// The file that a handle is. The lanes of today move bytes of files only; this is the one place that says so.
-pub fn file(handle: &Arc<dyn Handle>) -> Result<Arc<File>> {
-    let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
-    any.downcast().map_err(|_| {
-        let message = "lanes move bytes of files only";
-        Error::new(Kind::Unsupported, "transfer", handle.object().name, message)
-    })
 }
 
 /// A draft as the store made it that is to commit it.

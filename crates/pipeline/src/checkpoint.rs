@@ -15,6 +15,7 @@ mod diff;
 mod export;
 mod fetched;
 mod flush;
+mod home;
 mod image;
 mod inspector;
 mod lock;

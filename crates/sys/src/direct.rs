@@ -15,24 +15,18 @@
 //! | NFS, CephFS, Lustre, SMB | always: past this machine's page cache |
 //! | others | `statx(2)`, where it answers (f2fs, erofs, bcachefs). Its silence (FUSE, ZFS, GPFS) proves nothing |
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use rustix::fs::{FileType, fstatfs, ioctl_getflags};
+use rustix::fs::{FileType, ioctl_getflags};
 use straightway_core::{Alignment, Reason};
 
 use crate::{
     fiemap::{self, Stored},
+    file_system::{BTRFS, EXT, OVERLAY, RAMFS, TMPFS, XFS, file_system},
     mount::{DeviceNumber, Mounts},
     root::Root,
     status::Status,
 };
-
-pub(crate) const TMPFS: i128 = 0x0102_1994;
-const RAMFS: i128 = 0x8584_58f6;
-const OVERLAY: i128 = 0x794c_7630;
-pub(crate) const BTRFS: i128 = 0x9123_683e;
-pub(crate) const EXT: i128 = 0xef53;
-pub(crate) const XFS: i128 = 0x5846_5342;
 
 /// NFS, `CephFS`, Lustre, CIFS and SMB2.
 const NETWORK: [i128; 5] = [0x6969, 0x00c3_6400, 0x0bd0_0bd0, 0xff53_4d42, 0xfe53_4d42];
@@ -154,16 +148,6 @@ fn decide(facts: &Facts, access: Access) -> DirectIo {
         number if facts.says.is_some() || NETWORK.contains(&number) => None,
         _ => Some(Reason::DirectUnproven),
     })
-}
-
-/// Whether a file's room is memory.
-pub(crate) fn is_memory(file: &OwnedFd) -> bool {
-    file_system(file) == TMPFS
-}
-
-/// The kernel's number for the file system of a file; 0 where it will not say.
-pub(crate) fn file_system(file: impl AsFd) -> i128 {
-    fstatfs(file).map_or(0, |fs| i128::from(fs.f_type))
 }
 
 fn is_journalled(device: u64) -> bool {

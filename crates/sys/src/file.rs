@@ -24,7 +24,8 @@ use rustix::process::Gid;
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, Survey, extent::up};
 
 use crate::{
-    direct::{self, Access, DirectIo},
+    direct::{Access, DirectIo},
+    file_system::is_memory,
     folder::{Folder, open_regular},
     identity::Identity,
     limit,
@@ -153,7 +154,7 @@ impl File {
     /// Sets its room aside: a disk that is too full says so before any byte is written.
     pub fn reserve(&self) -> Result<()> {
         // On tmpfs room is memory, and setting it aside zeroes it on one core before all cores write.
-        if self.bytes == 0 || direct::is_memory(&self.buffered) {
+        if self.bytes == 0 || is_memory(&self.buffered) {
             return Ok(());
         }
         match fallocate(&self.buffered, FallocateFlags::KEEP_SIZE, 0, self.bytes) {

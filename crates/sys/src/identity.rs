@@ -24,7 +24,7 @@ use rustix::{
     time::{ClockId, Timespec, clock_getres, clock_gettime},
 };
 
-use crate::direct;
+use crate::file_system::{BTRFS, EXT, TMPFS, XFS, file_system};
 
 /// How often a file is looked at until its stamps stay the same for a tick. One that is written to for
 /// longer is refused.
@@ -91,8 +91,8 @@ impl Identity {
 fn stamps_every_change(file: BorrowedFd<'_>) -> bool {
     static KERNEL: LazyLock<bool> =
         LazyLock::new(|| stamps_by(&uname().release().to_string_lossy()));
-    let file_systems = [direct::EXT, direct::XFS, direct::BTRFS, direct::TMPFS];
-    *KERNEL && file_systems.contains(&direct::file_system(file))
+    let file_systems = [EXT, XFS, BTRFS, TMPFS];
+    *KERNEL && file_systems.contains(&file_system(file))
 }
 
 /// Whether a kernel has multigrain timestamps: from 6.13 on.

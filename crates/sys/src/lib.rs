@@ -15,6 +15,7 @@ pub mod ending;
 pub mod ethtool;
 mod fiemap;
 pub mod file;
+mod file_system;
 pub mod folder;
 pub mod identity;
 pub mod lent;

@@ -8,7 +8,7 @@ use straightway_sys::Op;
 use super::{Capabilities, Engine};
 use crate::{
     request::{Done, Io},
-    store::memory::MemoryObject,
+    store::memory::object::MemoryObject,
 };
 
 /// Copies between the buffers of I/Os and the objects' bytes.

@@ -148,7 +148,13 @@ impl Job {
         let mut warnings = Vec::new();
         let wanted = (direction.leg(), choice);
         let gds = &settings.gds;
-        let pass = gds.survey(&objects, &mut surveys, region, wanted, &mut warnings)?;
+        let pass = gds.survey(
+            || objects.files(),
+            &mut surveys,
+            region,
+            wanted,
+            &mut warnings,
+        )?;
         let span = (region.place(), region.address());
         let policy = policy(direction, choice, span, settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;

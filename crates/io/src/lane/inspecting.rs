@@ -5,10 +5,10 @@ use straightway_sys::{Buf, Slot, cuda::Direction as Heading};
 
 use super::Lane;
 use crate::{
-    flight::{Flight, usize_of},
+    flight::Flight,
     inspect::Image,
     job::Job,
-    request::Io,
+    request::{Io, usize_of},
 };
 
 impl Lane {

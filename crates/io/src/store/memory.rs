@@ -1,28 +1,29 @@
 //! Objects in the memory of this process, for tests: real bytes, conditions that hold among threads, and nothing that
 //! only a file system has.
 
+pub(crate) mod object;
+
 use std::{
-    collections::BTreeMap,
     ffi::OsStr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use straightway_core::{Direction, Error, Extent, Kind, Object, Reason, Result, Survey};
+use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
 
 use super::{
-    Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag,
-    Verb, Verbs, own_draft, parts,
+    Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Verb,
+    Verbs, own_draft, parts,
 };
 use crate::engine::{Engine, memory};
+use object::{Content, Shared};
+
+pub use object::MemoryObject;
 
 /// The most names on one page: as S3.
 const PAGE_NAMES_MAX: usize = 1000;
-
-/// Objects by name.
-type Objects = BTreeMap<String, Arc<MemoryObject>>;
 
 /// A store in memory. Clones share their objects.
 #[derive(Clone, Debug)]
@@ -30,18 +31,6 @@ pub struct Memory {
     shared: Arc<Shared>,
     /// What all names begin with: nothing, or parts that end with `/`.
     prefix: String,
-}
-
-#[derive(Debug)]
-struct Shared {
-    name: String,
-    objects: Mutex<Objects>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Memory {
@@ -191,70 +180,6 @@ impl Store for Memory {
     }
 }
 
-/// One version of an object.
-#[derive(Debug)]
-pub struct MemoryObject {
-    shared: Arc<Shared>,
-    key: String,
-    bytes: u64,
-    version: u64,
-    content: Content,
-}
-
-impl MemoryObject {
-    /// Its bytes, for engines.
-    pub fn content(&self) -> &Content {
-        &self.content
-    }
-
-    fn own_tag(&self) -> Tag {
-        Tag(self.version.to_string())
-    }
-}
-
-impl Handle for MemoryObject {
-    fn object(&self) -> Object {
-        let name = format!("memory:{}/{}", self.shared.name, self.key);
-        Object::new(name, self.bytes)
-    }
-
-    fn tag(&self) -> Option<Tag> {
-        Some(self.own_tag())
-    }
-
-    fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let read = self.content.read_at(offset, |there| {
-            let read = there.len().min(bytes.len());
-            bytes[..read].copy_from_slice(&there[..read]);
-            read
-        });
-        if read == bytes.len() {
-            return Ok(());
-        }
-        let message = format!("it ends at byte {}", offset + read as u64);
-        Err(Error::new(
-            Kind::Corrupt,
-            "read",
-            self.object().name,
-            message,
-        ))
-    }
-
-    fn check_unchanged(&self) -> Result<()> {
-        let version = self.shared.lock().get(&self.key).map(|now| now.version);
-        if version == Some(self.version) {
-            return Ok(());
-        }
-        let message = "it was replaced or removed while it was read";
-        Err(Error::new(
-            Kind::Corrupt,
-            "read",
-            self.object().name,
-            message,
-        ))
-    }
-}
-
 /// An object that nobody sees yet.
 #[derive(Debug)]
 struct MemoryDraft {
@@ -276,33 +201,5 @@ impl Draft for MemoryDraft {
             "a draft is as long as it was begun"
         );
         Ok(())
-    }
-}
-
-/// Bytes that are read and written in place. A write beyond their end makes them longer.
-#[derive(Debug, Default)]
-pub struct Content(RwLock<Vec<u8>>);
-
-impl Content {
-    fn new(bytes: Vec<u8>) -> Self {
-        Self(RwLock::new(bytes))
-    }
-
-    /// Hands over what is from `offset` to the end.
-    pub fn read_at<T>(&self, offset: u64, take: impl FnOnce(&[u8]) -> T) -> T {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        take(all.get(offset..).unwrap_or_default())
-    }
-
-    /// Hands over `bytes` bytes at `offset` to be filled.
-    pub fn write_at(&self, offset: u64, bytes: usize, fill: impl FnOnce(&mut [u8])) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let offset = usize::try_from(offset).expect("a test's object fits into memory");
-        let end = offset + bytes;
-        if all.len() < end {
-            all.resize(end, 0);
-        }
-        fill(&mut all[offset..end]);
     }
 }

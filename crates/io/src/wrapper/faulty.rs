@@ -8,8 +8,7 @@ use straightway_core::Result;
 
 use crate::{
     engine::{Capabilities, Engine},
-    flight::{block_bytes, usize_of},
-    request::{Done, Io},
+    request::{Done, Io, block_bytes, usize_of},
 };
 
 /// How often to do what. A chance is out of 1000 I/Os.

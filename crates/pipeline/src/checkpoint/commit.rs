@@ -7,14 +7,15 @@
 //! manifest says which belong to the step. In a local folder they are written into the folder of the attempt, which the
 //! commit renames: what has a step's name is whole, and each step is a folder of its own.
 
-use std::{ffi::OsStr, sync::Arc};
+use std::ffi::OsStr;
 
 use hashbrown::{HashMap, HashSet};
 use straightway_core::{Error, Kind, Result};
-use straightway_io::store::{Durability, Missing, Store, open_one};
+use straightway_io::store::{Durability, Missing, open_one};
 use straightway_sys::Folder;
 
 use super::{
+    home::Home,
     manifest::Manifest,
     name::{Attempt, MANIFEST, mark, shard_draft, step_folder, writer_of},
     parity,
@@ -22,15 +23,6 @@ use super::{
     removal,
     steps::{Steps, names, put},
 };
-
-/// Where the objects of an attempt are written.
-#[derive(Clone, Debug)]
-pub(crate) struct Home {
-    pub(crate) name: String,
-    pub(crate) store: Arc<dyn Store>,
-    /// What the names of a writer's objects have in them, where other attempts write there too.
-    pub(crate) mark: Option<String>,
-}
 
 /// A shard that was written, and the name that it gets.
 struct Shard {
@@ -63,18 +55,6 @@ impl Steps {
             put(&*records, "begun", "", Durability::Unsynced)?;
         }
         Ok(())
-    }
-
-    /// Where an attempt's objects are written by `writer`.
-    pub(crate) fn home(&self, attempt: &Attempt, writer: &str) -> Result<Home> {
-        let is_folder = self.root().folder().is_some();
-        let (name, mark) = if is_folder {
-            (attempt.folder(), None)
-        } else {
-            (step_folder(attempt.step), Some(mark(writer, attempt)))
-        };
-        let store = self.root().below(name.as_ref(), Missing::Refuse)?;
-        Ok(Home { name, store, mark })
     }
 
     /// Refuses a step that is there. One whose removal was decided and broken off is removed first.

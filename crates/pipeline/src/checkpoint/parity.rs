@@ -7,7 +7,7 @@
 use straightway_core::{Error, Kind, Result};
 
 use super::{
-    commit::Home,
+    home::Home,
     manifest::{Manifest, PARITY_MAX, ParityRecord},
     name::parity_file,
     opened::Checkpoint,

@@ -13,7 +13,7 @@ use straightway_sys::{Slot, Window};
 
 use super::{
     codec::Codec,
-    commit::Home,
+    home::Home,
     manifest::{Manifest, ShardRecord, Stored},
     name::shard_file,
     snapshot::{Segment, each_chunk, threads},

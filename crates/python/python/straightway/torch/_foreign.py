@@ -21,8 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.futures import Future
 
 from ._harmless import harmless
-
-METADATA = ".metadata"
+from ._location import METADATA
 
 #: What the metadata of a checkpoint is made of.
 _CLASSES = {

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 _STEP = re.compile(r"step-(0|[1-9]\d{0,17})")
 
+#: The file that programs look for to find the steps of PyTorch's own checkpoints.
+METADATA = ".metadata"
+
 
 class Location(NamedTuple):
     """A folder of steps, and which of them; without one, the next to be saved or the latest to be read."""

@@ -25,8 +25,7 @@ from .._memory import readable
 from .._saving import synchronize, type_name
 from .._straightway import Saver, Store, fresh_run
 from .._tree import leaf
-from ._foreign import METADATA
-from ._location import Location, is_path
+from ._location import METADATA, Location, is_path
 from ._stager import Stager
 
 #: The member of a manifest's metadata that is what a planner wants to find again.

@@ -1,0 +1,22 @@
+//! The kernel's numbers for file systems.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::fstatfs;
+
+pub(crate) const TMPFS: i128 = 0x0102_1994;
+pub(crate) const RAMFS: i128 = 0x8584_58f6;
+pub(crate) const OVERLAY: i128 = 0x794c_7630;
+pub(crate) const BTRFS: i128 = 0x9123_683e;
+pub(crate) const EXT: i128 = 0xef53;
+pub(crate) const XFS: i128 = 0x5846_5342;
+
+/// Whether a file's room is memory.
+pub(crate) fn is_memory(file: &OwnedFd) -> bool {
+    file_system(file) == TMPFS
+}
+
+/// The kernel's number for the file system of a file; 0 where it will not say.
+pub(crate) fn file_system(file: impl AsFd) -> i128 {
+    fstatfs(file).map_or(0, |fs| i128::from(fs.f_type))
+}
