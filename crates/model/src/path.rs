@@ -14,7 +14,7 @@ mod basis;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-use straightway_pcie::machine::{Between, Machine};
+use straightway_pcie::{Machine, narrowest::Between};
 use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
     provenance::{Formula, Source},

@@ -8,7 +8,10 @@
 use serde::{Deserialize, Serialize};
 use straightway_core::Rate;
 
-use straightway_pcie::machine::{Between, DGX_H100, Machine, Ports};
+use straightway_pcie::{
+    machine::{DGX_H100, Machine, Ports},
+    narrowest::Between,
+};
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
     check::{Checked, Checker, RATE_ANY},

@@ -34,6 +34,8 @@ mod engine;
 pub mod link;
 pub mod machine;
 mod measure;
+pub mod narrowest;
+pub mod node;
 pub mod outcome;
 #[cfg(test)]
 mod properties;
