@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_best_choice_comes_to_rest_and_no_shorter_one_does() {
+    fn a_best_choice_comes_to_rest_and_bears_twice_the_delay_and_no_shorter_one_does_both() {
         // With half a notification interval, as packets have it, what is given swings.
         for delay_us in [4.0, 29.0] {
             let fluid = paper(10, delay_us);
@@ -474,12 +474,20 @@ mod tests {
                 .settle(SETTLE);
                 !c.fixed.pinned && settled.is_still(&c.fixed)
             };
-            assert!(still(&best) && tuned.settled.is_some());
+            let bears_delay = |c: &Choice| {
+                let late = Fluid {
+                    ecn: c.ecn,
+                    delay: Seconds(fluid.delay.0 * 2.0),
+                    ..fluid
+                };
+                late.phase_margin() > Some(0.0)
+            };
+            assert!(still(&best) && bears_delay(&best) && tuned.settled.is_some());
             let shorter = tuned
                 .choices
                 .iter()
                 .filter(|c| c.fixed.queue < best.fixed.queue);
-            assert!(!shorter.into_iter().any(still));
+            assert!(!shorter.into_iter().any(|c| still(c) && bears_delay(c)));
         }
     }
 
