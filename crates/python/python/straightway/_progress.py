@@ -47,7 +47,7 @@ class Notebook:
         self._shown: Any = None
 
     def show(self, text: str, part: float) -> None:
-        from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
+        from IPython.display import HTML, display
 
         bar = HTML(f"<progress value='{part:.4f}' max='1' style='width:20em'></progress> {text}")
         if self._shown is None:
@@ -57,7 +57,7 @@ class Notebook:
 
     def close(self) -> None:
         if self._shown is not None:
-            from IPython.display import HTML  # type: ignore[import-not-found,unused-ignore]
+            from IPython.display import HTML
 
             self._shown.update(HTML(""))
 
