@@ -2,4 +2,6 @@
 
 from ._command import main
 
-main()
+# Tools that look at a package import all its modules.
+if __name__ == "__main__":
+    main()
