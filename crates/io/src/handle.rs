@@ -3,7 +3,7 @@
 use std::{any::Any, fmt, io, sync::Arc};
 
 use straightway_core::{Error, Kind, Object, Result};
-use straightway_sys::File;
+use straightway_sys::{File, identity::Identity};
 
 /// An open object. Engines find their own type by [`Any`].
 pub trait Handle: Any + fmt::Debug + Send + Sync {
@@ -37,9 +37,14 @@ pub trait Handle: Any + fmt::Debug + Send + Sync {
 
 const _: [&dyn Handle; 0] = [];
 
-/// What tells two versions of an object apart: an `ETag`.
+/// What tells two versions of an object apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tag(pub String);
+pub enum Tag {
+    /// What a service says: an `ETag`.
+    Text(String),
+    /// What a file system says. As text it would cost each of thousands of small files an allocation.
+    File(Identity),
+}
 
 /// The file that a handle is, for engines of files.
 pub fn file(handle: &Arc<dyn Handle>) -> Result<Arc<File>> {

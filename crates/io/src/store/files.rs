@@ -261,7 +261,7 @@ impl Handle for File {
     }
 
     fn tag(&self) -> Option<Tag> {
-        self.identity().map(|identity| Tag(format!("{identity:?}")))
+        self.identity().map(Tag::File)
     }
 
     fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {

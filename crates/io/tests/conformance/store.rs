@@ -94,7 +94,7 @@ fn call(store: &dyn Store, verb: Verb) -> straightway_core::Result<()> {
             .and_then(|draft| store.commit(vec![draft])),
         Verb::Put => put(&Condition::Always),
         Verb::PutIfAbsent => put(&Condition::IfAbsent),
-        Verb::PutIfMatch => put(&Condition::IfMatch(Tag("none".to_owned()))),
+        Verb::PutIfMatch => put(&Condition::IfMatch(Tag::Text("none".to_owned()))),
         Verb::Remove => store.remove(object, NOW),
     }
 }

@@ -42,7 +42,7 @@ impl MemoryObject {
     }
 
     pub(super) fn own_tag(&self) -> Tag {
-        Tag(self.version.to_string())
+        Tag::Text(self.version.to_string())
     }
 }
 
