@@ -117,11 +117,10 @@ impl Restorer {
         let mut bad: Vec<Bad> = found
             .map(|(number, error)| (order.numbers[number], error))
             .collect();
-        match (ran, bad.is_empty()) {
-            (Err(error), _) if is_patient || bad.is_empty() => return Err(error),
-            // The job was stopped because of the first of them.
-            (Err(_), _) => return Err(bad.swap_remove(0).1),
-            (Ok(()), _) => {}
+        if let Err(error) = ran {
+            // Who is not patient stopped the job because of the first of them.
+            let is_stopped = !is_patient && !bad.is_empty();
+            return Err(if is_stopped { bad.remove(0).1 } else { error });
         }
         bad.extend(order.missing);
         bad.sort_by_key(|(number, _)| *number);
