@@ -83,6 +83,18 @@ impl Error {
         }
     }
 
+    /// The same error, for another who has to be told.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self {
+            target: self.target.clone(),
+            message: self.message.clone(),
+            hint: self.hint.clone(),
+            source: self.os_code().map(io::Error::from_raw_os_error),
+            ..*self
+        }
+    }
+
     /// Adds what the user can do: a flag, a command, a setting.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {

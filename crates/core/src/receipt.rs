@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The name and version of the JSON form.
-pub const SCHEMA: &str = "straightway.receipt/1";
+pub const SCHEMA: &str = "straightway.receipt/2";
 
 /// What a transfer did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct Receipt {
     pub cpu_system_s: f64,
     /// Both, for each 10^9 bytes.
     pub cpu_s_per_gb: f64,
+    /// Whether other transfers of the process ran meanwhile: the CPU seconds are then theirs too.
+    #[serde(default)]
+    pub cpu_shared: bool,
     /// The most ring memory in use at once.
     pub staging_bytes_peak: u64,
     /// The most memory pinned or registered at once.
@@ -47,6 +50,9 @@ pub struct Receipt {
     pub storage_bytes: u64,
     /// The part of `seconds` that went into syncing what was written.
     pub sync_s: f64,
+    /// The part of `seconds` in which its lanes worked for other transfers.
+    #[serde(default)]
+    pub waiting_s: f64,
     /// What ran it: the engine and the number of lanes.
     pub engine: String,
     /// How many lanes took part.
@@ -138,6 +144,8 @@ pub enum Bound {
     Cpu,
     /// Waiting for the sync at the end.
     Sync,
+    /// Waiting for other transfers on the same lanes.
+    OtherJobs,
     /// A limit that was asked for.
     Throttle,
     /// There was nothing to move.
@@ -152,6 +160,7 @@ impl fmt::Display for Bound {
             Self::Copy => "copy",
             Self::Cpu => "cpu",
             Self::Sync => "sync",
+            Self::OtherJobs => "other transfers",
             Self::Throttle => "throttle",
             Self::Nothing => "nothing",
         })
@@ -201,6 +210,11 @@ impl fmt::Display for Receipt {
                 )?;
             }
         }
+        // Less than this is the time that it takes to look whether there is another.
+        if self.waiting_s > 1e-4 {
+            let waited = Seconds(self.waiting_s);
+            writeln!(f, "  waited {waited} for other transfers")?;
+        }
         if let Some(r) = self.registration {
             writeln!(
                 f,
@@ -212,7 +226,7 @@ impl fmt::Display for Receipt {
         }
         write!(
             f,
-            "  {} by {} lane{} of {}; cpu {} user + {} system, {:.3} s per GB; ring {}",
+            "  {} by {} lane{} of {}; cpu {} user + {} system{}, {:.3} s per GB; ring {}",
             if self.ios == 1 {
                 "1 I/O".to_owned()
             } else {
@@ -223,6 +237,11 @@ impl fmt::Display for Receipt {
             self.engine,
             Seconds(self.cpu_user_s),
             Seconds(self.cpu_system_s),
+            if self.cpu_shared {
+                " (with other transfers)"
+            } else {
+                ""
+            },
             self.cpu_s_per_gb,
             Bytes(self.staging_bytes_peak),
         )?;

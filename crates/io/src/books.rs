@@ -1,6 +1,9 @@
 //! The books of one or more jobs, from which a receipt is made.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
 
 use straightway_core::{
     Direction, Rate, Receipt,
@@ -10,11 +13,34 @@ use straightway_sys::CpuTime;
 
 use crate::{job::Job, tally::Tally};
 
+/// Jobs of this process that were begun, and those that are over.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static OVER: AtomicU64 = AtomicU64::new(0);
+
+/// A job of this process, for as long as it runs.
+#[derive(Debug)]
+pub(crate) struct Running(());
+
+impl Running {
+    pub(crate) fn begin() -> Self {
+        BEGUN.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        OVER.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// What has been counted since the books were opened.
 #[derive(Debug)]
 pub struct Books {
     start: Instant,
     cpu: CpuTime,
+    /// Jobs that were over when they were opened, and those that were entered since. Others that were begun ran beside.
+    jobs: u64,
     tally: Tally,
     engines: Vec<&'static str>,
     lanes: u32,
@@ -31,6 +57,7 @@ impl Default for Books {
     fn default() -> Self {
         Self {
             cpu: CpuTime::of_process(),
+            jobs: OVER.load(Ordering::Relaxed),
             start: Instant::now(),
             tally: Tally::default(),
             engines: Vec::new(),
@@ -68,6 +95,7 @@ impl Books {
         for (leg, has) in self.legs.iter_mut().zip(has_legs) {
             *leg += if has { job.arrived_bytes() } else { 0 };
         }
+        self.jobs += 1;
         job.warnings().iter().for_each(|w| self.tally.warn(w));
         self.planning += job.planning_before(self.start);
         self.sync += sync;
@@ -102,6 +130,7 @@ impl Books {
     pub fn close(self, rate_max: Option<Rate>) -> Receipt {
         let seconds = (self.planning + self.start.elapsed()).as_secs_f64();
         let cpu = CpuTime::of_process() - self.cpu;
+        let cpu_shared = BEGUN.load(Ordering::Relaxed) > self.jobs;
         let bytes = self.bytes();
         let rate_bytes_per_s = bytes as f64 / seconds.max(1e-9);
         let engine = if self.engines.is_empty() {
@@ -119,6 +148,7 @@ impl Books {
             latency: self.tally.latency(),
             cpu_user_s: cpu.user_s,
             cpu_system_s: cpu.system_s,
+            cpu_shared,
             cpu_s_per_gb: if bytes == 0 {
                 0.0
             } else {
@@ -129,6 +159,7 @@ impl Books {
             ios: self.tally.ios,
             storage_bytes: self.tally.storage_bytes,
             sync_s: self.sync.as_secs_f64(),
+            waiting_s: (self.tally.others / self.lanes.max(1)).as_secs_f64(),
             engine,
             lanes: self.lanes,
             registration: self
@@ -156,6 +187,7 @@ impl Books {
             (Bound::PageCache, self.tally.page_cache / lanes),
             (Bound::Copy, self.tally.copying / lanes),
             (Bound::Cpu, self.tally.rest / lanes),
+            (Bound::OtherJobs, self.tally.others / lanes),
             (Bound::Sync, self.sync),
         ]
         .into_iter()

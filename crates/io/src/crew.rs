@@ -1,14 +1,15 @@
 //! A crew: the lanes that serve one track and one place, each on its own thread.
 //!
-//! Threads start when they are first needed and then wait for orders: an engine, a stream and a
+//! Threads start when they are first needed and then wait for jobs on their board: an engine, a stream and a
 //! ring, once made and registered, serve every later transfer. A lane that cannot is replaced ([`berth`]).
 
 mod berth;
 
 use std::{
+    collections::HashMap,
     sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
     },
     thread::{Builder, JoinHandle},
     time::Duration,
@@ -18,18 +19,19 @@ use straightway_core::{Error, Kind, Place, Result};
 use straightway_sys::cuda::Context;
 
 use crate::{
-    job::Job,
-    lane::Lane,
+    board::{Board, Posted, Wake},
+    lane::{Lane, Parts},
     placement::{cpus_near, stay_on},
     settings::Settings,
     stage::{DeviceStage, HostStage, Stage},
     store::{LaneSpec, Store},
     tally::Tally,
+    tenant::{Traffic, now_s},
     track::Track,
 };
 use berth::Berth;
 
-/// How long a lane waits after a failure for the I/Os that are still in flight.
+/// How long a lane waits for the I/Os of a job that was stopped.
 const SETTLE_MAX: Duration = Duration::from_mins(1);
 
 /// How often an idle thread looks for late I/Os of lanes that were set aside.
@@ -45,29 +47,15 @@ struct Post {
     context: Option<Context>,
     cpus: Vec<usize>,
     settings: Settings,
+    board: Arc<Board>,
 }
 
 /// The lanes of one track and one place.
 #[derive(Debug)]
 pub(crate) struct Crew {
     post: Post,
-    lanes: Vec<Handle>,
-}
-
-/// What a lane is asked to do, and where its answer goes.
-enum Order {
-    /// Run its share of a job.
-    Run(Arc<Job>, Sender<Tally>),
-    /// Make its ring, so that the first job need not.
-    MakeRing(Sender<Result<()>>),
-}
-
-/// A lane's thread. Dropping it waits for it to end.
-#[derive(Debug)]
-struct Handle {
-    /// `None` only while being dropped.
-    orders: Option<Sender<Order>>,
-    thread: Option<JoinHandle<()>>,
+    /// By their numbers.
+    lanes: Mutex<HashMap<usize, JoinHandle<()>>>,
 }
 
 /// Where a lane that was just started says whether it has all that it needs.
@@ -81,6 +69,7 @@ impl Crew {
         place: Place,
         context: Option<&Context>,
         settings: &Settings,
+        traffic: &Arc<Traffic>,
     ) -> Self {
         let cpus = context.map_or_else(Vec::new, |context| cpus_near(context.device()));
         Self {
@@ -91,66 +80,87 @@ impl Crew {
                 context: context.cloned(),
                 cpus,
                 settings: settings.clone(),
+                board: Arc::new(Board::new(track, traffic)),
             },
-            lanes: Vec::new(),
+            lanes: Mutex::default(),
         }
     }
 
-    /// Sends `job` to as many lanes as have a chunk to do.
-    pub(crate) fn order(
-        &mut self,
-        job: &Arc<Job>,
+    /// Posts a job for as many lanes as have a chunk to do.
+    pub(crate) fn post(
+        &self,
+        mut posted: Posted,
         chunks: usize,
         answers: &Sender<Tally>,
     ) -> Result<()> {
         // A lane without a chunk would only wake up to find that out.
         let Post { track, place, .. } = self.post;
-        let lanes = self.post.settings.lanes_for(job.plan(), track, place);
-        let wanted = (lanes as usize).min(chunks);
-        self.grow(wanted)?;
-        for lane in &self.lanes[..wanted] {
-            lane.send(Order::Run(Arc::clone(job), answers.clone()))?;
-        }
+        let lanes = self
+            .post
+            .settings
+            .lanes_for(posted.job.plan(), track, place);
+        posted.lanes = (lanes as usize).min(chunks);
+        self.grow(posted.lanes)?;
+        self.post.board.post(posted, answers, now_s());
         Ok(())
     }
 
     /// Starts all lanes and makes their rings.
-    pub(crate) fn make_ready(&mut self) -> Result<()> {
-        self.grow(self.size())?;
+    pub(crate) fn make_ready(&self) -> Result<()> {
+        let Post { track, place, .. } = self.post;
+        let lanes = self.post.settings.lanes(track, place) as usize;
+        self.grow(lanes)?;
         let (answers, inbox) = channel();
-        for lane in &self.lanes {
-            lane.send(Order::MakeRing(answers.clone()))?;
+        for number in 0..lanes {
+            self.post.board.ask_for_ring(number, &answers);
         }
         drop(answers);
         inbox.into_iter().fold(Ok(()), Result::and)
     }
 
-    /// How many lanes it has when all are there.
-    fn size(&self) -> usize {
-        let Post { track, place, .. } = self.post;
-        self.post.settings.lanes(track, place) as usize
-    }
-
-    /// Starts lanes until there are `wanted`, side by side: making one takes a while.
-    fn grow(&mut self, wanted: usize) -> Result<()> {
-        self.lanes.retain(|lane| !lane.has_ended());
-        let fresh = self.lanes.len()..wanted;
-        let starting: Vec<_> = fresh
-            .map(|number| self.post.clone().start(number))
-            .collect::<Result<_>>()?;
-        for (lane, ready) in starting {
-            ready.recv().unwrap_or_else(|_| Err(ended("start")))?;
-            self.lanes.push(lane);
+    /// Starts the lanes that are missing among the first `wanted`, side by side: making one takes a while.
+    fn grow(&self, wanted: usize) -> Result<()> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|_, lane| !lane.is_finished());
+        let missing = (0..wanted).filter(|number| !lanes.contains_key(number));
+        let starting: Vec<_> = missing
+            .map(|number| (number, self.post.clone().start(number)))
+            .collect();
+        let mut outcome = Ok(());
+        for (number, started) in starting {
+            let ready = started.and_then(|(lane, ready)| {
+                let ended =
+                    || Error::new(Kind::Transient, "start", "a lane", "its thread has ended");
+                match ready.recv().unwrap_or_else(|_| Err(ended())) {
+                    Ok(()) => Ok(lane),
+                    Err(error) => {
+                        // It lets go of all that it has before anybody hears of it.
+                        let _ = lane.join();
+                        Err(error)
+                    }
+                }
+            });
+            outcome = outcome.and(ready.map(|lane| drop(lanes.insert(number, lane))));
         }
-        Ok(())
+        outcome
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.post.board.close();
+        let lanes = self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (_, lane) in lanes.drain() {
+            // A lane that panicked has failed its jobs already.
+            let _ = lane.join();
+        }
     }
 }
 
 impl Post {
     /// Starts a lane's thread. What the lane needs is made on it: an io_uring belongs to the thread
     /// that made it, and memory to the node of the thread that faulted it in.
-    fn start(self, number: usize) -> Result<(Handle, Ready)> {
-        let (orders, inbox) = channel();
+    fn start(self, number: usize) -> Result<(JoinHandle<()>, Ready)> {
         let (answer, ready) = channel();
         let place = match self.place {
             Place::Host => String::new(),
@@ -163,19 +173,15 @@ impl Post {
         };
         let thread = Builder::new()
             .name(format!("straightway-{track}{place}-{number}"))
-            .spawn(move || self.serve(&answer, &inbox))
+            .spawn(move || self.serve(number, &answer))
             .map_err(|e| Error::os("start", "a lane", e))?;
-        let handle = Handle {
-            orders: Some(orders),
-            thread: Some(thread),
-        };
-        Ok((handle, ready))
+        Ok((thread, ready))
     }
 
-    /// The life of a lane's thread: one order after the other.
-    fn serve(&self, ready: &Sender<Result<()>>, inbox: &Receiver<Order>) {
+    /// The life of a lane's thread: it waits for jobs, and takes part in them.
+    fn serve(&self, number: usize, ready: &Sender<Result<()>>) {
         stay_on(&self.cpus);
-        let made = Berth::new(|| self.lane());
+        let made = Berth::new(number, &self.board, || self.lane(number));
         let mut berth = match made {
             Ok(berth) => berth,
             Err(error) => {
@@ -187,71 +193,39 @@ impl Post {
         if ready.send(Ok(())).is_err() {
             return;
         }
-        while let Some(order) = next_order(inbox, &mut berth) {
-            match order {
-                Order::Run(job, answer) => {
-                    let tally = berth.run(&job);
-                    drop(job);
-                    let _ = answer.send(tally);
+        loop {
+            let timeout = berth.has_late().then_some(REAP_INTERVAL);
+            match self.board.wait(number, timeout) {
+                Wake::Work => berth.serve(),
+                Wake::Ring(answer) => {
+                    let _ = answer.send(berth.lane().and_then(Lane::make_ring));
                 }
-                Order::MakeRing(answer) => {
-                    let _ = answer.send(berth.lane().and_then(|lane| lane.make_ring(0)));
-                }
+                Wake::Nothing => berth.reap(),
+                Wake::End => return,
             }
         }
     }
 
-    fn lane(&self) -> Result<Lane> {
-        let engine = self.store.engine(&LaneSpec {
+    fn lane(&self, number: usize) -> Result<Lane> {
+        let spec = LaneSpec {
             track: self.track,
             place: self.place,
             settings: &self.settings,
-        })?;
-        let engine = self.settings.wrap(engine);
+        };
+        let engine = self.settings.wrap(self.store.engine(&spec)?);
         let stage: Box<dyn Stage> = match &self.context {
             None => Box::new(HostStage::default()),
             Some(context) => Box::new(DeviceStage::new(context)?),
         };
-        let ring = self.settings.ring(self.track, self.place);
-        Ok(Lane::new(self.track, engine, stage, ring, SETTLE_MAX))
+        Ok(Lane::new(Parts {
+            number,
+            track: self.track,
+            engine,
+            depths_unused: [self.settings.write_depth, self.settings.depth]
+                .map(|depth| spec.depth().saturating_sub(depth) as usize),
+            stage,
+            ring: self.settings.ring(self.track, self.place),
+            settle_max: SETTLE_MAX,
+        }))
     }
-}
-
-/// The next order, or `None` when there will be no more. Late I/Os are taken home meanwhile.
-fn next_order<F: FnMut() -> Result<Lane>>(
-    inbox: &Receiver<Order>,
-    berth: &mut Berth<F>,
-) -> Option<Order> {
-    while berth.has_late() {
-        match inbox.recv_timeout(REAP_INTERVAL) {
-            Ok(order) => return Some(order),
-            Err(RecvTimeoutError::Disconnected) => return None,
-            Err(RecvTimeoutError::Timeout) => berth.reap(),
-        }
-    }
-    inbox.recv().ok()
-}
-
-impl Handle {
-    /// Whether its thread is no longer there.
-    fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    fn send(&self, order: Order) -> Result<()> {
-        let orders = self.orders.as_ref().expect("there until it is dropped");
-        orders.send(order).map_err(|_| ended("use"))
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.orders = None;
-        // A lane that panicked has failed its job already.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-fn ended(operation: &'static str) -> Error {
-    Error::new(Kind::Transient, operation, "a lane", "its thread has ended")
 }

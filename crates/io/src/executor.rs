@@ -1,6 +1,7 @@
-//! The executor: lanes that live as long as it does, and the receipts of what they ran.
+//! The executor: lanes that live as long as it does, and the jobs that they run side by side.
 //!
-//! Lanes stand in crews, one for each track and place, and a crew outlives its jobs.
+//! Lanes stand in crews, one for each kind of store, track and place, and a crew outlives its jobs. Jobs of class *now*
+//! have crews of their own: they never wait behind what another job has in a lane's queue.
 
 use std::{
     collections::HashMap,
@@ -8,40 +9,94 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Direction, Error, Kind, Leg, Place, Receipt, Result};
+use straightway_core::{Class, Place, Receipt, Result, Share};
 use straightway_sys::Region;
 
 use crate::{
-    books::Books,
+    board::Posted,
+    books::{Books, Running},
     crew::Crew,
     job::Job,
     settings::Settings,
     store::{Files, Store},
-    tally::Tally,
+    tenant::{Reservations, Tenant, Traffic},
+    ticket::{Run, Ticket},
     track::Track,
 };
 
-/// Runs jobs on lanes.
-#[derive(Debug)]
+/// Runs jobs on lanes, on behalf of one tenant. Those that [`sharing`](Self::sharing) makes run on the same lanes on
+/// behalf of others.
+#[derive(Clone, Debug)]
 pub struct Executor {
+    lanes: Arc<Lanes>,
+    tenant: Arc<Tenant>,
+}
+
+/// The family of a crew's stores, its track and its place, and whether it is for jobs of class *now*.
+type Post = (&'static str, Track, Place, bool);
+
+/// All lanes of an executor.
+#[derive(Debug)]
+struct Lanes {
     settings: Settings,
-    /// By the family of their stores, their track and their place.
-    crews: Mutex<HashMap<(&'static str, Track, Place), Crew>>,
+    crews: Mutex<HashMap<Post, Arc<Crew>>>,
+    traffic: Arc<Traffic>,
+    reservations: Arc<Reservations>,
 }
 
 impl Executor {
     /// An executor with these settings. Its lanes start when they are first needed.
     pub fn new(settings: Settings) -> Result<Self> {
         settings.check()?;
+        let share = Share {
+            limit: settings.rate_max,
+            ..Share::default()
+        };
+        let reservations = Arc::new(Reservations::new(settings.rate_measured));
+        let tenant = Tenant::new(share, Class::default(), &reservations)?;
         Ok(Self {
-            settings,
-            crews: Mutex::default(),
+            tenant: Arc::new(tenant),
+            lanes: Arc::new(Lanes {
+                settings,
+                crews: Mutex::default(),
+                traffic: Arc::default(),
+                reservations,
+            }),
+        })
+    }
+
+    /// The same lanes, for jobs with another share and of another class. The share holds for all jobs together that are
+    /// run by the answer and its clones.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` where the share is out of range, or reserves more than is left of the rate that was measured.
+    pub fn sharing(&self, share: Share, class: Class) -> Result<Self> {
+        let tenant = Tenant::new(share, class, &self.lanes.reservations)?;
+        Ok(Self {
+            tenant: Arc::new(tenant),
+            lanes: Arc::clone(&self.lanes),
         })
     }
 
     /// Its settings.
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        &self.lanes.settings
+    }
+
+    /// What its jobs get of the lanes.
+    pub fn share(&self) -> &Share {
+        self.tenant.share()
+    }
+
+    /// Starts a job, which then runs beside those that were started before.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` where the job was planned with larger chunks than this executor's slots hold.
+    pub fn start(&self, job: Job) -> Result<Ticket> {
+        let books = Books::default();
+        Ok(Ticket::new(books, self.post(job)?))
     }
 
     /// Runs a job and waits for it. What was written is synced before this returns, unless the job
@@ -49,9 +104,9 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// `Invalid` where the job was planned with larger chunks than this executor's slots hold.
+    /// As [`start`](Self::start), and what happens to the job.
     pub fn run(&self, job: Job) -> Result<Receipt> {
-        self.run_all([Ok((job, || Ok(())))])
+        self.start(job)?.wait()
     }
 
     /// Runs jobs one after the other, each with what is to be done once its bytes are durable, and
@@ -66,15 +121,20 @@ impl Executor {
             self.run_one(job, &mut books)?;
             after()?;
         }
-        Ok(books.close(self.settings.rate_max))
+        Ok(books.close(self.share().limit))
     }
 
     /// Runs a job, waits for it, and enters it in the books. For what is part of something larger.
     pub fn run_one(&self, job: Job, books: &mut Books) -> Result<()> {
-        job.check_runs_with(&self.settings)?;
+        self.post(job)?.finish(books)
+    }
+
+    /// Gives a job to its lanes.
+    fn post(&self, job: Job) -> Result<Run> {
+        job.check_runs_with(self.settings())?;
         let job = Arc::new(job);
-        let counted = job.pass().map(|pass| pass.session.counters());
-        let (answers, inbox) = channel::<Tally>();
+        let counted = job.pass().and_then(|pass| pass.session.counters());
+        let (answers, inbox) = channel();
         let tracks = [
             (Track::Drive, job.plan().drive().len()),
             (Track::Cached, job.plan().cached().len()),
@@ -84,32 +144,28 @@ impl Executor {
             if chunks == 0 {
                 continue;
             }
+            let is_urgent = self.tenant.class() == Class::Now;
+            let posted = Posted {
+                job: Arc::clone(&job),
+                tenant: Arc::clone(&self.tenant),
+                lanes: 0,
+                since: Instant::now(),
+                _urgent: is_urgent.then(|| self.lanes.traffic.enter()),
+            };
             let region = job.lead_region().map(Arc::as_ref);
-            let store = job.objects().store();
-            let order = |crew: &mut Crew| crew.order(&job, chunks, &answers);
-            let ordered = self.with_crew(store, track, region, order);
+            let crew = self.crew(job.objects().store(), track, region);
+            let posted = crew.and_then(|crew| crew.post(posted, chunks, &answers));
             // Lanes of another track may be at work already: they stop, and are waited for.
-            ordered.unwrap_or_else(|error| job.fail(error));
+            posted.unwrap_or_else(|error| job.fail(error));
         }
-        drop(answers);
-        let mut lanes = inbox.into_iter().reduce(|mut all, lane| {
-            all.add(&lane);
-            all
-        });
-        job.outcome()?;
-        if let (Some(pass), Some(before), Some(lanes)) = (job.pass(), counted, &mut lanes) {
-            let leg = job.direction().leg();
-            let proof = pass.session.proof_since(before, leg);
-            job.check_route(proof)?;
-            lanes.attribute(leg, proof);
-            books.register(pass.registration_s);
-            books.name("cuFile");
-        }
-        check_all_moved(&job, lanes.as_ref())?;
-        let synced = Instant::now();
-        finish(&job)?;
-        books.add(&job, lanes.as_ref(), synced.elapsed());
-        Ok(())
+        Ok(Run {
+            job,
+            inbox,
+            lanes: None,
+            counted,
+            limit: self.share().limit,
+            _running: Running::begin(),
+        })
     }
 
     /// Makes everything ready that a transfer between files and `region` needs: lanes, streams, rings. Without
@@ -118,61 +174,37 @@ impl Executor {
         let files: Arc<dyn Store> = Arc::new(Files::default());
         [Track::Drive, Track::Cached]
             .into_iter()
-            .try_for_each(|track| self.with_crew(&files, track, Some(region), Crew::make_ready))
+            .try_for_each(|track| self.crew(&files, track, Some(region))?.make_ready())
     }
 
-    /// Calls on the lanes of a track that serve a store and the place of `region`.
-    fn with_crew<T>(
+    /// The lanes of a track that serve a store and the place of `region`.
+    fn crew(
         &self,
         store: &Arc<dyn Store>,
         track: Track,
         region: Option<&Region>,
-        call: impl FnOnce(&mut Crew) -> Result<T>,
-    ) -> Result<T> {
+    ) -> Result<Arc<Crew>> {
+        let Lanes {
+            settings,
+            crews,
+            traffic,
+            ..
+        } = &*self.lanes;
         let place = region.map_or(Place::Host, Region::place);
         let context = region.and_then(Region::device_memory).map(|m| m.context());
         if context.is_some() {
-            self.settings.check_gpu()?;
+            settings.check_gpu()?;
         }
-        let mut crews = self.crews.lock().unwrap_or_else(PoisonError::into_inner);
-        let crew = crews
-            .entry((store.family(), track, place))
-            .or_insert_with(|| Crew::new(store, track, place, context, &self.settings));
-        call(crew)
-    }
-}
-
-/// Every byte must have been counted once on each leg. A lane that panicked is missing here, and
-/// its job must not pass for done.
-fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
-    let legs: &[_] = match job.direction() {
-        Direction::In => &[Leg::Read],
-        Direction::Out => &[Leg::Write],
-        Direction::Across => &[Leg::Read, Leg::Write],
-    };
-    let wanted = job.arrived_bytes();
-    for &leg in legs {
-        let rows = lanes.map(Tally::routes).unwrap_or_default();
-        let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
-        if moved != wanted {
-            let name = job.objects().name();
-            let message = format!("a lane ended early, after {moved} of {wanted} bytes");
-            return Err(Error::new(Kind::Transient, "finish with", name, message));
-        }
-    }
-    Ok(())
-}
-
-/// What is left when all bytes have moved: objects that were read must not have changed, and those that were written are
-/// made durable, unless a later job sees to that.
-fn finish(job: &Job) -> Result<()> {
-    if job.direction() != Direction::Out {
-        let read = job.objects().handles();
-        read.iter()
-            .try_for_each(|object| object.check_unchanged())?;
-    }
-    match job.written().filter(|_| job.syncs()) {
-        Some(written) => written.store().sync(written.handles()),
-        None => Ok(()),
+        let post = (
+            store.family(),
+            track,
+            place,
+            self.tenant.class() == Class::Now,
+        );
+        let mut crews = crews.lock().unwrap_or_else(PoisonError::into_inner);
+        let crew = crews.entry(post).or_insert_with(|| {
+            Arc::new(Crew::new(store, track, place, context, settings, traffic))
+        });
+        Ok(Arc::clone(crew))
     }
 }

@@ -23,6 +23,8 @@ const STALLS_MAX: u8 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
     pub(crate) chunk: Chunk,
+    /// Its job, as the lane numbers those.
+    pub(crate) job: u32,
     /// Which of a buffered chunk's pieces.
     piece: u32,
     /// Reading or writing; a copy across does one and then the other.
@@ -51,9 +53,10 @@ pub(crate) enum Verdict {
 }
 
 impl Flight {
-    pub(crate) fn new(chunk: Chunk, direction: Direction, now: Instant) -> Self {
+    pub(crate) fn new(chunk: Chunk, job: u32, direction: Direction, now: Instant) -> Self {
         Self {
             chunk,
+            job,
             piece: 0,
             leg: direction.leg(),
             image_start: 0,

@@ -53,6 +53,7 @@ pub struct Job {
     next_cached: AtomicUsize,
     next_checked: AtomicUsize,
     failed: AtomicBool,
+    cancelled: AtomicBool,
     error: Mutex<Option<Error>>,
 }
 
@@ -83,6 +84,7 @@ impl Job {
             next_cached: AtomicUsize::new(0),
             next_checked: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
             error: Mutex::new(None),
         }
     }
@@ -251,33 +253,42 @@ impl Job {
         }
     }
 
-    /// Whether any chunk of a track goes by way of the ring.
-    pub(crate) fn needs_ring(&self, track: Track) -> bool {
-        let chunks = match track {
-            Track::Drive => self.plan.drive(),
-            // All alike.
-            Track::Cached => &self.plan.cached()[..1],
-            Track::Checked => &self.plan.checked()[..1],
-        };
-        chunks.iter().any(|chunk| self.needs_slot(chunk))
-    }
-
     /// The next chunk of a track that no lane has taken yet.
     pub(crate) fn take(&self, track: Track) -> Option<Chunk> {
         if self.is_stopped() {
             return None;
         }
-        let (next, chunks) = match track {
+        let (next, chunks) = self.track(track);
+        chunks.get(next.fetch_add(1, Ordering::Relaxed)).copied()
+    }
+
+    /// Whether lanes have nothing more to take from a track.
+    pub(crate) fn is_over(&self, track: Track) -> bool {
+        let (next, chunks) = self.track(track);
+        next.load(Ordering::Relaxed) >= chunks.len() || self.is_stopped()
+    }
+
+    /// Its chunks of a track, and how many of them were taken.
+    fn track(&self, track: Track) -> (&AtomicUsize, &[Chunk]) {
+        match track {
             Track::Drive => (&self.next_drive, self.plan.drive()),
             Track::Cached => (&self.next_cached, self.plan.cached()),
             Track::Checked => (&self.next_checked, self.plan.checked()),
-        };
-        chunks.get(next.fetch_add(1, Ordering::Relaxed)).copied()
+        }
     }
 
     /// Whether it failed or was asked to stop.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.failed.load(Ordering::Relaxed) || self.progress.is_cancelled()
+        self.failed.load(Ordering::Relaxed) || self.is_cancelled()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed) || self.progress.is_cancelled()
+    }
+
+    /// Asks it to stop.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Stops the job with an error. The first one counts.
@@ -299,7 +310,7 @@ impl Job {
         {
             return Err(error);
         }
-        if self.progress.is_cancelled() {
+        if self.is_cancelled() {
             let name = self.objects.name();
             return Err(Error::new(
                 Kind::Cancelled,

@@ -1,13 +1,17 @@
 //! A lane: one thread with one engine, one copy stage and its slots of the ring.
 //!
-//! A lane takes chunks from a job, keeps its engine's queue full, and brings every chunk home: a
+//! A lane takes chunks of the jobs on its board, keeps its engine's queue full, and brings every chunk home: a
 //! short transfer is continued, an interrupted one begun again, a staged one copied between its
 //! slot and the region, and a copy across turned round and written. Storage and copies are under
 //! way at the same time: copies are looked at whenever storage has answered, and waited for only
-//! when nothing else is left to do. Nothing on the way of one I/O allocates, locks or logs; what is
-//! counted goes into the lane's own [`Tally`]. Portions are inspected in their slot before they are copied on.
+//! when nothing else is left to do. Nothing on the way of one I/O allocates or logs, and only where several jobs share
+//! the board does it lock; what is counted goes into the lane's own [`Tally`](crate::tally::Tally) of the job.
+//! Portions are inspected in their slot before they are copied on.
+//!
+//! An error stops the job that it happened to, and no other.
 
 mod inspecting;
+mod jobs;
 mod ring;
 
 use std::{
@@ -15,13 +19,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Chunk, Direction, Leg, Result, Route};
+use straightway_core::{Chunk, Direction, Error, Leg, Result, Route};
 use straightway_sys::{
     Buf, By, Slot,
     cuda::{Direction as Heading, Landing},
 };
 
 use crate::{
+    board::{Board, Grant, Next},
     engine::Engine,
     flight::{Flight, Verdict},
     inspect::Inspect,
@@ -29,267 +34,416 @@ use crate::{
     request::{Done, Io, usize_of},
     settings::RingSize,
     stage::{Copied, Copy, Stage},
-    tally::{Tally, record},
+    tally::record,
+    tenant::now_s,
     track::Track,
 };
+use jobs::Jobs;
 use ring::Ring;
 
-/// How long a lane waits before it looks again whether it was asked to stop.
+/// How long a lane waits before it looks again whether a job was asked to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long it waits for storage while copies are under way that the queue is hungry for. A copy of
 /// 4 MiB takes 76 us at the 55 GB/s of an H200's bus.
 const COPY_PATIENCE: Duration = Duration::from_micros(100);
 
+/// What a lane is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// Its number in its crew.
+    pub(crate) number: usize,
+    pub(crate) track: Track,
+    pub(crate) engine: Box<dyn Engine>,
+    /// How many I/Os fewer than the engine takes there may be in flight: where a job only writes, and where none does.
+    pub(crate) depths_unused: [usize; 2],
+    pub(crate) stage: Box<dyn Stage>,
+    pub(crate) ring: RingSize,
+    /// How long it waits for the I/Os of a job that was stopped.
+    pub(crate) settle_max: Duration,
+}
+
 /// One thread's engine, stage, slots and books.
 #[derive(Debug)]
 pub(crate) struct Lane {
+    number: usize,
     track: Track,
     engine: Box<dyn Engine>,
+    /// How many I/Os it may have in flight: where a job only writes, and where none does.
+    depths: [usize; 2],
+    /// Which of the two holds now.
     depth: usize,
     stage: Box<dyn Stage>,
     ring: Ring,
-    /// How long it waits for I/Os in flight after a failure.
     settle_max: Duration,
+    jobs: Jobs,
+    /// The job that has the board for itself, up to this count of the board's changes.
+    alone: Option<(u32, u64)>,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
     /// How many I/Os the engine has.
     flying: usize,
     /// I/Os that the engine had no room for; at most one a flight.
     waiting: VecDeque<Io>,
-    /// A chunk that no slot was free for.
-    parked: Option<Chunk>,
+    /// I/Os that a limit does not let go yet.
+    held: VecDeque<Io>,
+    /// A chunk that no slot was free for, and its job.
+    parked: Option<(u32, Chunk)>,
     /// Flights whose I/O was queued since the last poll.
     queued: Vec<u32>,
     done: Vec<Done>,
     copied: Vec<Copied>,
     landings: Vec<Landing>,
-    tally: Tally,
 }
 
 impl Lane {
-    /// A lane for `track`. Its ring is made when first needed.
-    pub(crate) fn new(
-        track: Track,
-        engine: Box<dyn Engine>,
-        stage: Box<dyn Stage>,
-        ring: RingSize,
-        settle_max: Duration,
-    ) -> Self {
-        let depth = engine.capabilities().depth;
+    /// A lane. Its ring is made when first needed.
+    pub(crate) fn new(parts: Parts) -> Self {
+        let depth = parts.engine.capabilities().depth;
+        let within = |unused: usize| depth.saturating_sub(unused).max(1);
+        let depths = parts.depths_unused.map(within);
         // Each slot may be in a copy while the queue is full of other I/Os.
-        let flights = depth + ring.slots;
+        let flights = depth + parts.ring.slots;
         Self {
-            track,
-            engine,
+            number: parts.number,
+            track: parts.track,
+            engine: parts.engine,
+            depths,
             depth,
-            stage,
-            ring: Ring::new(ring),
-            settle_max,
+            stage: parts.stage,
+            ring: Ring::new(parts.ring),
+            settle_max: parts.settle_max,
+            jobs: Jobs::default(),
+            alone: None,
             flights: vec![None; flights],
             free: (0..u32::try_from(flights).expect("depths and rings are small"))
                 .rev()
                 .collect(),
             flying: 0,
             waiting: VecDeque::with_capacity(flights),
+            held: VecDeque::new(),
             parked: None,
             queued: Vec::with_capacity(depth),
             done: Vec::with_capacity(depth),
             copied: Vec::with_capacity(flights),
             landings: Vec::new(),
-            tally: Tally::default(),
         }
     }
 
-    /// Runs its share of `job` and answers what it counted. An error goes to the job.
+    /// Takes part in the jobs on the board until there are none. An error goes to its job.
     ///
-    /// After an error I/Os of the job may still be in flight, and [`is_home`](Self::is_home) says so. Such a
-    /// lane must not run another job, whose plan says nothing about what those I/Os bring.
-    pub(crate) fn run(&mut self, job: &Job) -> Tally {
-        assert!(self.is_home(), "a lane runs one job at a time");
-        let start = Instant::now();
-        self.tally.lanes = 1;
-        if let Err(error) = self.prepare(job).and_then(|()| self.drive(job)) {
-            job.fail(error);
-            self.settle();
-        }
-        self.parked = None;
-        self.ring.put_spare();
-        self.engine
-            .names()
-            .into_iter()
-            .for_each(|name| self.tally.name(name));
-        if let Some(warning) = self.engine.warning() {
-            self.tally.warn(warning);
-        }
-        if self.is_home() {
-            self.engine.rest();
-        }
-        let mut tally = std::mem::take(&mut self.tally);
-        tally.finish(start.elapsed());
-        tally
-    }
-
-    /// Makes the ring, if there is none yet or its slots are shorter than `slot_bytes`.
-    pub(crate) fn make_ring(&mut self, slot_bytes: usize) -> Result<()> {
-        self.ring.make(self.stage.as_ref(), slot_bytes)
-    }
-
-    fn prepare(&mut self, job: &Job) -> Result<()> {
-        if job.needs_ring(self.track) {
-            self.make_ring(usize_of(job.plan().slot_bytes()))?;
-        }
-        self.ring.book(&mut self.tally);
-        if job.inspect().is_some_and(Inspect::unpacks) {
-            self.ring.set_spare_aside()?;
-        }
-        Ok(())
-    }
-
-    /// Fills the queue, waits, brings home what is done; until nothing is left.
-    fn drive(&mut self, job: &Job) -> Result<()> {
+    /// I/Os of a job that was stopped may still be in flight then, and [`is_home`](Self::is_home) says so. Such a lane
+    /// must serve no more: storage does not answer it.
+    pub(crate) fn serve(&mut self, board: &Board) {
+        let mut seen = u64::MAX;
         loop {
-            self.fill(job)?;
-            if self.is_home() {
-                return Ok(());
+            let changes = board.changes();
+            if seen != changes {
+                seen = changes;
+                self.answer_for_ring(board);
             }
+            let due_s = self.fill(board);
+            self.leave_jobs();
+            if !self.jobs.has_live() && due_s.is_none() {
+                break;
+            }
+            let patience = due_s.map_or(PATIENCE, |due_s| {
+                Duration::from_secs_f64((due_s - now_s()).clamp(0.0, PATIENCE.as_secs_f64()))
+            });
             let storage_idles = self.flying == 0 && self.waiting.is_empty();
+            if storage_idles && self.stage.in_flight() == 0 {
+                // All that is there is held by a limit or by its class, or was taken by another lane just now.
+                board.wait_for_change(seen, patience);
+                continue;
+            }
             let came = if storage_idles {
                 0
             } else {
-                self.poll_storage(job)?
+                self.poll_storage(patience, board)
             };
             // What came makes room in the queue, and that is filled before a copy is made by hand. What was checked is
             // copied at once, as long as it is in the processor's cache.
             let by_hand = self.stage.is_by_hand() && (came == 0 || self.track == Track::Checked);
-            self.poll_copies(job, storage_idles || by_hand)?;
+            self.poll_copies(storage_idles || by_hand, board);
+        }
+        self.ring.put_spare();
+        if self.is_home() {
+            self.engine.rest();
         }
     }
 
+    /// Makes the ring, if there is none yet.
+    pub(crate) fn make_ring(&mut self) -> Result<()> {
+        self.ring.make(self.stage.as_ref(), 0)
+    }
+
+    fn answer_for_ring(&mut self, board: &Board) {
+        if let Some(answer) = board.ring_of(self.number) {
+            // Nobody may be waiting any more.
+            let _ = answer.send(self.make_ring());
+        }
+    }
+
+    /// Fails all jobs that it takes part in.
+    pub(crate) fn fail_jobs(&self, error: &Error) {
+        for joined in self.jobs.live() {
+            joined.posted.job.fail(error.again());
+        }
+    }
+
+    /// Answers for the jobs that it is through with, and for those that were stopped and whose I/Os stay away.
+    fn leave_jobs(&mut self) {
+        for number in self.jobs.numbers() {
+            let Some(joined) = self.jobs.get(number) else {
+                continue;
+            };
+            let is_through = joined.chunks == 0 && joined.posted.job.is_over(self.track);
+            if !is_through && !joined.is_given_up(self.settle_max) {
+                continue;
+            }
+            self.alone = None;
+            let (engine, ring) = (&self.engine, &self.ring);
+            self.jobs.leave(number, |tally| {
+                engine.names().into_iter().for_each(|name| tally.name(name));
+                if let Some(warning) = engine.warning() {
+                    tally.warn(warning);
+                }
+                ring.book(tally);
+            });
+            self.set_depth();
+        }
+    }
+
+    /// Writes go deeper than reads, and what comes beside them shares their queue.
+    fn set_depth(&mut self) {
+        let [writing, reading] = self.depths;
+        let writes = self.jobs.live().any(|joined| joined.posted.writes());
+        self.depth = if writes { writing } else { reading };
+    }
+
     /// Takes what storage has done, waiting for it. Answers how many I/Os that were.
-    fn poll_storage(&mut self, job: &Job) -> Result<usize> {
+    fn poll_storage(&mut self, most: Duration, board: &Board) -> usize {
         // A queue that is half full can be waited for; a hungrier one is fed by the copies. Those
         // that are to be made by hand are made instead of waiting.
         let hungry = self.flying * 2 < self.depth;
         let patience = match (self.stage.in_flight() > 0, self.stage.is_by_hand()) {
             (true, true) => Duration::ZERO,
-            (true, false) if hungry => COPY_PATIENCE,
-            _ => PATIENCE,
+            (true, false) if hungry => COPY_PATIENCE.min(most),
+            _ => most,
         };
         let start = Instant::now();
         self.stamp_queued(start);
         let mut done = std::mem::take(&mut self.done);
         let polled = self.engine.poll(&mut done, patience);
         let now = Instant::now();
-        self.spend(now - start);
+        self.jobs.book_all(now - start, |tally| match self.track {
+            // Portions through the page cache are booked where they are submitted.
+            Track::Drive | Track::Checked => &mut tally.drive,
+            Track::Cached => &mut tally.page_cache,
+        });
         let came = done.len();
         self.flying -= came;
-        // Every completion is brought home, even after one of them failed: each has a slot.
-        let outcome = done
-            .drain(..)
-            .map(|completion| self.complete(job, completion, now))
-            .fold(Ok(()), Result::and);
+        for completion in done.drain(..) {
+            self.complete(completion, now, board);
+        }
         self.done = done;
-        polled.and(outcome).map(|()| came)
+        if let Err(error) = polled {
+            // The engine itself fails: nobody's I/Os come back by it.
+            self.fail_jobs(&error);
+            std::thread::sleep(patience);
+        }
+        came
     }
 
     /// Takes the copies that are done; where `wait` is set, waits for the oldest.
-    fn poll_copies(&mut self, job: &Job, wait: bool) -> Result<()> {
+    fn poll_copies(&mut self, wait: bool, board: &Board) {
         if self.stage.in_flight() == 0 {
-            return Ok(());
+            return;
         }
         let start = Instant::now();
         let mut copied = std::mem::take(&mut self.copied);
         self.stage.poll(&mut copied, wait);
         let now = Instant::now();
-        self.tally.copying += now - start;
-        let outcome = copied
-            .drain(..)
-            .map(|copy| self.arrive(job, copy, now))
-            .fold(Ok(()), Result::and);
+        match copied.first() {
+            Some(copy) if wait => {
+                let own = self.flight(copy.tag).job;
+                self.jobs.book(own, now - start, |tally| &mut tally.copying);
+            }
+            _ => self.jobs.book_all(now - start, |tally| &mut tally.copying),
+        }
+        for copy in copied.drain(..) {
+            self.arrive(copy, now, board);
+        }
         self.copied = copied;
-        outcome
     }
 
     /// Books what was queued since the last poll as handed over now.
     fn stamp_queued(&mut self, now: Instant) {
         for tag in self.queued.drain(..) {
             if let Some(flight) = &mut self.flights[tag as usize] {
-                record(&mut self.tally.queueing, now - flight.taken);
+                let tally = &mut self.jobs[flight.job].tally;
+                record(&mut tally.queueing, now - flight.taken);
                 flight.submitted = now;
             }
         }
     }
 
-    /// Books time that storage took.
-    fn spend(&mut self, time: Duration) {
-        match self.track {
-            // Portions through the page cache are booked where they are submitted.
-            Track::Drive | Track::Checked => self.tally.drive += time,
-            Track::Cached => self.tally.page_cache += time,
-        }
-    }
-
-    /// Takes up chunks until the queue is full, no slot is free, or none is left.
-    fn fill(&mut self, job: &Job) -> Result<()> {
-        if job.is_stopped() {
-            while let Some(io) = self.waiting.pop_front() {
-                self.land(io);
-            }
-        }
-        while self.flying < self.depth {
-            let Some(io) = self.waiting.pop_front() else {
-                break;
-            };
+    /// Takes up chunks until the queue is full, no slot is free, or none is left. Answers when there is more to do,
+    /// where that is known.
+    fn fill(&mut self, board: &Board) -> Option<f64> {
+        self.drop_stopped(board);
+        while let Some(io) = self.waiting.pop_front() {
             if !self.submit(io) {
-                return Ok(());
+                return None;
             }
+        }
+        for _ in 0..self.held.len() {
+            let io = self.held.pop_front().expect("it was counted");
+            self.submit(io);
         }
         while self.waiting.is_empty() && self.flying < self.depth {
             let Some(&tag) = self.free.last() else {
-                return Ok(());
+                break;
             };
-            let Some(chunk) = self.parked.take().or_else(|| job.take(self.track)) else {
-                return Ok(());
+            let (number, chunk) = match self.parked.take() {
+                Some(parked) => parked,
+                None => match self.find(board) {
+                    Ok(found) => found,
+                    Err(due_s) => return due_s,
+                },
             };
-            if job.needs_slot(&chunk) && self.ring.is_empty() {
-                self.parked = Some(chunk);
-                return Ok(());
+            let job = self.jobs.job(number);
+            match self.is_ready_for(&job, &chunk) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.parked = Some((number, chunk));
+                    break;
+                }
+                Err(error) => {
+                    job.fail(error);
+                    self.give_up(number, &chunk, board);
+                    continue;
+                }
             }
             self.free.pop();
-            let flight = Flight::new(chunk, job.direction(), Instant::now());
-            self.begin(job, flight, tag)?;
+            let flight = Flight::new(chunk, number, job.direction(), Instant::now());
+            self.begin(&job, flight, tag, board);
             if self.track == Track::Checked && chunk.route == Route::Buffered {
                 // It is there already, and is checked before anything pushes it out of the processor's cache.
-                return Ok(());
+                break;
             }
         }
-        Ok(())
+        self.held_until()
+    }
+
+    /// When the first I/O that a limit holds may go.
+    fn held_until(&self) -> Option<f64> {
+        let due = |io: &Io| {
+            let flight = self.flight(io.tag);
+            self.jobs[flight.job].posted.tenant.due_s().1
+        };
+        self.held.iter().map(due).reduce(f64::min)
+    }
+
+    /// The next chunk, and its job, which it now takes part in. Where there is none, when there may be.
+    fn find(&mut self, board: &Board) -> Result<(u32, Chunk), Option<f64>> {
+        if let Some((number, changes)) = self.alone
+            && changes == board.changes()
+        {
+            let posted = &self.jobs[number].posted;
+            let is_held = posted.is_background() && board.traffic().holds_back(now_s());
+            if !is_held && let Some(chunk) = posted.job.take(self.track) {
+                self.take_up(number, &chunk, board);
+                return Ok((number, chunk));
+            }
+        }
+        self.alone = None;
+        let (grant, chunk) = match board.take(self.number, now_s()) {
+            Next::Run(grant, chunk) => (grant, chunk),
+            Next::NotBefore(due_s) => return Err(Some(due_s)),
+            Next::Idle => return Err(self.held_until()),
+        };
+        let Grant {
+            posted,
+            answers,
+            alone,
+        } = grant;
+        let number = self.jobs.find(&posted).unwrap_or_else(|| {
+            let number = self.jobs.join(&posted, answers);
+            self.set_depth();
+            number
+        });
+        self.alone = alone.map(|changes| (number, changes));
+        self.take_up(number, &chunk, board);
+        Ok((number, chunk))
+    }
+
+    /// Counts a chunk in.
+    fn take_up(&mut self, number: u32, chunk: &Chunk, board: &Board) {
+        let joined = &mut self.jobs[number];
+        joined.chunks += 1;
+        if joined.posted.is_background() {
+            board.traffic().begin(chunk.extent.bytes);
+        }
+    }
+
+    /// Counts a chunk out.
+    fn give_up(&mut self, number: u32, chunk: &Chunk, board: &Board) {
+        let joined = &mut self.jobs[number];
+        joined.chunks -= 1;
+        if joined.posted.is_background() {
+            board.traffic().end(chunk.extent.bytes);
+        }
+    }
+
+    /// Whether a chunk can be begun: it has a slot where it needs one, and one to be unpacked into.
+    fn is_ready_for(&mut self, job: &Job, chunk: &Chunk) -> Result<bool> {
+        if !job.needs_slot(chunk) {
+            return Ok(true);
+        }
+        let slot_bytes = usize_of(job.plan().slot_bytes());
+        if !self.ring.holds(slot_bytes) {
+            // Slots are cut anew when the last of them is back.
+            self.ring.put_spare();
+            if !self.ring.is_home() {
+                return Ok(false);
+            }
+            self.ring.make(self.stage.as_ref(), slot_bytes)?;
+        }
+        if job.inspect().is_some_and(Inspect::unpacks) && !self.ring.has_spare()? {
+            return Ok(false);
+        }
+        Ok(!self.ring.is_empty())
     }
 
     /// Sends a chunk on the first step of its way.
-    fn begin(&mut self, job: &Job, flight: Flight, tag: u32) -> Result<()> {
+    fn begin(&mut self, job: &Job, flight: Flight, tag: u32, board: &Board) {
         self.flights[tag as usize] = Some(flight);
         if !job.needs_slot(&flight.chunk) {
             self.submit(flight.window_io(job, tag));
-            return Ok(());
+            return;
         }
         let slot = self.ring.take();
-        let mut slot = slot.expect("it was looked for before the chunk was taken up");
+        let mut slot = slot.expect("it was looked for before the chunk was begun");
         let used = self.ring.used_bytes();
-        self.tally.staging_bytes_peak = self.tally.staging_bytes_peak.max(used);
+        let peak = &mut self.jobs[flight.job].tally.staging_bytes_peak;
+        *peak = used.max(*peak);
         if job.direction() == Direction::Out {
             flight.clear_gaps(job, &mut slot);
             self.copy(job, tag, slot, Heading::ToHost);
-            return self.poll_copies(job, false);
+            return self.poll_copies(false, board);
         }
         self.submit(flight.slot_io(job, slot, tag));
-        Ok(())
     }
 
-    /// Hands an I/O to the engine; one that does not fit waits. Answers whether it fit.
+    /// Hands an I/O to the engine; one that does not fit, or may not go yet, waits. Answers whether the engine has room.
     fn submit(&mut self, io: Io) -> bool {
-        let tag = io.tag;
+        let (tag, number) = (io.tag, self.flight(io.tag).job);
+        let tenant = &self.jobs[number].posted.tenant;
+        if !tenant.admits(io.bytes, now_s) {
+            self.held.push_back(io);
+            return true;
+        }
         let is_inline = match self.track {
             Track::Drive => false,
             Track::Cached => true,
@@ -301,7 +455,8 @@ impl Lane {
             self.queued.push(tag);
             self.stamp_queued(start);
             let refused = self.engine.submit(io).err();
-            self.tally.page_cache += start.elapsed();
+            let took = start.elapsed();
+            self.jobs.book(number, took, |tally| &mut tally.page_cache);
             refused
         } else {
             let refused = self.engine.submit(io).err();
@@ -321,6 +476,7 @@ impl Lane {
             .as_mut()
             .expect("a copy has its flight");
         flight.submitted = start;
+        let number = flight.job;
         flight.landings(job, &mut self.landings);
         let copy = Copy {
             tag,
@@ -328,56 +484,68 @@ impl Lane {
             direction: heading,
         };
         self.stage.start(copy, job.regions(), &self.landings);
-        self.tally.copying += start.elapsed();
+        let took = start.elapsed();
+        self.jobs.book(number, took, |tally| &mut tally.copying);
     }
 
     /// Brings a copy that is over one step on: home, or to be written.
-    fn arrive(&mut self, job: &Job, copied: Copied, now: Instant) -> Result<()> {
-        let tag = copied.tag as usize;
-        let flight = self.flights[tag].expect("a copy in flight has its flight");
-        record(&mut self.tally.copy, now - flight.submitted);
+    fn arrive(&mut self, copied: Copied, now: Instant, board: &Board) {
+        let flight = *self.flight(copied.tag);
+        let job = self.jobs.job(flight.job);
+        let tally = &mut self.jobs[flight.job].tally;
+        record(&mut tally.copy, now - flight.submitted);
         match (copied.outcome, copied.slot) {
-            (Ok(()), Some(slot)) if flight.leg == Leg::Write => {
-                self.submit(flight.slot_io(job, slot, copied.tag));
-                Ok(())
+            (Ok(()), Some(slot)) if flight.leg == Leg::Write && !job.is_stopped() => {
+                self.submit(flight.slot_io(&job, slot, copied.tag));
             }
             (outcome, slot) => {
                 self.ring.put(slot);
-                self.release(copied.tag);
-                outcome.map(|()| job.progress().add(flight.payload_bytes(job)))
+                self.release(copied.tag, board);
+                match outcome {
+                    Ok(()) => job.progress().add(flight.payload_bytes(&job)),
+                    Err(error) => job.fail(error),
+                }
             }
         }
     }
 
     /// Brings an I/O that came back one step on: again, onward or home.
-    fn complete(&mut self, job: &Job, done: Done, now: Instant) -> Result<()> {
+    fn complete(&mut self, done: Done, now: Instant, board: &Board) {
         let tag = done.io.tag as usize;
-        let mut flight = self.flights[tag].expect("an I/O in flight has its flight");
+        let mut flight = *self.flight(done.io.tag);
+        let job = self.jobs.job(flight.job);
         let moved = *done.result.as_ref().unwrap_or(&0) as u64;
-        self.tally.complete(now - flight.submitted, moved);
+        let tally = &mut self.jobs[flight.job].tally;
+        tally.complete(now - flight.submitted, moved);
+        if job.is_stopped() {
+            // The first error has been told, and nobody wants what this brings.
+            return self.land(done.io, board);
+        }
         if done.missed {
             flight.miss();
         }
-        match flight.judge(job, done.io, done.result) {
+        match flight.judge(&job, done.io, done.result) {
             Verdict::Failed(io, error) => {
-                self.land(io);
-                if job.inspect().is_some() {
-                    return job.refuse(&flight.chunk, error);
-                }
-                return Err(error);
+                self.land(io, board);
+                let outcome = match job.inspect() {
+                    Some(_) => job.refuse(&flight.chunk, error),
+                    None => Err(error),
+                };
+                outcome.unwrap_or_else(|error| job.fail(error));
             }
             Verdict::Again(io) => {
                 self.flights[tag] = Some(flight);
                 self.submit(io);
             }
-            Verdict::Whole(io) if job.inspect().is_some() => return self.inspect(job, flight, io),
-            Verdict::Whole(io) => self.onward(job, flight, io, now),
+            Verdict::Whole(io) if job.inspect().is_some() => {
+                self.inspect(&job, flight, io, board);
+            }
+            Verdict::Whole(io) => self.onward(&job, flight, io, now, board),
         }
-        Ok(())
     }
 
     /// After a whole I/O: the write of what was read, the next piece, the copy, or home.
-    fn onward(&mut self, job: &Job, mut flight: Flight, io: Io, now: Instant) {
+    fn onward(&mut self, job: &Job, mut flight: Flight, io: Io, now: Instant, board: &Board) {
         let tag = io.tag;
         let across = job.direction() == Direction::Across;
         let buffered = flight.route() == Route::Buffered;
@@ -387,7 +555,8 @@ impl Lane {
             flight.payload_bytes(job)
         };
         let (route, reason) = flight.route_and_reason();
-        self.tally.count(flight.leg, route, reason, bytes);
+        let tally = &mut self.jobs[flight.job].tally;
+        tally.count(flight.leg, route, reason, bytes);
         match io.buf {
             buf if buffered && flight.has_next_piece(job) => {
                 flight.next_piece(now);
@@ -414,22 +583,29 @@ impl Lane {
                 // A slot's pieces are counted together, a window's one by one.
                 let whole = matches!(buf, Buf::Slot(_)).then(|| flight.payload_bytes(job));
                 job.progress().add(whole.unwrap_or(bytes));
-                self.land(Io { buf, ..io });
+                self.land(Io { buf, ..io }, board);
             }
         }
     }
 
+    fn flight(&self, tag: u32) -> &Flight {
+        let flight = self.flights[tag as usize].as_ref();
+        flight.expect("what is under way has its flight")
+    }
+
     /// Ends a flight and takes its slot back.
-    fn land(&mut self, io: Io) {
-        self.release(io.tag);
+    fn land(&mut self, io: Io, board: &Board) {
+        self.release(io.tag, board);
         if let Buf::Slot(slot) = io.buf {
-            self.ring.put(slot);
+            self.ring.put(Some(slot));
         }
     }
 
-    fn release(&mut self, tag: u32) {
-        self.flights[tag as usize] = None;
+    fn release(&mut self, tag: u32, board: &Board) {
+        let flight = self.flights[tag as usize].take();
+        let flight = flight.expect("what is under way has its flight");
         self.free.push(tag);
+        self.give_up(flight.job, &flight.chunk, board);
     }
 
     /// Whether it has no I/O and no copy in flight.
@@ -437,39 +613,43 @@ impl Lane {
         self.free.len() == self.flights.len()
     }
 
-    /// After a failure: waits for what is still in flight, for it owns slots and parts of regions.
-    fn settle(&mut self) {
-        while let Some(io) = self.waiting.pop_front() {
-            self.land(io);
+    /// Lets go of what jobs that were stopped have not handed to storage yet.
+    fn drop_stopped(&mut self, board: &Board) {
+        let mut dropped = Vec::new();
+        for number in self.jobs.numbers() {
+            let Some(joined) = self.jobs.get_mut(number) else {
+                continue;
+            };
+            if !joined.notes_stop() {
+                continue;
+            }
+            for queue in [&mut self.waiting, &mut self.held] {
+                let (of_it, others): (VecDeque<_>, _) = queue.drain(..).partition(|io| {
+                    let flight = self.flights[io.tag as usize];
+                    flight.is_some_and(|flight| flight.job == number)
+                });
+                *queue = others;
+                dropped.extend(of_it);
+            }
+            for io in dropped.drain(..) {
+                self.land(io, board);
+            }
+            if let Some((_, chunk)) = self.parked.take_if(|(job, _)| *job == number) {
+                self.give_up(number, &chunk, board);
+            }
         }
-        self.queued.clear();
-        let start = Instant::now();
-        while !self.bring_home(PATIENCE) && start.elapsed() < self.settle_max {}
     }
 
-    /// Takes what comes back of a job that has failed, without a look at what it brings. Answers whether all of
+    /// For a lane that was set aside: takes what comes back, without a look at what it brings. Answers whether all of
     /// it has come.
-    pub(crate) fn bring_home(&mut self, timeout: Duration) -> bool {
-        let mut copied = std::mem::take(&mut self.copied);
+    pub(crate) fn bring_home(&mut self, board: &Board) -> bool {
         while self.stage.in_flight() > 0 {
-            self.stage.poll(&mut copied, true);
+            self.poll_copies(true, board);
         }
-        for copy in copied.drain(..) {
-            self.release(copy.tag);
-            self.ring.put(copy.slot);
-        }
-        self.copied = copied;
         if self.flying > 0 {
-            let mut done = std::mem::take(&mut self.done);
-            // The job has its error already; a second one says nothing new.
-            if self.engine.poll(&mut done, timeout).is_err() {
-                std::thread::sleep(timeout);
-            }
-            self.flying -= done.len();
-            done.drain(..)
-                .for_each(|completion| self.land(completion.io));
-            self.done = done;
+            self.poll_storage(Duration::ZERO, board);
         }
+        self.leave_jobs();
         self.is_home()
     }
 }

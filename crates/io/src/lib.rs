@@ -4,6 +4,7 @@
 //! lanes: drive lanes keep an io_uring full of O_DIRECT, page-cache lanes copy what is resident,
 //! each on its own thread. What comes back is a receipt.
 
+mod board;
 pub mod books;
 mod crew;
 pub mod draft;
@@ -18,6 +19,7 @@ mod lane;
 pub mod limit;
 pub mod log;
 pub mod objects;
+mod pace;
 mod placement;
 pub mod progress;
 pub mod report_file;
@@ -26,6 +28,8 @@ pub mod settings;
 mod stage;
 pub mod store;
 pub mod tally;
+mod tenant;
+pub mod ticket;
 pub mod track;
 pub mod wrapper;
 
@@ -42,3 +46,4 @@ pub use settings::Settings;
 pub use store::{Handle, Store};
 pub use straightway_sys::{File, Region};
 pub use tally::Tally;
+pub use ticket::Ticket;

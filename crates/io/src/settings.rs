@@ -11,7 +11,6 @@ use crate::{
     track::Track,
     wrapper::{
         faulty::{Faults, Faulty},
-        throttled::{Meter, Throttled},
         traced::{Trace, Traced},
     },
 };
@@ -63,6 +62,8 @@ pub struct Settings {
     pub ring_lanes: u32,
     /// I/Os in flight on each drive lane.
     pub depth: u32,
+    /// The same where a job only writes. A drive puts writes together.
+    pub write_depth: u32,
     /// The largest I/O.
     pub chunk_bytes: u64,
     /// The most that a lane copies at once between the page cache and host memory.
@@ -81,10 +82,11 @@ pub struct Settings {
     pub gds: Gds,
     /// Which engine goes to the drive.
     pub engine: DriveEngine,
-    /// A limit on all I/Os together: of a copy from file to file that is the reads and the writes.
+    /// A limit on all I/Os of those who name no share of their own: of a copy from file to file that is the reads and
+    /// the writes.
     pub rate_max: Option<Rate>,
-    /// What they are counted by. Clones of these settings count by the same.
-    pub meter: Meter,
+    /// The rate that was measured on the drive, of which parts can be reserved.
+    pub rate_measured: Option<Rate>,
     /// Failures to inject.
     pub faults: Option<Faults>,
     /// Where to keep a list of all I/Os.
@@ -101,6 +103,8 @@ impl Default for Settings {
             // One copies while the other waits for the drive: 3.1 GB/s beside 2.8 with one.
             ring_lanes: cores.min(2),
             depth: 16,
+            // 2.46 GB/s beside 2.23 with 16 of 1 MiB on the disk of an H200 host, medians of four.
+            write_depth: 64,
             chunk_bytes: 1 << 20,
             // Mapped, copied and let go of at once: the knee of that on two cores.
             cached_chunk_bytes: 4 << 20,
@@ -115,7 +119,7 @@ impl Default for Settings {
             gds: Gds::default(),
             engine: DriveEngine::Auto,
             rate_max: None,
-            meter: Meter::default(),
+            rate_measured: None,
             faults: None,
             trace: None,
         }
@@ -138,10 +142,6 @@ const CACHED_SLOTS_MAX: usize = 8;
 /// Slots of a lane that checks what it reads. Those that come back from a copy are still in the processor's cache: with
 /// four in turn instead of two, a warm restore took half as long again on an H200.
 const CHECKED_SLOTS_MAX: usize = 4;
-
-/// I/Os in flight where only writes are run. A drive puts them together: 2.46 GB/s beside 2.23 with 16 of 1 MiB
-/// on the disk of an H200 host, medians of four.
-const WRITE_DEPTH_MIN: u32 = 64;
 
 /// More lanes than this find no core to run on.
 pub const LANES_MAX: u32 = 256;
@@ -172,12 +172,14 @@ impl Settings {
                 );
             }
         }
-        if !(1..=DEPTH_MAX).contains(&self.depth) {
-            return refuse(
-                "depth",
-                self.depth.to_string(),
-                format!("1 to {DEPTH_MAX} is allowed"),
-            );
+        for depth in [self.depth, self.write_depth] {
+            if !(1..=DEPTH_MAX).contains(&depth) {
+                return refuse(
+                    "depth",
+                    depth.to_string(),
+                    format!("1 to {DEPTH_MAX} is allowed"),
+                );
+            }
         }
         let page = Alignment::PAGE_BYTES;
         let most = Policy::CHUNK_BYTES_MAX;
@@ -200,26 +202,12 @@ impl Settings {
                 allowed,
             );
         }
-        if self
-            .rate_max
-            .is_some_and(|rate| !(rate.0.is_finite() && rate.0 >= 1.0))
-        {
-            return refuse(
-                "a rate limit of",
-                self.rate_max.unwrap_or(Rate(0.0)).to_string(),
-                "at least 1 B/s is meant".to_owned(),
-            );
+        let rate_max = self.rate_max.unwrap_or(Rate(1.0));
+        if !(rate_max.0.is_finite() && rate_max.0 >= 1.0) {
+            let allowed = "at least 1 B/s is meant".to_owned();
+            return refuse("a rate limit of", rate_max.to_string(), allowed);
         }
         Ok(())
-    }
-
-    /// The same, for an executor that only writes.
-    #[must_use]
-    pub fn for_writes(self) -> Self {
-        Self {
-            depth: self.depth.max(WRITE_DEPTH_MIN),
-            ..self
-        }
     }
 
     /// An error where the pinned memory is too small for the lanes of a GPU. Apart from `check`,
@@ -316,12 +304,8 @@ impl Settings {
         }
     }
 
-    /// An engine with the limit, the faults and the trace that are set.
+    /// An engine with the faults and the trace that are set.
     pub(crate) fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
-        let engine = match self.rate_max {
-            Some(rate) => Box::new(Throttled::new(engine, rate, self.meter.clone())),
-            None => engine,
-        };
         let engine = match self.faults {
             Some(faults) => Box::new(Faulty::new(engine, faults)),
             None => engine,

@@ -308,6 +308,16 @@ pub struct LaneSpec<'a> {
     pub settings: &'a Settings,
 }
 
+impl LaneSpec<'_> {
+    /// How many I/Os the engine has to take at once.
+    pub fn depth(&self) -> u32 {
+        match self.track {
+            Track::Drive => self.settings.depth.max(self.settings.write_depth),
+            Track::Cached | Track::Checked => self.settings.depth,
+        }
+    }
+}
+
 /// The sizes that suit a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {

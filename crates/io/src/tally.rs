@@ -42,6 +42,8 @@ pub struct Tally {
     pub page_cache: Duration,
     /// into copies,
     pub copying: Duration,
+    /// into other jobs,
+    pub others: Duration,
     /// and into all else.
     pub rest: Duration,
     warnings: Vec<String>,
@@ -66,6 +68,7 @@ impl Default for Tally {
             drive: Duration::ZERO,
             page_cache: Duration::ZERO,
             copying: Duration::ZERO,
+            others: Duration::ZERO,
             rest: Duration::ZERO,
             warnings: Vec::new(),
             engines: Vec::new(),
@@ -131,7 +134,7 @@ impl Tally {
 
     /// Books as `rest` what is left of the time that a lane has run.
     pub fn finish(&mut self, ran: Duration) {
-        let spent = self.drive + self.page_cache + self.copying;
+        let spent = self.drive + self.page_cache + self.copying + self.others;
         self.rest = ran.saturating_sub(spent);
     }
 
@@ -162,6 +165,7 @@ impl Tally {
         self.drive += other.drive;
         self.page_cache += other.page_cache;
         self.copying += other.copying;
+        self.others += other.others;
         self.rest += other.rest;
     }
 

@@ -1,5 +1,4 @@
 //! Wrappers: what cuts across all engines, each in one file.
 
 pub mod faulty;
-pub mod throttled;
 pub mod traced;

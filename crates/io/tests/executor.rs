@@ -23,6 +23,7 @@ fn small() -> Settings {
     Settings {
         chunk_bytes: 16 << 10,
         depth: 4,
+        write_depth: 4,
         staging_bytes: 128 << 10,
         ..Settings::default()
     }

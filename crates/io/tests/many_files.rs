@@ -14,6 +14,7 @@ const PAGE: u64 = 4096;
 fn executor(engine: DriveEngine) -> Executor {
     let settings = Settings {
         depth: 1024,
+        write_depth: 1024,
         chunk_bytes: PAGE,
         engine,
         ..Settings::default()

@@ -36,6 +36,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             ring_lanes: lanes.0,
             cached_lanes: lanes.1,
             depth: lanes.2,
+            write_depth: lanes.2,
             chunk_bytes: chunk,
             staging_bytes: staging,
             engine,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Alignment, Error, Kind, Result, extent::down};
+use straightway_core::{Alignment, Error, Kind, Rate, Result, extent::down};
 use straightway_io::{ReportFile, Settings};
 use straightway_sys::{backing::Backing, plain_file::open_plain, root::Root};
 
@@ -61,6 +61,9 @@ pub struct Tuning {
     /// Whether it is faster by way of the ring than straight into host memory.
     #[serde(default)]
     pub ring_first: bool,
+    /// The rate that was measured with these, of which parts can be reserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bytes_per_s: Option<u64>,
 }
 
 impl Tuning {
@@ -110,6 +113,7 @@ impl Tuning {
             chunk_bytes: self.chunk_bytes.min(room),
             depth: self.depth,
             ring_first: self.ring_first,
+            rate_measured: self.rate_bytes_per_s.map(|rate| Rate(rate as f64)),
             ..settings
         }
     }
@@ -238,6 +242,7 @@ mod tests {
             chunk_bytes: 1 << 20,
             depth: 8,
             ring_first: false,
+            rate_bytes_per_s: Some(2_000_000_000),
         };
         let drive = DriveProfile {
             tuning: Some(tuning),

@@ -1,7 +1,6 @@
 //! Checkpoints: one rank's saver, a folder of steps, and a step that is open to be read.
 
 mod opened;
-mod restorer;
 mod saver;
 mod store;
 

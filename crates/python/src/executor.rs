@@ -18,18 +18,17 @@ type Executors = BTreeMap<Option<Tuning>, Arc<Executor>>;
 /// Executors, and the process that their threads belong to.
 struct Shared(Mutex<(u32, Executors)>);
 
-static READING: Shared = Shared::new();
-static WRITING: Shared = Shared::new();
+static SHARED: Shared = Shared::new();
 
-/// The executor of this process that reads from where `path` is.
-pub(crate) fn reading(path: &Path) -> Result<Arc<Executor>> {
+/// The executor of this process for what is, or will be, at `path`.
+pub(crate) fn of(path: &Path) -> Result<Arc<Executor>> {
     let tuning = tuning::of(path)?;
-    READING.get(tuning, || Tuning::settings(tuning))
+    SHARED.get(tuning, || Tuning::settings(tuning))
 }
 
-/// The executor of this process that writes. Reads need not wait behind what it flushes.
-pub(crate) fn writing() -> Result<Arc<Executor>> {
-    WRITING.get(None, || Settings::default().for_writes())
+/// The executor of this process for what is at no path.
+pub(crate) fn plain() -> Result<Arc<Executor>> {
+    SHARED.get(None, Settings::default)
 }
 
 impl Shared {

@@ -257,7 +257,7 @@ fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selec
 fn loader(model: &Model, route: &str) -> PyResult<Loader> {
     Ok(Loader {
         choice: choice(route)?,
-        ..Loader::new(executor::reading(&model.0.path).or_raise()?)
+        ..Loader::new(executor::of(&model.0.path).or_raise()?)
     })
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn save(
         // SAFETY: the package's own code describes tensors that it holds: see `Subject::new`.
         .map(|described| unsafe { Subject::new(described) })
         .collect::<PyResult<_>>()?;
-    let saver = Saver::new(executor::writing().or_raise()?);
+    let saver = Saver::new(executor::of(&path).or_raise()?);
     let progress = Arc::clone(&saver.progress);
     let receipt = waiting::run(py, &progress, move || {
         let held = subjects.iter().map(held);

@@ -39,7 +39,7 @@ pub(crate) fn copy(
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
-        let executor = executor::reading(sources.first().unwrap_or(&target))?;
+        let executor = executor::of(sources.first().unwrap_or(&target))?;
         let errand = Errand::new(&sources, &target)?;
         let copier = Copier {
             executor: &executor,

@@ -16,8 +16,10 @@ static KNOWN: Mutex<BTreeMap<u64, Option<Tuning>>> = Mutex::new(BTreeMap::new())
 
 /// What suits the drive behind `path`, if it was ever measured.
 pub(crate) fn of(path: &Path) -> Result<Option<Tuning>> {
-    // A path that leads nowhere gets its own error when it is opened.
-    let Ok(meta) = fs::metadata(path) else {
+    // What is yet to be written will be where its folder is. A path that leads nowhere gets its own error when it is
+    // opened.
+    let folder = || path.parent().and_then(|folder| fs::metadata(folder).ok());
+    let Some(meta) = fs::metadata(path).ok().or_else(folder) else {
         return Ok(None);
     };
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

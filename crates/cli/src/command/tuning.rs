@@ -91,7 +91,7 @@ impl Tuning {
 
     /// The settings for transfers that are writes above all, of which the profile says nothing.
     pub(crate) fn write_settings(&self) -> Settings {
-        self.over(Settings::default().for_writes())
+        self.over(Settings::default())
     }
 
     /// What the user typed, and else what is usual.
@@ -104,6 +104,7 @@ impl Tuning {
         Settings {
             chunk_bytes: chunk(usual.chunk_bytes.min(room)),
             depth: self.depth.unwrap_or(usual.depth),
+            write_depth: self.depth.unwrap_or(usual.write_depth),
             cached_chunk_bytes: chunk(usual.cached_chunk_bytes),
             drive_lanes: lanes,
             ring_lanes: self.lanes.unwrap_or(usual.ring_lanes),

@@ -1,8 +1,8 @@
 //! The lane of one thread, and what stands in for it when it can run no more jobs.
 //!
-//! A lane whose job failed waits a while for the I/Os that are still in flight. One that waited in vain is
+//! A lane whose job was stopped waits a while for the I/Os that are still in flight. One that waited in vain is
 //! set aside: its engine and its buffers stay as they are until the last I/O has come back, and the next job
-//! gets a new lane with an engine and a ring of its own. No job ever sees what an earlier one left in
+//! gets a new lane with an engine and a ring of its own. No job waits behind what an earlier one left in
 //! flight, and no buffer is freed under the kernel. A lane that panicked is replaced as well; dropping its
 //! engine waits for what that has in flight.
 //!
@@ -12,18 +12,21 @@ use std::{
     any::Any,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
+    sync::Arc,
 };
 
 use straightway_core::{Error, Kind, Result};
 
-use crate::{job::Job, lane::Lane, tally::Tally};
+use crate::{board::Board, lane::Lane};
 
 /// Lanes of one thread that wait for their last I/Os. Each holds its part of the ring's memory.
 const LATE_MAX: usize = 2;
 
 /// The lane of one thread.
 pub(crate) struct Berth<F> {
+    /// Its lane's number in the crew.
+    number: usize,
+    board: Arc<Board>,
     make: F,
     lane: Option<Lane>,
     /// Lanes that were set aside, with I/Os in flight.
@@ -31,10 +34,12 @@ pub(crate) struct Berth<F> {
 }
 
 impl<F: FnMut() -> Result<Lane>> Berth<F> {
-    /// A berth whose lanes are made by `make`. The first is made at once.
-    pub(crate) fn new(mut make: F) -> Result<Self> {
+    /// A berth for lane `number` of a board. Its lanes are made by `make`, and the first at once.
+    pub(crate) fn new(number: usize, board: &Arc<Board>, mut make: F) -> Result<Self> {
         let lane = Some(make()?);
         Ok(Self {
+            number,
+            board: Arc::clone(board),
             make,
             lane,
             late: Vec::new(),
@@ -59,34 +64,31 @@ impl<F: FnMut() -> Result<Lane>> Berth<F> {
         Ok(self.lane.insert(lane))
     }
 
-    /// Runs the lane's share of `job`. An error goes to the job, and so does a panic.
-    pub(crate) fn run(&mut self, job: &Job) -> Tally {
-        let lane = match self.lane() {
-            Ok(lane) => lane,
-            Err(error) => {
-                job.fail(error);
-                return Tally::default();
-            }
-        };
-        match catch_unwind(AssertUnwindSafe(|| lane.run(job))) {
-            Ok(tally) => {
-                self.late.extend(self.lane.take_if(|lane| !lane.is_home()));
-                tally
-            }
+    /// Takes part in the jobs on the board until there are none. An error goes to the job, and so does a panic.
+    pub(crate) fn serve(&mut self) {
+        let board = Arc::clone(&self.board);
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            self.lane().map(|lane| lane.serve(&board))
+        }));
+        match served {
+            Ok(Ok(())) => self.late.extend(self.lane.take_if(|lane| !lane.is_home())),
+            Ok(Err(error)) => board.fail(self.number, &error),
             Err(panic) => {
                 let message = format!("it panicked: {}", words(panic.as_ref()));
                 let error = Error::new(Kind::Transient, "run", "a lane", message);
-                job.fail(error.with_hint("this is a defect of straightway: please report it"));
-                self.lane = None;
-                Tally::default()
+                let error = error.with_hint("this is a defect of straightway: please report it");
+                match self.lane.take() {
+                    Some(lane) => lane.fail_jobs(&error),
+                    None => board.fail(self.number, &error),
+                }
             }
         }
     }
 
     /// Lets go of the lanes that were set aside and have their last I/O back.
     pub(crate) fn reap(&mut self) {
-        self.late
-            .retain_mut(|lane| !lane.bring_home(Duration::ZERO));
+        let board = &self.board;
+        self.late.retain_mut(|lane| !lane.bring_home(board));
     }
 
     /// Whether lanes wait for their last I/Os.

@@ -1,10 +1,10 @@
 //! What a lane does with a portion that it has read: an inspection, and the copy of what is wanted of it.
 
-use straightway_core::Result;
 use straightway_sys::{Buf, Slot, cuda::Direction as Heading};
 
 use super::Lane;
 use crate::{
+    board::Board,
     flight::Flight,
     inspect::Image,
     job::Job,
@@ -13,7 +13,7 @@ use crate::{
 
 impl Lane {
     /// After a whole read of a portion: has it inspected, and sends what is wanted of it on.
-    pub(super) fn inspect(&mut self, job: &Job, mut flight: Flight, io: Io) -> Result<()> {
+    pub(super) fn inspect(&mut self, job: &Job, mut flight: Flight, io: Io, board: &Board) {
         let (Some(inspect), Buf::Slot(mut slot)) = (job.inspect(), io.buf) else {
             unreachable!("portions are read into slots");
         };
@@ -31,22 +31,21 @@ impl Lane {
                 0
             }
             Err(error) => {
-                self.ring.put(slot);
-                self.release(io.tag);
-                return job.refuse(&flight.chunk, error);
+                self.ring.put(Some(slot));
+                self.release(io.tag, board);
+                let refused = job.refuse(&flight.chunk, error);
+                return refused.unwrap_or_else(|error| job.fail(error));
             }
         };
         let (route, reason) = flight.route_and_reason();
-        self.tally
-            .count(flight.leg, route, reason, portion.wanted_bytes);
+        let tally = &mut self.jobs[flight.job].tally;
+        tally.count(flight.leg, route, reason, portion.wanted_bytes);
         self.flights[io.tag as usize] = Some(flight);
         if portion.deliveries > 0 {
-            self.copy(job, io.tag, slot, Heading::ToDevice);
-            return Ok(());
+            return self.copy(job, io.tag, slot, Heading::ToDevice);
         }
-        self.ring.put(slot);
-        self.release(io.tag);
+        self.ring.put(Some(slot));
+        self.release(io.tag, board);
         job.progress().add(portion.wanted_bytes);
-        Ok(())
     }
 }

@@ -31,10 +31,21 @@ impl Ring {
         }
     }
 
-    /// Makes the slots, if there are none yet or they are shorter than `slot_bytes`. None may be in use.
+    /// Whether there are slots, and they are long enough.
+    pub(super) fn holds(&self, slot_bytes: usize) -> bool {
+        self.made > 0 && self.cut.slot_bytes >= slot_bytes
+    }
+
+    /// Whether nobody has a slot of it.
+    pub(super) fn is_home(&self) -> bool {
+        self.free.len() == self.made
+    }
+
+    /// Makes the slots, if there are none yet or they are shorter than `slot_bytes`. None may be in use then.
     pub(super) fn make(&mut self, stage: &dyn Stage, slot_bytes: usize) -> Result<()> {
-        if self.free.is_empty() || self.cut.slot_bytes < slot_bytes {
+        if !self.holds(slot_bytes) {
             self.free.clear();
+            self.made = 0;
             self.cut = self.size.cut(slot_bytes);
             self.free = stage.ring(self.cut.slots, self.cut.slot_bytes)?;
             self.made = self.free.len();
@@ -42,16 +53,18 @@ impl Ring {
         Ok(())
     }
 
-    /// Sets a slot aside to unpack into.
-    pub(super) fn set_spare_aside(&mut self) -> Result<()> {
+    /// Whether there is a slot to unpack into. One is set aside as soon as it is free.
+    pub(super) fn has_spare(&mut self) -> Result<bool> {
         if self.made < 2 {
             let message = "there is too little of it for two portions";
             let target = "pinned memory";
             return Err(Error::new(Kind::Transient, "read through", target, message)
                 .with_hint("let the process lock more memory (`ulimit -l`)"));
         }
-        self.spare = self.free.pop();
-        Ok(())
+        if self.spare.is_none() {
+            self.spare = self.free.pop();
+        }
+        Ok(self.spare.is_some())
     }
 
     /// Whether no slot is free.
@@ -64,9 +77,10 @@ impl Ring {
         self.free.pop()
     }
 
-    /// Takes a slot back, if there is one: a copy that failed may have kept its own.
-    pub(super) fn put(&mut self, slot: impl Into<Option<Slot>>) {
-        self.free.extend(slot.into());
+    /// Takes a slot back. A copy that failed may have kept its own, which then is lost.
+    pub(super) fn put(&mut self, slot: Option<Slot>) {
+        self.made -= usize::from(slot.is_none());
+        self.free.extend(slot);
     }
 
     /// Takes the spare slot back.

@@ -115,13 +115,17 @@ impl Store for Files {
         Ok(match (lane.track, lane.place) {
             (Track::Drive, Place::Gpu(_)) if settings.gds.when() != GdsUse::Off => {
                 let (gds, depth) = (settings.gds.clone(), settings.depth);
-                Box::new(Direct::new(drive_engine(settings)?, gds, depth))
+                Box::new(Direct::new(
+                    drive_engine(settings, lane.depth())?,
+                    gds,
+                    depth,
+                ))
             }
-            (Track::Drive, _) => drive_engine(settings)?,
+            (Track::Drive, _) => drive_engine(settings, lane.depth())?,
             (Track::Cached, _) => Box::new(Cached::default()),
             (Track::Checked, _) => {
-                let own = settings.clone();
-                Box::new(Mixed::new(settings.depth, move || drive_engine(&own)))
+                let (own, depth) = (settings.clone(), lane.depth());
+                Box::new(Mixed::new(depth, move || drive_engine(&own, depth)))
             }
         })
     }
@@ -239,8 +243,7 @@ impl Store for Files {
 }
 
 /// The engine that goes to a drive.
-fn drive_engine(settings: &Settings) -> Result<Box<dyn Engine>> {
-    let depth = settings.depth;
+fn drive_engine(settings: &Settings, depth: u32) -> Result<Box<dyn Engine>> {
     Ok(match settings.engine {
         DriveEngine::Ring => Box::new(Ring::new(depth)?),
         DriveEngine::Pool => Box::new(Pool::new(depth)?),

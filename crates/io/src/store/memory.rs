@@ -93,7 +93,7 @@ impl Store for Memory {
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
-        Ok(Box::new(memory::Memory::new(lane.settings.depth)))
+        Ok(Box::new(memory::Memory::new(lane.depth())))
     }
 
     fn family(&self) -> &'static str {

@@ -182,6 +182,7 @@ impl Case {
             cached_lanes: self.lanes,
             gpu_lanes: self.lanes,
             depth: self.depth,
+            write_depth: self.depth,
             chunk_bytes: self.chunk_bytes,
             cached_chunk_bytes: self.chunk_bytes * random.pick(&[1, 4]),
             gpu_chunk_bytes: self.chunk_bytes,

@@ -6,14 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::Rate;
 use straightway_io::{
     engine::{Engine, cached::Cached, memory::Memory, mixed::Mixed, pool::Pool, ring::Ring},
     request::{Done, Io},
     store::{self, Handle, Store},
     wrapper::{
         faulty::{Faults, Faulty},
-        throttled::{Meter, Throttled},
         traced::{Trace, Traced},
     },
 };
@@ -310,21 +308,6 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
         done.iter().all(|d| d.io.bytes == BYTES),
         "the I/O comes back as it went"
     );
-}
-
-#[test]
-fn a_throttled_engine_keeps_to_its_rate() {
-    let object = in_memory();
-    // 64 blocks of 8 KiB at 2 MiB/s take a quarter of a second.
-    let mut engine = Throttled::new(
-        Memory::new(64),
-        Rate(2.0 * 1024.0 * 1024.0),
-        Meter::default(),
-    );
-    let start = Instant::now();
-    what_is_written_is_read(&mut engine, &object, By::PageCache);
-    let took = start.elapsed().as_secs_f64();
-    assert!((0.40..1.5).contains(&took), "two passes took {took} s");
 }
 
 #[test]

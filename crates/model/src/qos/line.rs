@@ -1,11 +1,12 @@
 //! The line before a drive, and who is next in it.
 //!
-//! Two rules choose: first come, first served; and mClock's three tags. Every request carries a
-//! reservation tag, a limit tag and a weight tag, each `max(previous + cost/share, now)`. Whoever's
-//! reservation is due goes first; what is left goes by weight to those within their limit. A
+//! Two rules choose: first come, first served; and mClock's three tags ([`straightway_core::share`]), which every request
+//! gets when it comes. Whoever's reservation is due goes first; what is left goes by weight to those within their limit. A
 //! request served by weight is taken off the reservation's account, or it would be paid twice.
 
 use std::collections::VecDeque;
+
+use straightway_core::share::{self, Tags, Turn, after};
 
 use super::Tenant;
 
@@ -23,18 +24,14 @@ pub(super) enum Rule {
 pub(super) struct Request {
     /// When it came.
     pub(super) came_s: f64,
-    reservation: f64,
-    limit: f64,
-    weight: f64,
+    tags: Tags,
 }
 
 /// One tenant's requests and the tags it gave last.
 #[derive(Debug)]
 struct Waiting {
     requests: VecDeque<Request>,
-    reservation: f64,
-    limit: f64,
-    weight: f64,
+    tags: Tags,
 }
 
 /// All that wait.
@@ -51,9 +48,11 @@ impl<'a> Line<'a> {
     pub(super) fn new(tenants: &'a [Tenant], rule: Rule) -> Self {
         let nobody = || Waiting {
             requests: VecDeque::new(),
-            reservation: f64::NEG_INFINITY,
-            limit: f64::NEG_INFINITY,
-            weight: f64::NEG_INFINITY,
+            tags: Tags {
+                reservation_s: f64::NEG_INFINITY,
+                limit_s: f64::NEG_INFINITY,
+                weight_s: f64::NEG_INFINITY,
+            },
         };
         Self {
             tenants,
@@ -80,42 +79,40 @@ impl<'a> Line<'a> {
     pub(super) fn push(&mut self, tenant: usize, now_s: f64) {
         let asked = &self.tenants[tenant];
         let last = &mut self.waiting[tenant];
-        let next = |previous: f64, per_s: f64, floor: f64| {
-            if per_s > 0.0 {
-                (previous + asked.cost / per_s).max(floor)
-            } else {
-                f64::INFINITY
-            }
+        let Tags {
+            reservation_s,
+            limit_s,
+            weight_s,
+        } = last.tags;
+        let next = |previous, per_s, floor_s| after(previous, asked.cost, per_s, floor_s);
+        last.tags = Tags {
+            reservation_s: next(reservation_s, asked.reservation, now_s),
+            limit_s: asked
+                .limit
+                .map_or(now_s, |limit| next(limit_s, limit, now_s)),
+            weight_s: next(weight_s, asked.weight, self.virtual_time),
         };
-        last.reservation = if asked.reservation > 0.0 {
-            next(last.reservation, asked.reservation, now_s)
-        } else {
-            f64::INFINITY
-        };
-        last.limit = match asked.limit {
-            Some(limit) => next(last.limit, limit, now_s),
-            None => now_s,
-        };
-        last.weight = next(last.weight, asked.weight, self.virtual_time);
         last.requests.push_back(Request {
             came_s: now_s,
-            reservation: last.reservation,
-            limit: last.limit,
-            weight: last.weight,
+            tags: last.tags,
         });
     }
 
     /// Takes the next request to serve, with its tenant.
     pub(super) fn pop(&mut self, now_s: f64) -> Option<(usize, Request)> {
         match self.rule {
-            Rule::Fifo => self.take(self.least(|request| Some(request.came_s))?),
+            Rule::Fifo => {
+                let first = self
+                    .heads()
+                    .min_by(|a, b| a.1.came_s.total_cmp(&b.1.came_s))?;
+                self.take(first.0)
+            }
             Rule::Tags => {
-                let due = self.least(|r| (r.reservation <= now_s).then_some(r.reservation));
-                if let Some(tenant) = due {
-                    return self.take(tenant);
+                let tags = self.heads().map(|(tenant, head)| (tenant, head.tags));
+                let (tenant, turn) = share::choose(tags, now_s)?;
+                if turn == Turn::Weight {
+                    self.settle(tenant);
                 }
-                let tenant = self.least(|r| (r.limit <= now_s).then_some(r.weight))?;
-                self.settle(tenant);
                 self.take(tenant)
             }
         }
@@ -123,22 +120,15 @@ impl<'a> Line<'a> {
 
     /// When somebody who waits may next be served, where nobody may now.
     pub(super) fn next_due_s(&self) -> Option<f64> {
-        let heads = self
-            .waiting
-            .iter()
-            .filter_map(|waiting| waiting.requests.front());
-        heads
-            .map(|head| head.limit.min(head.reservation))
-            .reduce(f64::min)
+        share::next_due_s(self.heads().map(|(_, head)| head.tags))
     }
 
-    /// The tenant whose first request has the least key.
-    fn least(&self, key: impl Fn(&Request) -> Option<f64>) -> Option<usize> {
-        let heads = self.waiting.iter().enumerate();
-        heads
-            .filter_map(|(i, waiting)| Some((i, key(waiting.requests.front()?)?)))
-            .min_by(|a, b| a.1.total_cmp(&b.1))
-            .map(|(i, _)| i)
+    /// The first request of every tenant that has one.
+    fn heads(&self) -> impl Iterator<Item = (usize, &Request)> + Clone {
+        let fronts = self.waiting.iter().map(|waiting| waiting.requests.front());
+        fronts
+            .enumerate()
+            .filter_map(|(tenant, head)| Some((tenant, head?)))
     }
 
     fn take(&mut self, tenant: usize) -> Option<(usize, Request)> {
@@ -151,15 +141,15 @@ impl<'a> Line<'a> {
         let asked = &self.tenants[tenant];
         let waiting = &mut self.waiting[tenant];
         if let Some(head) = waiting.requests.front() {
-            self.virtual_time = self.virtual_time.max(head.weight);
+            self.virtual_time = self.virtual_time.max(head.tags.weight_s);
         }
         if asked.reservation > 0.0 {
             let paid = asked.cost / asked.reservation;
-            waiting.reservation -= paid;
+            waiting.tags.reservation_s -= paid;
             waiting
                 .requests
                 .iter_mut()
-                .for_each(|request| request.reservation -= paid);
+                .for_each(|request| request.tags.reservation_s -= paid);
         }
     }
 }

@@ -17,7 +17,7 @@ use super::{
     scatter::{Scatter, Task, Wanted},
 };
 
-/// Restores checkpoints. What it needs for that, lanes and pinned memory above all, is kept from one to the next.
+/// Restores checkpoints, on the lanes of an executor.
 #[derive(Debug)]
 pub struct Restorer {
     executor: Executor,
@@ -25,12 +25,17 @@ pub struct Restorer {
 }
 
 impl Restorer {
-    /// A restorer with these settings.
+    /// A restorer with lanes of its own.
     pub fn new(settings: Settings) -> Result<Self> {
-        Ok(Self {
-            executor: Executor::new(settings)?,
+        Ok(Self::on(&Executor::new(settings)?))
+    }
+
+    /// A restorer on the lanes of `executor`.
+    pub fn on(executor: &Executor) -> Self {
+        Self {
+            executor: executor.clone(),
             progress: Arc::default(),
-        })
+        }
     }
 
     /// Shares how far it has come with `progress`.
@@ -47,7 +52,7 @@ impl Restorer {
 
     /// The rate that it is held to, if it is.
     pub(crate) fn rate_max(&self) -> Option<Rate> {
-        self.executor.settings().rate_max
+        self.executor.share().limit
     }
 
     /// Puts all that is wanted where it goes. What is damaged is mended where there is parity, and

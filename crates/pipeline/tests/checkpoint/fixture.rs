@@ -144,6 +144,7 @@ pub(crate) fn settings() -> Settings {
         chunk_bytes: 64 << 10,
         cached_chunk_bytes: 64 << 10,
         depth: 4,
+        write_depth: 4,
         staging_bytes: 1 << 20,
         cached_lanes: 2,
         ..Settings::default()

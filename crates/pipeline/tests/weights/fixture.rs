@@ -50,6 +50,7 @@ pub(crate) fn small() -> Settings {
         chunk_bytes: 16 << 10,
         cached_chunk_bytes: 32 << 10,
         depth: 4,
+        write_depth: 4,
         staging_bytes: 256 << 10,
         gpu_lanes: 3,
         gpu_chunk_bytes: 32 << 10,

@@ -97,6 +97,11 @@ impl Outcome {
     }
 
     /// What it says about how to use the drive: the knee of the faster of direct and staged reads.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "rates are far below what a float counts exactly, and not negative"
+    )]
     pub fn tuning(&self) -> Option<Tuning> {
         let reads = |route| {
             let is = |k: &&Knee| k.track.work == Work::Read && k.track.route == route;
@@ -111,6 +116,7 @@ impl Outcome {
             chunk_bytes: knee.block_bytes,
             depth: knee.depth,
             ring_first: ring.is_some(),
+            rate_bytes_per_s: Some(knee.rate_bytes_per_s as u64),
         })
     }
 

@@ -103,6 +103,11 @@ impl<'a> Bench<'a> {
     /// Runs one point as often as asked and keeps the median.
     fn point(&self, track: Track, block_bytes: u64, depth: u32) -> Result<Sample> {
         let default = Settings::default();
+        let depths = if track.route == Route::Buffered {
+            (default.depth, default.write_depth)
+        } else {
+            (depth, depth)
+        };
         let settings = Settings {
             // A gather's blocks are its extents: how many of them one read takes is ours to choose.
             chunk_bytes: match track.work {
@@ -110,11 +115,8 @@ impl<'a> Bench<'a> {
                 Work::Read | Work::Write => block_bytes,
             },
             cached_chunk_bytes: block_bytes,
-            depth: if track.route == Route::Buffered {
-                default.depth
-            } else {
-                depth
-            },
+            depth: depths.0,
+            write_depth: depths.1,
             drive_lanes: self.spec.drive_lanes.unwrap_or(default.drive_lanes),
             ring_lanes: self.spec.drive_lanes.unwrap_or(default.ring_lanes),
             staging_bytes: ring_bytes(block_bytes, depth),

@@ -14,7 +14,6 @@ use straightway_pipeline::{
     weights::{self, Rectangle, Shape},
 };
 
-use super::restorer;
 use crate::{
     executor,
     loading::{handed_over, place},
@@ -151,7 +150,7 @@ impl Checkpoint {
     fn export(&self, py: Python<'_>, folder: PathBuf) -> PyResult<Vec<String>> {
         let checkpoint = Arc::clone(&self.0);
         let (exported, _) = run(py, move |restorer| {
-            let saver = weights::Saver::new(executor::writing()?);
+            let saver = weights::Saver::new(executor::of(&folder)?);
             restorer.export(&checkpoint, &saver, &folder, EXPORT_BYTES)
         })?;
         Ok(exported.files)
@@ -193,7 +192,8 @@ fn run<T: Send + 'static>(
     let watched = Arc::clone(&progress);
     waiting::run(py, &progress, move || {
         let start = Instant::now();
-        let done = restorer::with(&watched, work)?;
+        let executor = executor::plain()?;
+        let done = work(&checkpoint::Restorer::on(&executor).with_progress(&watched))?;
         Ok((done, start.elapsed().as_secs_f64()))
     })
 }

@@ -13,8 +13,8 @@ use pyo3::{
     prelude::*,
     types::PyDict,
 };
-use straightway_core::{Rate, Result};
-use straightway_io::{Executor, Settings, store::Missing};
+use straightway_core::{Class, Rate, Result, Share};
+use straightway_io::store::Missing;
 use straightway_pipeline::{
     checkpoint::{self, Busy, Codec, Committed, Options, Rank, Source},
     weights::{Rectangle, Shape},
@@ -77,16 +77,13 @@ impl Saver {
         };
         let waits = options.busy == Busy::Wait;
         let make = || {
-            let executor = match rate_bytes_per_s {
-                None => executor::writing()?,
-                Some(rate) => Executor::new(Settings {
-                    rate_max: Some(Rate(rate)),
-                    ..Settings::default().for_writes()
-                })?
-                .into(),
+            let share = Share {
+                limit: rate_bytes_per_s.map(Rate),
+                ..Share::of(Class::Background)
             };
+            let executor = executor::of(&folder)?.sharing(share, Class::Background)?;
             let store = steps(&folder, Missing::Create)?;
-            checkpoint::Saver::new(store, Rank { rank, world }, run, executor, options)
+            checkpoint::Saver::new(store, Rank { rank, world }, run, executor.into(), options)
         };
         let inside = Mutex::new(Some(py.detach(make).or_raise()?));
         let process = process::id();

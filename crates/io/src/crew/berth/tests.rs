@@ -6,18 +6,25 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
+        mpsc::channel,
     },
+    time::{Duration, Instant},
 };
 
-use straightway_core::{Choice, Extent, Move, Place, Route};
+use straightway_core::{Choice, Class, Extent, Move, Place, Route, Share};
 use straightway_sys::{File, Region};
 
 use super::*;
 use crate::{
+    board::{Posted, Wake},
     engine::{Capabilities, Engine, pool::Pool},
+    job::Job,
+    lane::Parts,
     request::{Done, Io},
     settings::Settings,
     stage::HostStage,
+    tally::Tally,
+    tenant::{Reservations, Tenant, Traffic, now_s},
     track::Track,
 };
 
@@ -85,10 +92,40 @@ fn lane(trouble: Trouble, open: &Arc<AtomicBool>) -> Result<Lane> {
         open: Arc::clone(open),
         behind: Vec::new(),
     });
-    let stage = Box::new(HostStage::default());
-    let ring = settings().ring(Track::Cached, Place::Host);
-    let settle_max = Duration::from_millis(20);
-    Ok(Lane::new(Track::Cached, engine, stage, ring, settle_max))
+    Ok(Lane::new(Parts {
+        number: 0,
+        track: Track::Cached,
+        engine,
+        depths_unused: [0; 2],
+        stage: Box::new(HostStage::default()),
+        ring: settings().ring(Track::Cached, Place::Host),
+        settle_max: Duration::from_millis(20),
+    }))
+}
+
+fn board() -> Arc<Board> {
+    Arc::new(Board::new(Track::Cached, &Arc::new(Traffic::default())))
+}
+
+/// Posts a job, has the berth serve it, and answers what its lane counted.
+fn run<F: FnMut() -> Result<Lane>>(berth: &mut Berth<F>, job: Job) -> (Arc<Job>, Option<Tally>) {
+    let job = Arc::new(job);
+    let nothing = Arc::new(Reservations::new(None));
+    let tenant = Tenant::new(Share::default(), Class::Soon, &nothing).unwrap();
+    let posted = Posted {
+        job: Arc::clone(&job),
+        tenant: Arc::new(tenant),
+        lanes: 1,
+        since: Instant::now(),
+        _urgent: None,
+    };
+    let (answers, inbox) = channel();
+    berth.board.post(posted, &answers, now_s());
+    drop(answers);
+    while let Wake::Work = berth.board.wait(0, Some(Duration::ZERO)) {
+        berth.serve();
+    }
+    (job, inbox.recv().ok())
 }
 
 /// A read of a file that is filled with `byte`, and the region that it goes to.
@@ -111,9 +148,9 @@ fn job(folder: &Path, byte: u8) -> (Job, Arc<Region>) {
 /// Runs a job that is expected to be whole.
 fn assert_runs<F: FnMut() -> Result<Lane>>(berth: &mut Berth<F>, folder: &Path, byte: u8) {
     let (job, mut region) = job(folder, byte);
-    let tally = berth.run(&job);
+    let (job, tally) = run(berth, job);
     job.outcome().unwrap();
-    assert_eq!(tally.bytes(), CHUNKS * CHUNK_BYTES);
+    assert_eq!(tally.unwrap().bytes(), CHUNKS * CHUNK_BYTES);
     drop(job);
     let seen = Arc::get_mut(&mut region).expect("nothing is in flight");
     assert!(seen.as_slice().iter().all(|b| *b == byte));
@@ -125,10 +162,10 @@ fn ios_that_come_back_after_their_job_failed_are_not_taken_for_the_next_job_s() 
     let open = Arc::new(AtomicBool::new(false));
     let mut troubles = [Trouble::Hangs, Trouble::None].into_iter();
     let make = || lane(troubles.next().unwrap_or(Trouble::None), &open);
-    let mut berth = Berth::new(make).unwrap();
+    let mut berth = Berth::new(0, &board(), make).unwrap();
 
     let (failing, mut region) = job(folder.path(), 1);
-    berth.run(&failing);
+    let (failing, _) = run(&mut berth, failing);
     assert_eq!(failing.outcome().unwrap_err().os_code(), Some(5));
     drop(failing);
     assert!(berth.has_late());
@@ -151,14 +188,14 @@ fn ios_that_come_back_after_their_job_failed_are_not_taken_for_the_next_job_s() 
 fn lanes_set_aside_are_bounded_and_serve_again_when_storage_answers() {
     let folder = tempfile::tempdir().unwrap();
     let open = Arc::new(AtomicBool::new(false));
-    let mut berth = Berth::new(|| lane(Trouble::Hangs, &open)).unwrap();
+    let mut berth = Berth::new(0, &board(), || lane(Trouble::Hangs, &open)).unwrap();
     for _ in 0..LATE_MAX {
         let (job, _) = job(folder.path(), 1);
-        berth.run(&job);
+        let (job, _) = run(&mut berth, job);
         assert_eq!(job.outcome().unwrap_err().os_code(), Some(5));
     }
     let (refused, _) = job(folder.path(), 2);
-    berth.run(&refused);
+    let (refused, _) = run(&mut berth, refused);
     let error = refused.outcome().unwrap_err();
     assert!(error.to_string().contains("have not come back"), "{error}");
     assert!(error.hint().is_some());
@@ -172,7 +209,7 @@ fn a_lane_that_panicked_fails_its_job_and_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let open = Arc::default();
     let made = AtomicU32::new(0);
-    let mut berth = Berth::new(|| {
+    let mut berth = Berth::new(0, &board(), || {
         let first = made.fetch_add(1, Ordering::Relaxed) == 0;
         let trouble = if first {
             Trouble::Panics
@@ -183,7 +220,7 @@ fn a_lane_that_panicked_fails_its_job_and_is_replaced() {
     })
     .unwrap();
     let (job, _) = job(folder.path(), 1);
-    berth.run(&job);
+    let (job, _) = run(&mut berth, job);
     let error = job.outcome().unwrap_err();
     assert!(error.to_string().contains("for a test"), "{error}");
     assert_runs(&mut berth, folder.path(), 2);

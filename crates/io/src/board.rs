@@ -1,0 +1,296 @@
+//! The board: the jobs that the lanes of a crew have chunks of, and whose turn it is.
+//!
+//! A lane asks the board for each chunk. Among several jobs the share of each decides ([`straightway_core::share`]):
+//! reservations and limits are their tenants', weights count against the jobs on the same board. A job that has the
+//! board for itself and no rate to keep is given to its lanes whole, and they take its chunks without a lock until the
+//! board changes.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::Sender,
+    },
+    time::{Duration, Instant},
+};
+
+use straightway_core::{
+    Chunk, Class, Direction, Error, Result,
+    share::{Tags, Turn, after, choose, next_due_s},
+};
+
+use crate::{
+    job::Job,
+    tally::Tally,
+    tenant::{Tenant, Traffic, Urgent},
+    track::Track,
+};
+
+/// How soon a background job that is held back asks again.
+const HOLD_S: f64 = 0.002;
+
+/// A job on the board.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) job: Arc<Job>,
+    pub(crate) tenant: Arc<Tenant>,
+    /// How many lanes may take its chunks: the first of the crew.
+    pub(crate) lanes: usize,
+    /// When it was posted.
+    pub(crate) since: Instant,
+    /// There as long as the job is, where that is of class *now*.
+    pub(crate) _urgent: Option<Urgent>,
+}
+
+impl Posted {
+    pub(crate) fn is_background(&self) -> bool {
+        self.tenant.class() == Class::Background
+    }
+
+    /// Whether it only writes: a drive puts writes together, and takes more of them at once.
+    pub(crate) fn writes(&self) -> bool {
+        self.job.direction() == Direction::Out
+    }
+}
+
+/// The jobs of one crew.
+#[derive(Debug)]
+pub(crate) struct Board {
+    track: Track,
+    traffic: Arc<Traffic>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Counts what was posted and taken off.
+    changes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: Vec<Entry>,
+    /// The weight tag that was served last: where a job that comes begins.
+    virtual_s: f64,
+    /// Lanes that are to make their rings, and where they answer.
+    rings: Vec<(usize, Sender<Result<()>>)>,
+    is_closed: bool,
+}
+
+/// A job, with its place by weight. The answers are dropped last: whoever waits for them finds the job let go of.
+#[derive(Debug)]
+struct Entry {
+    posted: Arc<Posted>,
+    weight_s: f64,
+    answers: Sender<Tally>,
+}
+
+/// What a lane does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// This chunk.
+    Run(Grant, Chunk),
+    /// Nothing before this time on the clock of shares.
+    NotBefore(f64),
+    /// There is nothing for it.
+    Idle,
+}
+
+/// A job that a lane was given a chunk of.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) posted: Arc<Posted>,
+    pub(crate) answers: Sender<Tally>,
+    /// Set where the job has the board for itself: the count of changes until which that holds.
+    pub(crate) alone: Option<u64>,
+}
+
+/// Why a lane without work was woken.
+#[derive(Debug)]
+pub(crate) enum Wake {
+    /// There are jobs.
+    Work,
+    /// Its ring is wanted.
+    Ring(Sender<Result<()>>),
+    /// Nothing happened for as long as it was to wait.
+    Nothing,
+    /// The executor is gone.
+    End,
+}
+
+impl Board {
+    pub(crate) fn new(track: Track, traffic: &Arc<Traffic>) -> Self {
+        Self {
+            track,
+            traffic: Arc::clone(traffic),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            changes: AtomicU64::new(0),
+        }
+    }
+
+    /// What lanes of all boards have under way.
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Posts a job. Each lane that took part in it answers with what it counted.
+    pub(crate) fn post(&self, posted: Posted, answers: &Sender<Tally>, now_s: f64) {
+        posted.tenant.arrive(now_s);
+        let mut state = self.lock();
+        let weight_s = state.virtual_s;
+        state.entries.push(Entry {
+            posted: Arc::new(posted),
+            weight_s,
+            answers: answers.clone(),
+        });
+        self.change();
+    }
+
+    /// Asks a lane to make its ring.
+    pub(crate) fn ask_for_ring(&self, number: usize, answer: &Sender<Result<()>>) {
+        self.lock().rings.push((number, answer.clone()));
+        self.change();
+    }
+
+    /// How often it has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    fn change(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next chunk for lane `number`.
+    pub(crate) fn take(&self, number: usize, now_s: f64) -> Next {
+        let mut state = self.lock();
+        let state = &mut *state;
+        loop {
+            let before = state.entries.len();
+            let is_open = |entry: &Entry| !entry.posted.job.is_over(self.track);
+            state.entries.retain(is_open);
+            if state.entries.len() < before {
+                self.change();
+            }
+            let holds_back = self.traffic.holds_back(now_s);
+            let heads = (0..state.entries.len()).filter_map(|at| {
+                let Entry {
+                    posted, weight_s, ..
+                } = &state.entries[at];
+                let is_for_it = number < posted.lanes;
+                let is_held = holds_back && posted.is_background();
+                let (reservation_s, limit_s) = posted.tenant.due_s();
+                let tags = Tags {
+                    reservation_s,
+                    limit_s: if is_held { now_s + HOLD_S } else { limit_s },
+                    weight_s: *weight_s,
+                };
+                is_for_it.then_some((at, tags))
+            });
+            let Some((at, turn)) = choose(heads.clone(), now_s) else {
+                let due_s = next_due_s(heads.map(|(_, tags)| tags));
+                return due_s.map_or(Next::Idle, Next::NotBefore);
+            };
+            let is_alone = state.entries.len() == 1;
+            let entry = &mut state.entries[at];
+            // Another lane without a lock may have taken the last one.
+            let Some(chunk) = entry.posted.job.take(self.track) else {
+                continue;
+            };
+            let bytes = chunk.extent.bytes;
+            let tenant = &entry.posted.tenant;
+            if turn == Turn::Weight {
+                state.virtual_s = state.virtual_s.max(entry.weight_s);
+            }
+            let weight = tenant.share().weight;
+            entry.weight_s = after(entry.weight_s, bytes as f64, weight, state.virtual_s);
+            tenant.serve(bytes, turn);
+            let grant = Grant {
+                posted: Arc::clone(&entry.posted),
+                answers: entry.answers.clone(),
+                alone: (is_alone && tenant.is_free()).then(|| self.changes()),
+            };
+            return Next::Run(grant, chunk);
+        }
+    }
+
+    /// Waits, for at most `timeout`, until there is something to do for lane `number`.
+    pub(crate) fn wait(&self, number: usize, timeout: Option<Duration>) -> Wake {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut state = self.lock();
+        loop {
+            if let Some(answer) = state.ring_of(number) {
+                return Wake::Ring(answer);
+            }
+            if state
+                .entries
+                .iter()
+                .any(|entry| number < entry.posted.lanes)
+            {
+                return Wake::Work;
+            }
+            if state.is_closed {
+                return Wake::End;
+            }
+            state = match deadline {
+                None => self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Wake::Nothing;
+                    }
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Waits for a change since there were `seen` of them, for at most `timeout`.
+    pub(crate) fn wait_for_change(&self, seen: u64, timeout: Duration) {
+        let state = self.lock();
+        if self.changes() == seen {
+            let _ = self.changed.wait_timeout(state, timeout);
+        }
+    }
+
+    /// Where lane `number` answers that it has its ring, if it was asked for it.
+    pub(crate) fn ring_of(&self, number: usize) -> Option<Sender<Result<()>>> {
+        self.lock().ring_of(number)
+    }
+
+    /// Fails all jobs that lane `number` would have a part of.
+    pub(crate) fn fail(&self, number: usize, error: &Error) {
+        let mut state = self.lock();
+        state.entries.retain(|entry| {
+            let is_for_it = number < entry.posted.lanes;
+            if is_for_it {
+                entry.posted.job.fail(error.again());
+            }
+            !is_for_it
+        });
+        self.change();
+    }
+
+    /// Ends its lanes once they have done what is posted.
+    pub(crate) fn close(&self) {
+        self.lock().is_closed = true;
+        self.change();
+    }
+}
+
+impl State {
+    fn ring_of(&mut self, number: usize) -> Option<Sender<Result<()>>> {
+        let at = self.rings.iter().position(|(lane, _)| *lane == number)?;
+        Some(self.rings.swap_remove(at).1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

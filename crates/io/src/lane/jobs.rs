@@ -1,0 +1,174 @@
+//! The jobs that a lane takes part in, and what it counts for each.
+//!
+//! A flight names its job by a number that stays the same for as long as any flight of it is under way, even where the
+//! job was given up on: what comes back late is never taken for another job's.
+
+use std::{
+    ops::{Index, IndexMut},
+    sync::{Arc, mpsc::Sender},
+    time::{Duration, Instant},
+};
+
+use crate::{board::Posted, job::Job, tally::Tally};
+
+/// A job that a lane takes part in.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) posted: Arc<Posted>,
+    pub(super) tally: Tally,
+    /// How many of its chunks the lane has.
+    pub(super) chunks: usize,
+    since: Instant,
+    /// When it was found to be stopped.
+    stopped: Option<Instant>,
+    /// Where the lane answers; `None` where it did, and only waits for what is in flight.
+    answers: Option<Sender<Tally>>,
+}
+
+impl Joined {
+    /// Whether it was stopped. The first time that this is asked counts.
+    pub(super) fn notes_stop(&mut self) -> bool {
+        let is_stopped = self.posted.job.is_stopped();
+        if is_stopped && self.stopped.is_none() {
+            self.stopped = Some(Instant::now());
+        }
+        is_stopped
+    }
+
+    /// Whether it was stopped more than `most` ago, and the lane still answers for it.
+    pub(super) fn is_given_up(&self, most: Duration) -> bool {
+        let stopped = self.stopped.filter(|_| self.is_live());
+        stopped.is_some_and(|stopped| stopped.elapsed() > most)
+    }
+
+    fn is_live(&self) -> bool {
+        self.answers.is_some()
+    }
+}
+
+/// The jobs that a lane takes part in, by number.
+#[derive(Debug, Default)]
+pub(super) struct Jobs(Vec<Option<Joined>>);
+
+impl Index<u32> for Jobs {
+    type Output = Joined;
+
+    fn index(&self, number: u32) -> &Joined {
+        self.get(number).expect("a flight's job is there")
+    }
+}
+
+impl IndexMut<u32> for Jobs {
+    fn index_mut(&mut self, number: u32) -> &mut Joined {
+        self.get_mut(number).expect("a flight's job is there")
+    }
+}
+
+impl Jobs {
+    pub(super) fn job(&self, number: u32) -> Arc<Job> {
+        Arc::clone(&self[number].posted.job)
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Joined> {
+        self.0.get(number as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Joined> {
+        self.0.get_mut(number as usize)?.as_mut()
+    }
+
+    /// All numbers, those that no job has now among them.
+    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.0.len()).expect("jobs are few")
+    }
+
+    /// The number of a job that it takes part in.
+    pub(super) fn find(&self, posted: &Arc<Posted>) -> Option<u32> {
+        let is_it = |joined: &Joined| Arc::ptr_eq(&joined.posted, posted);
+        self.numbers()
+            .find(|number| self.get(*number).is_some_and(is_it))
+    }
+
+    /// Takes part in another job.
+    pub(super) fn join(&mut self, posted: &Arc<Posted>, answers: Sender<Tally>) -> u32 {
+        let now = Instant::now();
+        let mut tally = Tally::default();
+        let mut since = now;
+        if self.has_live() {
+            since = posted.since;
+            tally.others = now - since;
+        }
+        let joined = Joined {
+            posted: Arc::clone(posted),
+            tally,
+            chunks: 0,
+            since,
+            stopped: None,
+            answers: Some(answers),
+        };
+        let at = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.0.push(None);
+            self.0.len() - 1
+        });
+        self.0[at] = Some(joined);
+        u32::try_from(at).expect("jobs are few")
+    }
+
+    /// All jobs that it answers for.
+    pub(super) fn live(&self) -> impl Iterator<Item = &Joined> {
+        self.0.iter().flatten().filter(|joined| joined.is_live())
+    }
+
+    /// Whether it answers for any.
+    pub(super) fn has_live(&self) -> bool {
+        self.live().next().is_some()
+    }
+
+    /// Books time that it spent for one job: the others waited.
+    pub(super) fn book(
+        &mut self,
+        own: u32,
+        time: Duration,
+        of: impl Fn(&mut Tally) -> &mut Duration,
+    ) {
+        for (number, joined) in (0..).zip(&mut self.0) {
+            if let Some(joined) = joined {
+                let tally = &mut joined.tally;
+                *(if number == own {
+                    of(tally)
+                } else {
+                    &mut tally.others
+                }) += time;
+            }
+        }
+    }
+
+    /// Books time that it spent for all jobs together.
+    pub(super) fn book_all(&mut self, time: Duration, of: impl Fn(&mut Tally) -> &mut Duration) {
+        let count = u32::try_from(self.live().count()).unwrap_or(1).max(1);
+        for joined in self.0.iter_mut().flatten() {
+            let own = time / count;
+            *of(&mut joined.tally) += own;
+            joined.tally.others += time.saturating_sub(own);
+        }
+    }
+
+    /// Answers for a job, with what was counted. It is forgotten once none of its chunks is under way.
+    pub(super) fn leave(&mut self, number: u32, note: impl FnOnce(&mut Tally)) {
+        let joined = &mut self[number];
+        let answers = joined.answers.take();
+        let mut tally = std::mem::take(&mut joined.tally);
+        let ran = joined.since.elapsed();
+        if joined.chunks == 0 {
+            // Whoever has all answers finds the job let go of.
+            self.0[number as usize] = None;
+        }
+        if let Some(answers) = answers {
+            note(&mut tally);
+            tally.lanes = 1;
+            tally.finish(ran);
+            // Nobody may be waiting any more.
+            let _ = answers.send(tally);
+        }
+    }
+}

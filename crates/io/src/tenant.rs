@@ -1,0 +1,276 @@
+//! Those on whose behalf jobs run: their share, their class, and how much of either they have used.
+//!
+//! A tenant outlives its jobs: a limit holds for all of them together, one after the other and side by side.
+
+use std::{
+    sync::{
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use straightway_core::{
+    Class, Error, Kind, Rate, Result, Share,
+    share::{Turn, after},
+};
+
+use crate::pace::Pace;
+
+/// Bytes of background jobs in flight while a job of class *now* is there. On a virtual drive of 2.5 GB/s four I/Os of
+/// 1 MiB keep nine tenths of its speed (`bench/results/qos-*`).
+const BACKGROUND_BYTES_MAX: u64 = 4 << 20;
+
+/// Background jobs stay small for this long after the last job of class *now*: the next of many short ones would else
+/// find the drive's queue full again.
+const LINGER: Duration = Duration::from_millis(250);
+
+/// When the clock of shares began.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Seconds on the clock of shares.
+pub(crate) fn now_s() -> f64 {
+    START.elapsed().as_secs_f64()
+}
+
+/// One on whose behalf jobs run.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    share: Share,
+    class: Class,
+    account: Mutex<Account>,
+    /// What it has reserved of the executor's rate, given back when it goes.
+    _reserved: Option<Reserved>,
+}
+
+/// What it is owed, and held to.
+#[derive(Debug)]
+struct Account {
+    /// From when on its reservation is behind.
+    reservation_s: f64,
+    pace: Option<Pace>,
+}
+
+impl Tenant {
+    /// A tenant with a share. What it reserves is taken from `reservations`.
+    pub(crate) fn new(
+        share: Share,
+        class: Class,
+        reservations: &Arc<Reservations>,
+    ) -> Result<Self> {
+        share.check()?;
+        let reserved = share.reservation.map(|rate| reservations.take(rate));
+        Ok(Self {
+            share,
+            class,
+            account: Mutex::new(Account {
+                reservation_s: f64::NEG_INFINITY,
+                pace: share.limit.map(Pace::new),
+            }),
+            _reserved: reserved.transpose()?,
+        })
+    }
+
+    pub(crate) fn share(&self) -> &Share {
+        &self.share
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Whether its chunks go without a look at the clock.
+    pub(crate) fn is_free(&self) -> bool {
+        self.share.limit.is_none() && self.share.reservation.is_none()
+    }
+
+    /// When its next chunk is due by its reservation and by its limit.
+    pub(crate) fn due_s(&self) -> (f64, f64) {
+        if self.is_free() {
+            return (f64::INFINITY, f64::NEG_INFINITY);
+        }
+        let account = self.lock();
+        let reserved = self.share.reservation.map(|_| account.reservation_s);
+        let limit = account.pace.as_ref().map(Pace::due_s);
+        (
+            reserved.unwrap_or(f64::INFINITY),
+            limit.unwrap_or(f64::NEG_INFINITY),
+        )
+    }
+
+    /// Takes note of a job that comes: nothing was reserved while there was none.
+    pub(crate) fn arrive(&self, now_s: f64) {
+        let mut account = self.lock();
+        account.reservation_s = account.reservation_s.max(now_s);
+        if let Some(pace) = &mut account.pace {
+            pace.arrive(now_s);
+        }
+    }
+
+    /// Books a chunk that was taken up. What it got by weight is not taken off its reservation.
+    pub(crate) fn serve(&self, bytes: u64, turn: Turn) {
+        if let (Some(Rate(per_s)), Turn::Reservation) = (self.share.reservation, turn) {
+            let mut account = self.lock();
+            let previous_s = account.reservation_s;
+            account.reservation_s = after(previous_s, bytes as f64, per_s, previous_s);
+        }
+    }
+
+    /// Books an I/O that is about to be handed over. Answers whether its limit lets it go.
+    pub(crate) fn admits(&self, bytes: usize, now_s: impl FnOnce() -> f64) -> bool {
+        if self.share.limit.is_none() {
+            return true;
+        }
+        let pace = &mut self.lock().pace;
+        pace.as_mut().is_none_or(|pace| pace.admits(bytes, now_s()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the tenants of an executor have reserved of the rate that was measured.
+#[derive(Debug)]
+pub(crate) struct Reservations {
+    measured: Option<Rate>,
+    taken: Mutex<f64>,
+}
+
+/// A part of the rate.
+#[derive(Debug)]
+struct Reserved {
+    rate: Rate,
+    of: Arc<Reservations>,
+}
+
+impl Reservations {
+    pub(crate) fn new(measured: Option<Rate>) -> Self {
+        Self {
+            measured,
+            taken: Mutex::new(0.0),
+        }
+    }
+
+    fn take(self: &Arc<Self>, rate: Rate) -> Result<Reserved> {
+        let refuse = |message: String, hint: &'static str| {
+            let error = Error::new(Kind::Invalid, "reserve", rate.to_string(), message);
+            Err(error.with_hint(hint))
+        };
+        let Some(measured) = self.measured else {
+            let message = "no rate was measured that it could be a part of".to_owned();
+            return refuse(message, "measure the drive with `straightway bench`");
+        };
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if *taken + rate.0 > measured.0 {
+            let left = Rate(measured.0 - *taken);
+            let message = format!("{left} of the measured {measured} are left");
+            return refuse(message, "reserve less");
+        }
+        *taken += rate.0;
+        Ok(Reserved {
+            rate,
+            of: Arc::clone(self),
+        })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken -= self.rate.0;
+    }
+}
+
+/// What the jobs of one executor have under way that others must know of.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// Jobs of class *now*.
+    urgent: AtomicUsize,
+    /// When the last of them ended, in microseconds.
+    calm_since_us: AtomicU64,
+    background_bytes: AtomicU64,
+}
+
+/// A job of class *now*, for as long as it is there.
+#[derive(Debug)]
+pub(crate) struct Urgent(Arc<Traffic>);
+
+impl Traffic {
+    /// Notes a job of class *now* until the answer is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> Urgent {
+        self.urgent.fetch_add(1, Ordering::Relaxed);
+        Urgent(Arc::clone(self))
+    }
+
+    /// Whether background jobs have to stay small, and are as large as they may be.
+    pub(crate) fn holds_back(&self, now_s: f64) -> bool {
+        let in_flight = self.background_bytes.load(Ordering::Relaxed);
+        in_flight >= BACKGROUND_BYTES_MAX && self.is_urgent(now_s)
+    }
+
+    fn is_urgent(&self, now_s: f64) -> bool {
+        let calm_since_s = self.calm_since_us.load(Ordering::Relaxed) as f64 * 1e-6;
+        self.urgent.load(Ordering::Relaxed) > 0
+            || (calm_since_s > 0.0 && now_s - calm_since_s < LINGER.as_secs_f64())
+    }
+
+    /// Counts bytes of a background job that are taken up.
+    pub(crate) fn begin(&self, bytes: u64) {
+        self.background_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of a background job that are in place.
+    pub(crate) fn end(&self, bytes: u64) {
+        self.background_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        let now_us = START.elapsed().as_micros();
+        let now_us = u64::try_from(now_us).unwrap_or(u64::MAX);
+        self.0.calm_since_us.fetch_max(now_us, Ordering::Relaxed);
+        self.0.urgent.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservations_are_parts_of_what_was_measured_and_are_given_back() {
+        let reserve = |rate, of: &Arc<Reservations>| {
+            let share = Share {
+                reservation: Some(Rate(rate)),
+                ..Share::default()
+            };
+            Tenant::new(share, Class::Soon, of)
+        };
+        let unknown = Arc::new(Reservations::new(None));
+        assert!(reserve(1e6, &unknown).unwrap_err().hint().is_some());
+        let measured = Arc::new(Reservations::new(Some(Rate(2e9))));
+        let first = reserve(1.5e9, &measured).unwrap();
+        let error = reserve(1e9, &measured).unwrap_err();
+        assert!(error.to_string().contains("are left"), "{error}");
+        drop(first);
+        reserve(2e9, &measured).unwrap();
+    }
+
+    #[test]
+    fn background_jobs_stay_small_while_another_is_urgent_and_a_while_after() {
+        let traffic = Arc::new(Traffic::default());
+        traffic.begin(BACKGROUND_BYTES_MAX);
+        assert!(!traffic.holds_back(now_s()));
+        let urgent = traffic.enter();
+        assert!(traffic.holds_back(now_s()));
+        drop(urgent);
+        let now = now_s();
+        assert!(traffic.holds_back(now));
+        assert!(!traffic.holds_back(now + 2.0 * LINGER.as_secs_f64()));
+        let _urgent = traffic.enter();
+        traffic.end(1);
+        assert!(!traffic.holds_back(now_s()));
+    }
+}

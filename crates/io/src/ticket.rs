@@ -1,0 +1,151 @@
+//! A job that was started: it can be waited for, asked about and stopped.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, TryRecvError},
+    },
+    time::Instant,
+};
+
+use straightway_core::{Direction, Error, Kind, Leg, Rate, Receipt, Result};
+use straightway_sys::cufile::Counters;
+
+use crate::{
+    books::{Books, Running},
+    job::Job,
+    tally::Tally,
+};
+
+/// A job that was started. Dropping it stops the job.
+#[derive(Debug)]
+pub struct Ticket {
+    books: Books,
+    run: Run,
+}
+
+impl Ticket {
+    pub(crate) fn new(books: Books, run: Run) -> Self {
+        Self { books, run }
+    }
+
+    /// Waits until its bytes are in place, and durable where it wrote, unless it leaves that to another.
+    pub fn wait(mut self) -> Result<Receipt> {
+        self.run.finish(&mut self.books)?;
+        Ok(self.books.close(self.run.limit))
+    }
+
+    /// Whether its lanes are through with it, well or not. What it wrote is made durable by [`wait`](Self::wait).
+    pub fn is_done(&mut self) -> bool {
+        self.run.is_done()
+    }
+
+    /// Asks it to stop. What is in flight is waited for by [`wait`](Self::wait); nothing more is begun.
+    pub fn cancel(&self) {
+        self.run.job.cancel();
+    }
+
+    /// The job.
+    pub fn job(&self) -> &Job {
+        &self.run.job
+    }
+}
+
+/// A job that lanes have.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) job: Arc<Job>,
+    /// Where its lanes answer. It is closed when all have.
+    pub(crate) inbox: Receiver<Tally>,
+    /// What they counted so far.
+    pub(crate) lanes: Option<Tally>,
+    /// cuFile's counters before it began.
+    pub(crate) counted: Option<Counters>,
+    /// The rate that it is held to.
+    pub(crate) limit: Option<Rate>,
+    /// That it is there.
+    pub(crate) _running: Running,
+}
+
+impl Run {
+    fn add(&mut self, lane: Tally) {
+        match &mut self.lanes {
+            Some(all) => all.add(&lane),
+            None => self.lanes = Some(lane),
+        }
+    }
+
+    fn is_done(&mut self) -> bool {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(lane) => self.add(lane),
+                Err(error) => return error == TryRecvError::Disconnected,
+            }
+        }
+    }
+
+    /// Waits for its lanes, and enters it in the books.
+    pub(crate) fn finish(&mut self, books: &mut Books) -> Result<()> {
+        while let Ok(lane) = self.inbox.recv() {
+            self.add(lane);
+        }
+        let job = &self.job;
+        job.outcome()?;
+        if let (Some(pass), Some(lanes)) = (job.pass(), &mut self.lanes) {
+            // Jobs by cuFile that ran beside this one are counted with it. Bytes count as direct only where all were.
+            let leg = job.direction().leg();
+            let proof = pass.session.proof_since(self.counted, leg);
+            job.check_route(proof)?;
+            lanes.attribute(leg, proof);
+            books.register(pass.registration_s);
+            books.name("cuFile");
+        }
+        check_all_moved(job, self.lanes.as_ref())?;
+        let synced = Instant::now();
+        settle(job)?;
+        books.add(job, self.lanes.as_ref(), synced.elapsed());
+        Ok(())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Nobody can learn of it any more. One that is through does not notice.
+        self.job.cancel();
+    }
+}
+
+/// Every byte must have been counted once on each leg. A lane that panicked is missing here, and
+/// its job must not pass for done.
+fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
+    let legs: &[_] = match job.direction() {
+        Direction::In => &[Leg::Read],
+        Direction::Out => &[Leg::Write],
+        Direction::Across => &[Leg::Read, Leg::Write],
+    };
+    let wanted = job.arrived_bytes();
+    for &leg in legs {
+        let rows = lanes.map(Tally::routes).unwrap_or_default();
+        let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
+        if moved != wanted {
+            let name = job.objects().name();
+            let message = format!("a lane ended early, after {moved} of {wanted} bytes");
+            return Err(Error::new(Kind::Transient, "finish with", name, message));
+        }
+    }
+    Ok(())
+}
+
+/// What is left when all bytes have moved: objects that were read must not have changed, and those that were written are
+/// made durable, unless a later job sees to that.
+fn settle(job: &Job) -> Result<()> {
+    if job.direction() != Direction::Out {
+        let read = job.objects().handles();
+        read.iter()
+            .try_for_each(|object| object.check_unchanged())?;
+    }
+    match job.written().filter(|_| job.syncs()) {
+        Some(written) => written.store().sync(written.handles()),
+        None => Ok(()),
+    }
+}

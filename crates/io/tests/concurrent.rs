@@ -1,0 +1,398 @@
+//! Jobs side by side: tickets, shares and classes on real files, and many jobs at once that fail and are stopped.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "tests"
+)]
+
+#[path = "fixture/files.rs"]
+mod files;
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use files::{bytes_of, folder, write_file};
+use straightway_core::{Choice, Class, Extent, Kind, Move, Rate, Result, Route, Share};
+use straightway_io::{
+    Executor, File, FileDraft, Job, Region, Settings, Ticket,
+    settings::DriveEngine,
+    wrapper::{faulty::Faults, traced::Trace},
+};
+
+const CHUNK_BYTES: usize = 16 << 10;
+
+fn small() -> Settings {
+    Settings {
+        chunk_bytes: CHUNK_BYTES as u64,
+        cached_chunk_bytes: CHUNK_BYTES as u64,
+        depth: 4,
+        write_depth: 8,
+        staging_bytes: 128 << 10,
+        ..Settings::default()
+    }
+}
+
+const ROUTES: [Choice; 3] = [
+    Choice::Only(Route::Direct),
+    Choice::Only(Route::Staged),
+    Choice::Only(Route::Buffered),
+];
+
+fn whole(bytes: u64) -> Vec<Move> {
+    vec![Move {
+        object: 0,
+        extent: Extent::new(0, bytes),
+        at: 0,
+    }]
+}
+
+/// A read of a whole file, started, and where it goes.
+fn read(executor: &Executor, file: &Arc<File>, choice: Choice) -> Result<(Ticket, Arc<Region>)> {
+    let region = Arc::new(Region::host(file.bytes())?);
+    let files = vec![Arc::clone(file)];
+    let moves = whole(file.bytes());
+    let job = Job::read(files, moves, &region, choice, executor.settings())?;
+    Ok((executor.start(job)?, region))
+}
+
+fn limited(executor: &Executor, rate: f64) -> Executor {
+    let share = Share {
+        limit: Some(Rate(rate)),
+        ..Share::default()
+    };
+    executor.sharing(share, Class::Soon).unwrap()
+}
+
+/// What is in a region that nobody else has any more.
+fn taken(mut region: Arc<Region>) -> Vec<u8> {
+    let region = Arc::get_mut(&mut region).expect("nothing is in flight");
+    region.as_slice().to_vec()
+}
+
+#[test]
+fn jobs_run_side_by_side_and_each_gets_its_own_bytes() {
+    let folder = folder();
+    let executor = Executor::new(small()).unwrap();
+    let sizes = [1, 4096, 70_001, 1 << 20, 3_000_003];
+    let files: Vec<_> = sizes
+        .iter()
+        .map(|bytes| write_file(&folder.path().join(bytes.to_string()), *bytes))
+        .collect();
+    for route in ROUTES {
+        let started: Vec<_> = (0..40)
+            .map(|i| read(&executor, &files[i % files.len()], route).unwrap())
+            .collect();
+        for (i, (ticket, region)) in started.into_iter().enumerate() {
+            let receipt = ticket.wait().unwrap();
+            let bytes = sizes[i % sizes.len()];
+            assert_eq!(receipt.bytes, bytes as u64);
+            assert!(receipt.cpu_shared, "others ran beside it");
+            assert!(
+                taken(region) == bytes_of(bytes),
+                "{bytes} bytes by {route:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_job_alone_shares_nothing_and_waits_for_nobody() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("file"), 1 << 20);
+    let executor = Executor::new(small()).unwrap();
+    let (ticket, _region) = read(&executor, &file, ROUTES[0]).unwrap();
+    let receipt = ticket.wait().unwrap();
+    assert!(receipt.waiting_s < 1e-9, "{}", receipt.waiting_s);
+}
+
+#[test]
+fn a_long_job_does_not_hold_up_a_short_one_that_comes_after_it() {
+    let folder = folder();
+    let long = write_file(&folder.path().join("long"), 8 << 20);
+    let short = write_file(&folder.path().join("short"), 40_000);
+    for route in ROUTES {
+        let executor = Executor::new(small()).unwrap();
+        let (mut first, region) = read(&limited(&executor, 4e6), &long, route).unwrap();
+        let start = Instant::now();
+        let (second, _region) = read(&executor, &short, route).unwrap();
+        second.wait().unwrap();
+        assert!(
+            start.elapsed() < Duration::from_secs(1),
+            "two seconds are left of the first"
+        );
+        assert!(!first.is_done());
+        first.cancel();
+        assert_eq!(first.wait().unwrap_err().kind(), Kind::Cancelled);
+        taken(region);
+    }
+}
+
+#[test]
+fn a_ticket_that_is_dropped_stops_its_job_and_the_buffers_come_back() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("file"), 4 << 20);
+    let executor = Executor::new(small()).unwrap();
+    let (ticket, mut region) = read(&limited(&executor, 1e6), &file, ROUTES[1]).unwrap();
+    drop(ticket);
+    let start = Instant::now();
+    while Arc::get_mut(&mut region).is_none() {
+        assert!(start.elapsed() < Duration::from_secs(5), "it still runs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (ticket, region) = read(&executor, &file, ROUTES[1]).unwrap();
+    ticket.wait().unwrap();
+    assert!(taken(region) == bytes_of(4 << 20));
+}
+
+/// In no 100 ms more bytes are handed to engines than the limit allows, and one chunk.
+fn assert_within(trace: &Trace, limit: f64) -> usize {
+    let events = trace.take();
+    let mut handed: Vec<_> = events.iter().map(|e| (e.submitted, e.bytes)).collect();
+    handed.sort_unstable();
+    let mut last = 0;
+    let mut sum = 0;
+    for (first, (start, bytes)) in handed.iter().enumerate() {
+        while last < handed.len() && handed[last].0 - *start < Duration::from_millis(100) {
+            sum += handed[last].1;
+            last += 1;
+        }
+        // The clock of a trace is read a little after that of the limit.
+        let most = limit * 0.1 * 1.01 + CHUNK_BYTES as f64;
+        assert!(
+            sum as f64 <= most,
+            "{sum} of {most} bytes from I/O {first} on"
+        );
+        sum -= bytes;
+    }
+    handed.len()
+}
+
+#[test]
+fn a_limit_holds_in_every_tenth_of_a_second_on_every_route_and_both_legs_of_a_copy() {
+    let folder = folder();
+    let bytes = 2 << 20;
+    let limit = 4e6;
+    let file = write_file(&folder.path().join("file"), bytes);
+    let region = Arc::new(Region::host(bytes as u64).unwrap());
+    for (number, route) in ROUTES.into_iter().enumerate() {
+        let trace = Trace::default();
+        let executor = Executor::new(Settings {
+            trace: Some(trace.clone()),
+            rate_max: Some(Rate(limit)),
+            ring_lanes: 2,
+            ..small()
+        })
+        .unwrap();
+        let settings = executor.settings();
+        let draft = |name: String| {
+            let draft = FileDraft::new(&folder.path().join(name), bytes as u64).unwrap();
+            (Arc::clone(draft.file()), draft)
+        };
+        let (written, _draft) = draft(format!("written-{number}"));
+        let (twin, _twin) = draft(format!("twin-{number}"));
+        let files = vec![Arc::clone(&file)];
+        let moves = whole(bytes as u64);
+        let extents = vec![(0, Extent::new(0, bytes as u64))];
+        let jobs = [
+            (
+                Job::read(files.clone(), moves.clone(), &region, route, settings),
+                1.0,
+            ),
+            (
+                Job::write(&region, vec![written], moves, route, settings),
+                1.0,
+            ),
+            (Job::relay(files, vec![twin], extents, route, settings), 2.0),
+        ];
+        for (job, legs) in jobs {
+            let start = Instant::now();
+            let receipt = executor.run(job.unwrap()).unwrap();
+            let took = start.elapsed().as_secs_f64();
+            let meant = legs * bytes as f64 / limit;
+            assert!(took > 0.95 * meant - 0.01, "{took} s instead of {meant}");
+            assert!(took < 2.0 * meant + 0.5, "{took} s instead of {meant}");
+            assert_eq!(receipt.bound_by.to_string(), "throttle");
+            assert!(assert_within(&trace, limit) > 10);
+        }
+    }
+}
+
+#[test]
+fn a_limit_is_for_all_jobs_of_one_tenant_together_and_for_no_other() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("file"), 512 << 10);
+    let executor = Executor::new(small()).unwrap();
+    let slow = limited(&executor, 2e6);
+    let start = Instant::now();
+    let both: Vec<_> = (0..2)
+        .map(|_| read(&slow, &file, ROUTES[0]).unwrap())
+        .collect();
+    let (other, _region) = read(&executor, &file, ROUTES[0]).unwrap();
+    other.wait().unwrap();
+    assert!(start.elapsed() < Duration::from_millis(400));
+    for (ticket, _region) in both {
+        ticket.wait().unwrap();
+    }
+    let took = start.elapsed().as_secs_f64();
+    assert!((0.45..2.0).contains(&took), "{took} s for 1 MiB at 2 MB/s");
+}
+
+#[test]
+fn reservations_need_a_measured_rate_and_stay_within_it() {
+    let reserve = |executor: &Executor, rate| {
+        let share = Share {
+            reservation: Some(Rate(rate)),
+            ..Share::default()
+        };
+        executor.sharing(share, Class::Soon)
+    };
+    let unknown = Executor::new(small()).unwrap();
+    assert!(reserve(&unknown, 1e6).unwrap_err().hint().is_some());
+    let measured = Executor::new(Settings {
+        rate_measured: Some(Rate(1e9)),
+        ..small()
+    })
+    .unwrap();
+    let _most = reserve(&measured, 9e8).unwrap();
+    assert_eq!(reserve(&measured, 2e8).unwrap_err().kind(), Kind::Invalid);
+}
+
+/// Numbers that follow from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// Starts a job of a kind that the dice choose.
+fn any_job(
+    dice: &mut Dice,
+    executor: &Executor,
+    files: &[Arc<File>],
+    folder: &Path,
+) -> (Ticket, Option<(Arc<Region>, usize)>, Option<FileDraft>) {
+    let (class, limit) = match dice.below(4) {
+        0 => (Class::Now, None),
+        1 => (Class::Background, Some(Rate(20e6))),
+        2 => (Class::Background, None),
+        _ => (Class::Soon, None),
+    };
+    let share = Share {
+        limit,
+        weight: 1.0 + dice.below(8) as f64,
+        ..Share::default()
+    };
+    let executor = executor.sharing(share, class).unwrap();
+    let settings = executor.settings();
+    let number = dice.below(files.len());
+    let file = &files[number];
+    let bytes = file.bytes();
+    let route = ROUTES[dice.below(3)];
+    let draft = |dice: &mut Dice| {
+        let name = format!("{}-{}", dice.below(1 << 30), dice.below(1 << 30));
+        let draft = FileDraft::new(&folder.join(name), bytes).unwrap();
+        (Arc::clone(draft.file()), draft)
+    };
+    match dice.below(3) {
+        0 => {
+            let (ticket, region) = read(&executor, file, route).unwrap();
+            (ticket, Some((region, number)), None)
+        }
+        1 => {
+            let region = Arc::new(Region::host(bytes).unwrap());
+            let (to, draft) = draft(dice);
+            let job = Job::write(&region, vec![to], whole(bytes), route, settings).unwrap();
+            (executor.start(job).unwrap(), None, Some(draft))
+        }
+        _ => {
+            let (to, draft) = draft(dice);
+            let extents = vec![(0, Extent::new(0, bytes))];
+            let files = vec![Arc::clone(file)];
+            let job = Job::relay(files, vec![to], extents, route, settings).unwrap();
+            (executor.start(job).unwrap(), None, Some(draft))
+        }
+    }
+}
+
+#[test]
+fn a_hundred_jobs_that_are_stopped_and_fail_at_random_leave_nothing_behind() {
+    let folder = folder();
+    let sizes = [1, 4096, 33_000, 200_001, 1 << 20];
+    let files: Vec<_> = sizes
+        .iter()
+        .map(|bytes| write_file(&folder.path().join(bytes.to_string()), *bytes))
+        .collect();
+    for (seed, engine) in [
+        (1, DriveEngine::Auto),
+        (2, DriveEngine::Pool),
+        (3, DriveEngine::Auto),
+    ] {
+        let mut dice = Dice(seed * 0x9E37_79B9);
+        let executor = Executor::new(Settings {
+            engine,
+            faults: Some(Faults {
+                seed,
+                error_per_mille: 10,
+                error_code: 5,
+                short_per_mille: 50,
+                late_per_mille: 100,
+            }),
+            ..small()
+        })
+        .unwrap();
+        let jobs: Vec<_> = (0..100)
+            .map(|_| any_job(&mut dice, &executor, &files, folder.path()))
+            .collect();
+        for _ in 0..30 {
+            jobs[dice.below(100)].0.cancel();
+        }
+        let mut ended = [0; 3];
+        let mut regions = Vec::new();
+        for (ticket, region, _draft) in jobs {
+            match ticket.wait() {
+                Ok(_) => {
+                    ended[0] += 1;
+                    if let Some((region, number)) = region {
+                        assert!(taken(region) == bytes_of(sizes[number]));
+                    }
+                }
+                Err(error) => {
+                    let is_cancelled = error.kind() == Kind::Cancelled;
+                    ended[1 + usize::from(is_cancelled)] += 1;
+                    assert!(is_cancelled || error.os_code() == Some(5), "{error}");
+                    regions.extend(region.map(|(region, _)| region));
+                }
+            }
+        }
+        assert!(
+            ended.iter().all(|count| *count > 0),
+            "seed {seed}: {ended:?}"
+        );
+        for region in regions {
+            taken(region);
+        }
+        // All slots are there: reads through the ring need them, one after the other and all at once.
+        let calm = Executor::new(small()).unwrap();
+        for executor in [&executor, &calm] {
+            let runs = (0..20).filter_map(|_| {
+                let (ticket, region) = read(executor, &files[4], ROUTES[1]).unwrap();
+                ticket.wait().ok().map(|_| region)
+            });
+            let whole = runs
+                .filter(|_| true)
+                .map(taken)
+                .filter(|b| *b == bytes_of(sizes[4]));
+            assert!(whole.count() > 0);
+        }
+    }
+}
