@@ -157,7 +157,7 @@ fn assert_within(trace: &Trace, limit: f64) -> usize {
     let mut last = 0;
     let mut sum = 0;
     for (first, (start, bytes)) in handed.iter().enumerate() {
-        while last < handed.len() && handed[last].0 - *start < Duration::from_millis(100) {
+        while last < handed.len() && handed[last].0 < *start + Duration::from_millis(100) {
             sum += handed[last].1;
             last += 1;
         }
@@ -274,13 +274,11 @@ impl Dice {
     }
 }
 
+/// A job that was started, what it reads into and which file, and what it writes to.
+type Started = (Ticket, Option<(Arc<Region>, usize)>, Option<FileDraft>);
+
 /// Starts a job of a kind that the dice choose.
-fn any_job(
-    dice: &mut Dice,
-    executor: &Executor,
-    files: &[Arc<File>],
-    folder: &Path,
-) -> (Ticket, Option<(Arc<Region>, usize)>, Option<FileDraft>) {
+fn any_job(dice: &mut Dice, executor: &Executor, files: &[Arc<File>], folder: &Path) -> Started {
     let (class, limit) = match dice.below(4) {
         0 => (Class::Now, None),
         1 => (Class::Background, Some(Rate(20e6))),

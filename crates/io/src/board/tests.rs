@@ -113,7 +113,7 @@ fn fair(wishes: &[Wish], rate: f64) -> Vec<f64> {
     };
     let (mut low, mut high) = (0.0, 1e12);
     for _ in 0..200 {
-        let middle = (low + high) / 2.0;
+        let middle = f64::midpoint(low, high);
         if at(middle).iter().sum::<f64>() < rate {
             low = middle;
         } else {

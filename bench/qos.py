@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Shares and classes on a drive, beside fio.
+
+Short reads of class *now* beside the flush of a checkpoint, in rounds: our reads beside our flush, then fio's reads of
+64 KiB beside fio's writes of 1 MiB at the depth that our flush has then. The bars: our p99 is at most 1.3 times fio's,
+and the flush keeps 0.85 of its speed beside the reads and 0.97 after them. Then jobs by weight, limit and reservation,
+each within 10 % of what it should get. Needs fio, and the example:
+
+    cargo build --release -p straightway-io --example qos
+    python3 bench/qos.py --program target/release/examples/qos --folder DIR [--bytes N] [--rounds 5] [--out FILE]
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+
+from peers import machine
+
+# What a background job may have in flight beside one of class now, in writes of 1 MiB.
+BACKGROUND_DEPTH = 4
+
+
+def fio(folder, flush_bytes):
+    """The p99 of reads beside writes, in seconds."""
+    common = ["--direct=1", "--ioengine=io_uring", "--group_reporting=0", "--time_based=0"]
+    writes = ["--name=writes", f"--filename={folder}/fio-writes", "--rw=write", "--bs=1m",
+              f"--iodepth={BACKGROUND_DEPTH}", f"--size={flush_bytes}", *common]
+    reads = ["--name=reads", f"--filename={folder}/source", "--rw=randread", "--bs=64k", "--iodepth=1",
+             "--size=1g", "--direct=1", "--ioengine=io_uring", "--time_based=1", "--runtime=600"]
+    # The reads end with the writes.
+    command = ["fio", "--output-format=json", "--exitall", *writes, *reads]
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    jobs = {job["jobname"]: job for job in answer["jobs"]}
+    os.remove(f"{folder}/fio-writes")
+    return {
+        "read_p99_s": jobs["reads"]["read"]["clat_ns"]["percentile"]["99.000000"] * 1e-9,
+        "write_rate": jobs["writes"]["write"]["bw_bytes"],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--bytes", type=int, default=8 << 30)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    os.makedirs(args.folder, exist_ok=True)
+
+    ours, theirs, shares = [], [], []
+    for _ in range(args.rounds):
+        run = [args.program, args.folder, str(args.bytes), "1"]
+        flush, share = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
+        ours.append(json.loads(flush))
+        shares.append(json.loads(share))
+        theirs.append(fio(args.folder, args.bytes))
+
+    def median(rows, of):
+        return statistics.median(map(of, rows))
+
+    def part(row, name):
+        first, second = row[name]
+        return first / (first + second)
+
+    def rate(row, name):
+        return row[name][0] / row["seconds"] / row["rate"]
+
+    figures = [
+        ("p99 of reads beside a flush / fio's",
+         median(ours, lambda r: r["read_p99_s"]) / median(theirs, lambda r: r["read_p99_s"]), "<=", 1.3),
+        ("flush beside reads / alone", median(ours, lambda r: r["flush_beside"] / r["flush_alone"]), ">=", 0.85),
+        ("flush after reads / alone", median(ours, lambda r: r["flush_after"] / r["flush_alone"]), ">=", 0.97),
+        ("part of weight 3 beside 1 / 0.75", median(shares, lambda r: 1 - part(r, "weights_1_3")) / 0.75, "~", 0.1),
+        ("rate under a limit / 0.3 of all", median(shares, lambda r: rate(r, "limit_0.3")) / 0.3, "~", 0.1),
+        ("rate with a reservation / 0.5 of all", median(shares, lambda r: rate(r, "reservation_0.5")) / 0.5, "~", 0.1),
+    ]
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "bytes": args.bytes,
+        "figures": [],
+        "rounds": {"ours": ours, "fio": theirs, "shares": shares},
+    }
+    for name, value, relation, bar in figures:
+        met = {"<=": value <= bar, ">=": value >= bar, "~": abs(value - 1) <= bar}[relation]
+        result["figures"].append({"figure": name, "value": value, "bar": f"{relation} {bar}", "met": met})
+        print(f"{name:<42}{value:>8.3f}   {relation} {bar:<6} {'met' if met else 'MISSED'}")
+    p99 = [median(rows, lambda r: r["read_p99_s"]) * 1e3 for rows in (ours, theirs)]
+    print(f"p99: ours {p99[0]:.2f} ms, fio {p99[1]:.2f} ms")
+    if args.out:
+        with open(args.out, "w") as out:
+            json.dump(result, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

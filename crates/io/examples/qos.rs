@@ -1,0 +1,200 @@
+//! What shares and classes do on a drive: short reads of class *now* beside a flush, and jobs by weight, limit and
+//! reservation. Prints JSON. `bench/qos.py` runs it beside fio.
+//!
+//! `qos FOLDER FLUSH_BYTES ROUNDS`
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a benchmark that ends at the first error"
+)]
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Choice, Class, Extent, Move, Rate, Route, Share};
+use straightway_io::{Executor, File, FileDraft, Job, Region, Settings};
+
+const BLOCK_BYTES: u64 = 64 << 10;
+const READ_BYTES: u64 = 1 << 30;
+const DIRECT: Choice = Choice::Only(Route::Direct);
+
+fn whole(bytes: u64) -> Vec<Move> {
+    vec![Move {
+        object: 0,
+        extent: Extent::new(0, bytes),
+        at: 0,
+    }]
+}
+
+/// Bytes a second of a flush of `region` to a new file, which is then removed.
+fn flush(executor: &Executor, folder: &Path, region: &Arc<Region>) -> f64 {
+    let draft = FileDraft::new(&folder.join("flush"), region.bytes()).unwrap();
+    let files = vec![Arc::clone(draft.file())];
+    let moves = whole(region.bytes());
+    let job = Job::write(region, files, moves, DIRECT, executor.settings()).unwrap();
+    let receipt = executor.run(job.unsynced()).unwrap();
+    receipt.rate_bytes_per_s
+}
+
+/// The latencies, in seconds, of reads of one block each at random places until `stop`.
+fn short_reads(executor: &Executor, file: &Arc<File>, stop: &AtomicBool) -> Vec<f64> {
+    let region = Arc::new(Region::host(BLOCK_BYTES).unwrap());
+    let mut dice = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut latencies = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        let offset = dice % (READ_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
+        let one = vec![Move {
+            object: 0,
+            extent: Extent::new(offset, BLOCK_BYTES),
+            at: 0,
+        }];
+        let start = Instant::now();
+        let files = vec![Arc::clone(file)];
+        let job = Job::read(files, one, &region, DIRECT, executor.settings()).unwrap();
+        executor.run(job).unwrap();
+        latencies.push(start.elapsed().as_secs_f64());
+    }
+    latencies.sort_unstable_by(f64::total_cmp);
+    latencies
+}
+
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    sorted[((sorted.len() - 1) as f64 * part) as usize]
+}
+
+/// Bytes that each share moved within the same `seconds`, all reading the same file from end to end again and again.
+fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -> Vec<u64> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = shares
+            .iter()
+            .map(|share| {
+                let own = executor.sharing(*share, Class::Soon).unwrap();
+                let stop = &stop;
+                scope.spawn(move || {
+                    let region = Arc::new(Region::host(READ_BYTES).unwrap());
+                    let progress = Arc::default();
+                    let mut ready = false;
+                    let mut from = 0;
+                    let mut last = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let files = vec![Arc::clone(file)];
+                        let moves = whole(READ_BYTES);
+                        let job = Job::read(files, moves, &region, DIRECT, own.settings()).unwrap();
+                        let mut ticket = own.start(job.with_progress(&progress)).unwrap();
+                        while !ticket.is_done() && !stop.load(Ordering::Relaxed) {
+                            std::thread::sleep(Duration::from_millis(1));
+                            last = progress.moved_bytes();
+                            if !ready {
+                                ready = true;
+                                from = last;
+                            }
+                        }
+                        if stop.load(Ordering::Relaxed) {
+                            // The rest is of no interest.
+                            ticket.cancel();
+                            return last - from;
+                        }
+                        ticket.wait().unwrap();
+                    }
+                    last - from
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        stop.store(true, Ordering::Relaxed);
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    })
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let folder = PathBuf::from(args.next().unwrap());
+    let flush_bytes: u64 = args.next().unwrap().parse().unwrap();
+    let rounds: u32 = args.next().unwrap().parse().unwrap();
+
+    let executor = Executor::new(Settings {
+        rate_measured: Some(Rate(1e12)),
+        ..Settings::default()
+    })
+    .unwrap();
+    let background = executor
+        .sharing(Share::of(Class::Background), Class::Background)
+        .unwrap();
+    let now = executor.sharing(Share::of(Class::Now), Class::Now).unwrap();
+
+    let snapshot = Arc::new(Region::host(flush_bytes).unwrap());
+    let source = folder.join("source");
+    if std::fs::metadata(&source).map_or(0, |meta| meta.len()) != READ_BYTES {
+        let draft = FileDraft::new(&source, READ_BYTES).unwrap();
+        let region = Arc::new(Region::host(READ_BYTES).unwrap());
+        let files = vec![Arc::clone(draft.file())];
+        let job = Job::write(
+            &region,
+            files,
+            whole(READ_BYTES),
+            DIRECT,
+            executor.settings(),
+        );
+        executor.run(job.unwrap()).unwrap();
+        draft.commit().unwrap();
+    }
+    let file = Arc::new(File::open(&source).unwrap());
+
+    for round in 0..rounds {
+        let alone = flush(&background, &folder, &snapshot);
+        let stop = AtomicBool::new(false);
+        let (beside, latencies) = std::thread::scope(|scope| {
+            let reads = scope.spawn(|| short_reads(&now, &file, &stop));
+            let rate = flush(&background, &folder, &snapshot);
+            stop.store(true, Ordering::Relaxed);
+            (rate, reads.join().unwrap())
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let after = flush(&background, &folder, &snapshot);
+        println!(
+            "{{\"round\": {round}, \"flush_alone\": {alone}, \"flush_beside\": {beside}, \"flush_after\": {after}, \
+             \"reads\": {}, \"read_p50_s\": {}, \"read_p99_s\": {}}}",
+            latencies.len(),
+            quantile(&latencies, 0.5),
+            quantile(&latencies, 0.99)
+        );
+    }
+    let seconds = 4.0;
+    let share = |weight| Share {
+        weight,
+        ..Share::default()
+    };
+    let total: u64 = race(&executor, &file, &[share(1.0)], seconds).iter().sum();
+    let rate = total as f64 / seconds;
+    for round in 0..rounds {
+        let weights = race(&executor, &file, &[share(1.0), share(3.0)], seconds);
+        let limit = Share {
+            limit: Some(Rate(rate * 0.3)),
+            ..share(1.0)
+        };
+        let limited = race(&executor, &file, &[limit, share(1.0)], seconds);
+        let reservation = Share {
+            reservation: Some(Rate(rate * 0.5)),
+            ..share(0.01)
+        };
+        let reserved = race(&executor, &file, &[reservation, share(1.0)], seconds);
+        println!(
+            "{{\"round\": {round}, \"rate\": {rate}, \"seconds\": {seconds}, \"weights_1_3\": {weights:?}, \
+             \"limit_0.3\": {limited:?}, \"reservation_0.5\": {reserved:?}}}"
+        );
+    }
+}
