@@ -1,7 +1,9 @@
 //! What is behind paths of the fixture machines and of this one.
 
+use straightway_standin::expand;
+
 use super::*;
-use crate::{drive::DriveKind, manifest::expand};
+use crate::drive::DriveKind;
 
 const DGX: &str = include_str!("../../fixtures/dgx-h100.txt");
 const TWO_SOCKETS: &str = include_str!("../../fixtures/two-sockets.txt");

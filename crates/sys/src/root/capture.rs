@@ -164,7 +164,7 @@ mod tests {
     fn a_capture_reads_like_the_folder_that_it_is_of_and_can_be_changed() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = "/proc/version = 6.8\n/sys/block/vda/queue dax=0\n/sys/dev/block/8:0 -> ../../block/vda\n/dev/shm/\n";
-        crate::manifest::expand(manifest, folder.path()).unwrap();
+        straightway_standin::expand(manifest, folder.path()).unwrap();
         let base = Arc::new(Capture::of(folder.path()).unwrap());
         for root in [Root::at(folder.path()), Root::of(Arc::clone(&base))] {
             assert_eq!(root.text("/sys/dev/block/8:0/queue/dax").unwrap(), "0");

@@ -3,9 +3,9 @@
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
+use straightway_standin::expand;
 
 use super::*;
-use crate::manifest::expand;
 
 const DGX: &str = include_str!("../../fixtures/dgx-h100.txt");
 const TWO_SOCKETS: &str = include_str!("../../fixtures/two-sockets.txt");
