@@ -36,13 +36,6 @@ pub enum DriveKind {
     Other,
 }
 
-impl DriveKind {
-    /// Whether a network lies between the machine and the drive.
-    pub fn is_fabric(self) -> bool {
-        matches!(self, Self::NvmeTcp | Self::NvmeRdma | Self::NvmeFabric)
-    }
-}
-
 impl fmt::Display for DriveKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -75,22 +68,10 @@ pub struct Drive {
     pub pci: Option<PciAddress>,
     /// The NUMA node of that function; none where firmware does not say.
     pub numa_node: Option<u32>,
-    /// How many controllers lead to it; more than one where NVMe multipath is in use.
-    pub path_count: usize,
     /// Requests the block layer queues before it blocks.
     pub nr_requests: Option<u32>,
-    /// Whether it spins.
-    pub rotational: Option<bool>,
-    /// The smallest unit it addresses: what `O_DIRECT` must be aligned to.
-    pub logical_block_bytes: Option<u32>,
-    /// The unit it writes without reading first.
-    pub physical_block_bytes: Option<u32>,
-    /// The most bytes in one request to it.
-    pub request_bytes_max: Option<u64>,
     /// NVMe metadata per block; anything but 0 rules out GPUDirect Storage.
     pub metadata_bytes: Option<u32>,
-    /// The size.
-    pub size_bytes: Option<u64>,
 }
 
 impl Drive {
@@ -116,19 +97,8 @@ impl Drive {
                 let node: i64 = root.value(format!("/sys/bus/pci/devices/{pci}/numa_node"))?;
                 u32::try_from(node).ok()
             }),
-            path_count: controllers.len().max(1),
             nr_requests: root.value(queue.join("nr_requests")),
-            rotational: root.value::<u8>(queue.join("rotational")).map(|on| on != 0),
-            logical_block_bytes: root.value(queue.join("logical_block_size")),
-            physical_block_bytes: root.value(queue.join("physical_block_size")),
-            request_bytes_max: root
-                .value::<u64>(queue.join("max_sectors_kb"))
-                .and_then(|kib| kib.checked_mul(1024)),
             metadata_bytes: root.value(folder.join("metadata_bytes")),
-            // The kernel counts in sectors of 512 bytes, whatever the drive's are.
-            size_bytes: root
-                .value::<u64>(folder.join("size"))
-                .and_then(|sectors| sectors.checked_mul(512)),
         }
     }
 }

@@ -8,7 +8,7 @@ use straightway_core::{Bytes, Error, Kind, Result};
 
 use super::api::Api;
 use super::code::Code;
-use super::device::{ComputeMode, Device};
+use super::device::Device;
 
 /// A device made ready for use. Clones share it; the last one releases it.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Device {
 
 impl Context {
     pub(super) fn retain(device: Device) -> Result<Self> {
-        if device.compute_mode()? == ComputeMode::Prohibited {
+        if device.is_prohibited()? {
             let error = Error::new(
                 Kind::Unsupported,
                 "use",

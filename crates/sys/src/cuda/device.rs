@@ -11,20 +11,6 @@ use super::api::Api;
 /// The longest device name asked for; the driver cuts longer ones.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Who may make a context on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ComputeMode {
-    /// Any process.
-    Default,
-    /// One process at a time.
-    Exclusive,
-    /// None.
-    Prohibited,
-    /// A mode this crate has not heard of.
-    Other(i32),
-}
-
 /// One GPU of this machine. Looking at it makes no context and takes no memory of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
@@ -80,16 +66,9 @@ impl Device {
         Ok(Bytes(bytes as u64))
     }
 
-    /// Who may use it.
-    pub fn compute_mode(self) -> Result<ComputeMode> {
-        Ok(
-            match self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)? {
-                0 => ComputeMode::Default,
-                2 => ComputeMode::Prohibited,
-                3 => ComputeMode::Exclusive,
-                other => ComputeMode::Other(other),
-            },
-        )
+    /// Whether no process may use it (`CU_COMPUTEMODE_PROHIBITED`).
+    pub(super) fn is_prohibited(self) -> Result<bool> {
+        Ok(self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)? == 2)
     }
 
     /// The NUMA node it hangs off, where the driver knows; sysfs may know when it does not.

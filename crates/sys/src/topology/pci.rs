@@ -80,8 +80,6 @@ pub enum PciKind {
 /// A PCIe link as trained, and what it could be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Transfers per second and lane now, in GT/s.
-    pub speed_gt: f64,
     /// Lanes now.
     pub width: u32,
     /// The fastest the device can do, in GT/s.
@@ -209,7 +207,6 @@ fn read_link(root: &Root, folder: &Path) -> Option<Link> {
         (1..=32).contains(&width).then_some(width)
     };
     Some(Link {
-        speed_gt: speed("current_link_speed")?,
         width: width("current_link_width")?,
         speed_gt_max: speed("max_link_speed")?,
         width_max: width("max_link_width")?,

@@ -1,4 +1,4 @@
-//! How far two devices are apart, and who serves whom.
+//! How far two devices are apart.
 
 use std::fmt;
 
@@ -19,17 +19,6 @@ pub enum Distance {
     Across,
 }
 
-impl Distance {
-    /// Every distance, nearest first.
-    pub const ALL: [Self; 5] = [
-        Self::Switch,
-        Self::Root,
-        Self::Node,
-        Self::Socket,
-        Self::Across,
-    ];
-}
-
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -40,17 +29,6 @@ impl fmt::Display for Distance {
             Self::Across => "across sockets",
         })
     }
-}
-
-/// One device served by another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The one that is served, such as a GPU.
-    pub client: PciAddress,
-    /// The one that serves it, such as a drive or a NIC.
-    pub server: PciAddress,
-    /// How far apart they are.
-    pub distance: Distance,
 }
 
 impl Topology {
@@ -92,43 +70,5 @@ impl Topology {
         };
         let near = |at: &PciAddress| self.distance(client, *at) == least;
         candidates.iter().copied().filter(near).collect()
-    }
-
-    /// Gives each client a server, evenly, so that none crosses the socket link while a nearer
-    /// server is free. A server takes as many clients as an even share asks for.
-    ///
-    /// Pairs are made nearest first. Distances nest (a switch lies in a root, a root in a node), so
-    /// at the end of each floor either no client or no free server is left on it: no other way of
-    /// pairing has fewer that cross. Among equals the least used server is taken.
-    pub fn assign(&self, clients: &[PciAddress], servers: &[PciAddress]) -> Vec<Placement> {
-        if servers.is_empty() {
-            return Vec::new();
-        }
-        let share = clients.len().div_ceil(servers.len());
-        let mut used = vec![0; servers.len()];
-        let mut chosen: Vec<Option<usize>> = vec![None; clients.len()];
-        for floor in Distance::ALL {
-            for (client, chosen) in clients.iter().zip(&mut chosen) {
-                if chosen.is_none() {
-                    let free = (0..servers.len()).filter(|s| used[*s] < share);
-                    let near = free.filter(|s| self.distance(*client, servers[*s]) == floor);
-                    *chosen = near.min_by_key(|s| used[*s]);
-                    if let Some(server) = *chosen {
-                        used[server] += 1;
-                    }
-                }
-            }
-        }
-        let placed = clients.iter().zip(chosen);
-        placed
-            .filter_map(|(client, server)| {
-                let server = servers[server?];
-                Some(Placement {
-                    client: *client,
-                    server,
-                    distance: self.distance(*client, server),
-                })
-            })
-            .collect()
     }
 }
