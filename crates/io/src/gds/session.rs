@@ -74,10 +74,8 @@ impl Session {
         let opened = Opened::get(context, allow_compat)?;
         let memory = DeviceMemory::allocate(context, SCRATCH_BYTES)?;
         let scratch = opened.cufile.register_memory(&Arc::new(memory))?;
-        let pinned_max = opened
-            .cufile
-            .properties()
-            .map_or(u64::MAX, |p| p.device_pinned_max.0);
+        let pinned_max = opened.cufile.device_pinned_max();
+        let pinned_max = pinned_max.map_or(u64::MAX, |bytes| bytes.0);
         let bar1 = bar1_bytes(context).unwrap_or(u64::MAX);
         Ok(Self {
             uuid: context.device().uuid()?,
