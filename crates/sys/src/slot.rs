@@ -5,9 +5,9 @@
 //!
 //! ```compile_fail,E0382
 //! # use std::sync::Arc;
-//! # use straightway_sys::{Slot, cuda::{DeviceMemory, Span, Stream}};
+//! # use straightway_sys::{Slot, cuda::{DeviceMemory, Direction, Span, Stream}};
 //! fn reuse(stream: &Stream, mut slot: Slot, memory: &Arc<DeviceMemory>, spans: &[Span]) {
-//!     let copying = stream.copy_to_device(slot, memory, spans);
+//!     let copying = stream.copy(Direction::ToDevice, slot, memory, spans);
 //!     slot.as_mut_slice().fill(0); // use of moved value
 //! }
 //! ```

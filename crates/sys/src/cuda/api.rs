@@ -105,6 +105,17 @@ impl Api {
         format!("{} ({})", name.to_string_lossy(), code.0)
     }
 
+    /// An error unless a call ended well.
+    pub(crate) fn check(
+        &self,
+        code: Code,
+        operation: &'static str,
+        target: impl fmt::Display,
+    ) -> Result<()> {
+        code.ok()
+            .map_err(|code| self.error(code, operation, target))
+    }
+
     /// The error for a call that failed with this code.
     pub(crate) fn error(
         &self,

@@ -25,8 +25,7 @@ impl Device {
         let number = c_int::try_from(ordinal).expect("the driver counted at least this many");
         // SAFETY: `raw` is a valid place for the answer, and the driver is initialised.
         let code = unsafe { (api.device_get)(&raw mut raw, number) };
-        code.ok()
-            .map_err(|code| api.error(code, "find", format_args!("cuda:{ordinal}")))?;
+        api.check(code, "find", format_args!("cuda:{ordinal}"))?;
         Ok(Self { api, raw, ordinal })
     }
 
@@ -51,8 +50,7 @@ impl Device {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: `uuid` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_get_uuid)(&raw mut uuid, self.raw) };
-        code.ok()
-            .map_err(|code| self.api.error(code, "ask the UUID of", self))?;
+        self.api.check(code, "ask the UUID of", self)?;
         Ok(uuid.bytes.map(c_char::cast_unsigned))
     }
 
@@ -61,8 +59,7 @@ impl Device {
         let mut bytes = 0;
         // SAFETY: `bytes` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_total_mem)(&raw mut bytes, self.raw) };
-        code.ok()
-            .map_err(|code| self.api.error(code, "ask the memory of", self))?;
+        self.api.check(code, "ask the memory of", self)?;
         Ok(Bytes(bytes as u64))
     }
 
@@ -86,8 +83,7 @@ impl Device {
         let code = unsafe {
             (self.api.device_get_attribute)(&raw mut value, attribute as c_uint, self.raw)
         };
-        code.ok()
-            .map_err(|code| self.api.error(code, "ask an attribute of", self))?;
+        self.api.check(code, "ask an attribute of", self)?;
         Ok(value)
     }
 
@@ -100,8 +96,7 @@ impl Device {
         let room = c_int::try_from(NAME_BYTES_MAX).expect("a small constant");
         // SAFETY: the driver writes at most `room` bytes, all of which are ours.
         let code = unsafe { ask(text.as_mut_ptr().cast(), room, self.raw) };
-        code.ok()
-            .map_err(|code| self.api.error(code, operation, self))?;
+        self.api.check(code, operation, self)?;
         let end = text
             .iter()
             .position(|&byte| byte == 0)

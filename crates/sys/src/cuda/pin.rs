@@ -71,6 +71,7 @@ fn not_pinned(context: &Context, code: Code, bytes: usize) -> Error {
     let wanted = Bytes(bytes as u64);
     let cause = context.api().name(code);
     let message = format!("{wanted} wanted, RLIMIT_MEMLOCK is {limit}: {cause}");
+    let kib = bytes.div_ceil(1024);
     Error::new(
         code.kind(),
         "pin host memory for",
@@ -78,7 +79,6 @@ fn not_pinned(context: &Context, code: Code, bytes: usize) -> Error {
         message,
     )
     .with_hint(format!(
-        "use a smaller ring, or let the process lock {wanted} (`ulimit -l {}`)",
-        bytes.div_ceil(1024)
+        "use a smaller ring, or let the process lock {wanted} (`ulimit -l {kib}`)"
     ))
 }

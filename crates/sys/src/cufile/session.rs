@@ -31,11 +31,10 @@ impl Library {
     pub fn open(self, context: &Context, deadline: Duration) -> Result<CuFile> {
         let library = Arc::new(self);
         let ours = opening::open(Arc::clone(&library), context.clone(), deadline)?;
-        let _context = context.clone();
         Ok(CuFile(Arc::new(Opened {
             library,
             ours,
-            _context,
+            _context: context.clone(),
         })))
     }
 }
