@@ -13,7 +13,9 @@ use straightway_core::Result;
 
 use super::{
     BUDGET_BYTES_MIN, BUDGET_PER_BYTE, DEPTH_MAX, Maker, Name, Plain, Sequence, VALUES_MAX,
-    corrupt, rebuild, untrusted,
+    corrupt,
+    rebuild::{self, Call},
+    untrusted,
 };
 
 /// The number of a node.
@@ -27,14 +29,8 @@ enum Node {
     Global(String, String),
     Items(Sequence, Vec<Id>),
     Pairs(Vec<(Id, Id)>),
-    /// A call: of a global, with arguments; what was appended or set since; and the state it was given.
-    Call {
-        global: Id,
-        arguments: Vec<Id>,
-        items: Vec<Id>,
-        pairs: Vec<(Id, Id)>,
-        state: Option<Id>,
-    },
+    /// A call of a global.
+    Call(Id, Call<Id>),
 }
 
 /// What stands on the stack.
@@ -184,7 +180,7 @@ impl Machine<'_> {
         match &mut self.nodes[target] {
             Node::Items(Sequence::List, items) if code != 0x90 => items.extend(new),
             Node::Items(Sequence::Set, items) if code == 0x90 => items.extend(new),
-            Node::Call { items, .. } if code != 0x90 => items.extend(new),
+            Node::Call(_, call) if code != 0x90 => call.items.extend(new),
             _ => return Err(corrupt("a pickle appends to what is no list")),
         }
         Ok(())
@@ -203,7 +199,7 @@ impl Machine<'_> {
         let new = new.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let target = self.top()?;
         match &mut self.nodes[target] {
-            Node::Pairs(pairs) | Node::Call { pairs, .. } => pairs.extend(new),
+            Node::Pairs(pairs) | Node::Call(_, Call { pairs, .. }) => pairs.extend(new),
             _ => return Err(corrupt("a pickle sets an item of what is no dictionary")),
         }
         Ok(())
@@ -268,13 +264,13 @@ impl Machine<'_> {
             Node::Global(..) => {}
             _ => return Err(corrupt("a pickle calls what is no global")),
         }
-        self.push(Node::Call {
-            global,
+        let call = Call {
             arguments,
             items: Vec::new(),
             pairs: Vec::new(),
             state: None,
-        })
+        };
+        self.push(Node::Call(global, call))
     }
 
     /// Notes the state that an object is given.
@@ -282,11 +278,8 @@ impl Machine<'_> {
         let given = self.pop()?;
         let target = self.top()?;
         match &mut self.nodes[target] {
-            Node::Call {
-                state: state @ None,
-                ..
-            } => {
-                *state = Some(given);
+            Node::Call(_, call) if call.state.is_none() => {
+                call.state = Some(given);
                 Ok(())
             }
             _ => Err(corrupt("a pickle gives a state to what takes none")),
@@ -325,25 +318,17 @@ impl Machine<'_> {
                 let pairs = pairs.clone();
                 Ok(Plain::Pairs(self.finish_pairs(&pairs, depth)?))
             }
-            Node::Call {
-                global,
-                arguments,
-                items,
-                pairs,
-                state,
-            } => {
+            Node::Call(global, call) => {
                 let Node::Global(module, name) = &self.nodes[*global] else {
                     return Err(corrupt("a pickle calls what is no global"));
                 };
-                let (module, name, state) = (module.clone(), name.clone(), *state);
-                let (arguments, items, pairs) = (arguments.clone(), items.clone(), pairs.clone());
-                let call = rebuild::Call {
-                    arguments: self.finish_all(&arguments, depth)?,
-                    items: self.finish_all(&items, depth)?,
-                    pairs: self.finish_pairs(&pairs, depth)?,
-                    state: state
-                        .map(|state| self.finish(state, depth + 1))
-                        .transpose()?,
+                let (module, name, call) = (module.clone(), name.clone(), call.clone());
+                let state = call.state.map(|state| self.finish(state, depth + 1));
+                let call = Call {
+                    arguments: self.finish_all(&call.arguments, depth)?,
+                    items: self.finish_all(&call.items, depth)?,
+                    pairs: self.finish_pairs(&call.pairs, depth)?,
+                    state: state.transpose()?,
                 };
                 call.value(&module, &name)
             }
@@ -355,13 +340,9 @@ impl Machine<'_> {
     }
 
     fn finish_pairs(&mut self, pairs: &[(Id, Id)], depth: usize) -> Result<Vec<(Plain, Plain)>> {
-        let finish = |(key, value): &(Id, Id)| {
-            Ok((
-                self.finish(*key, depth + 1)?,
-                self.finish(*value, depth + 1)?,
-            ))
-        };
-        pairs.iter().map(finish).collect()
+        let mut finish = |id: &Id| self.finish(*id, depth + 1);
+        let pair = |(key, value): &(Id, Id)| Ok((finish(key)?, finish(value)?));
+        pairs.iter().map(pair).collect()
     }
 
     fn spend(&mut self, bytes: usize) -> Result<()> {
