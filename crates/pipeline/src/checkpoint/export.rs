@@ -89,13 +89,8 @@ impl Restorer {
         fs::create_dir_all(folder).map_err(|e| Error::os("create", folder.display(), e))?;
         let mut there = fs::read_dir(folder).map_err(|e| Error::os("list", folder.display(), e))?;
         if there.next().is_some() {
-            let message = "it is not empty";
-            return Err(Error::new(
-                Kind::Invalid,
-                "export to",
-                folder.display(),
-                message,
-            ));
+            let (path, why) = (folder.display(), "it is not empty");
+            return Err(Error::new(Kind::Invalid, "export to", path, why));
         }
         let manifest = checkpoint.manifest();
         let mut exported = Exported::default();

@@ -83,7 +83,7 @@ impl Steps {
         let mut swept = Vec::new();
         // First, as what a crashed save held, or 0.1.0 had put aside, may be what is to be kept or removed.
         if let Ok(lock) = Lock::take(self.root(), "prune", Duration::ZERO)
-            && lock.is_held
+            && lock.is_held()
         {
             swept = self.sweep(None)?;
         }
