@@ -159,7 +159,7 @@ impl File {
         }
         match fallocate(&self.buffered, FallocateFlags::KEEP_SIZE, 0, self.bytes) {
             // Not every file system can; it then fills up as it is written.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(errno) => Err(self.error("make room for", errno.into())),
         }
     }
@@ -172,24 +172,19 @@ impl File {
         buffered: OwnedFd,
         status: &Status,
     ) -> Self {
-        let purpose = if access.contains(OFlags::RDWR) {
+        let is_written = access.contains(OFlags::RDWR);
+        let purpose = if is_written {
             Access::Write
         } else {
             Access::Read
         };
         let direct_io = DirectIo::of(&buffered, status, purpose);
         let direct = direct_io.alignment.and_then(|_| {
-            openat(
-                at,
-                path,
-                access | OFlags::DIRECT | OFlags::CLOEXEC,
-                Mode::empty(),
-            )
-            .ok()
+            let flags = access | OFlags::DIRECT | OFlags::CLOEXEC;
+            let direct = openat(at, path, flags, Mode::empty()).ok()?;
             // The name may have become another file's meanwhile, by whoever may write to the folder.
-            .filter(|direct| {
-                fstat(direct).is_ok_and(|stat| status.identity.is_same_file(&Identity::of(&stat)))
-            })
+            let now = Identity::of(&fstat(&direct).ok()?);
+            status.identity.is_same_file(&now).then_some(direct)
         });
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
@@ -300,8 +295,8 @@ impl File {
             let data = match seek(&self.buffered, SeekFrom::Data(at)) {
                 Ok(data) => data,
                 // Only a hole is left.
-                Err(rustix::io::Errno::NXIO) => break,
-                Err(rustix::io::Errno::INVAL) => return Ok(vec![Extent::new(0, self.bytes)]),
+                Err(Errno::NXIO) => break,
+                Err(Errno::INVAL) => return Ok(vec![Extent::new(0, self.bytes)]),
                 Err(errno) => return Err(self.error("find the holes of", errno.into())),
             };
             let hole = seek(&self.buffered, SeekFrom::Hole(data))

@@ -161,14 +161,12 @@ impl Folder {
             return Ok(false);
         }
         let (draft, _file) = self.draft(name, bytes, durability)?;
-        let placed = place_new(self, &draft, name);
-        if placed != Ok(()) {
+        if let Err(errno) = place_new(self, &draft, name) {
             let _ = unlinkat(self, &draft, AtFlags::empty());
-        }
-        match placed {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return Ok(false),
-            Err(errno) => return Err(Error::os("create", path.display(), errno.into())),
+            return match errno {
+                Errno::EXIST => Ok(false),
+                _ => Err(Error::os("create", path.display(), errno.into())),
+            };
         }
         if durability == Durability::Synced {
             self.sync()?;
@@ -189,13 +187,8 @@ impl Folder {
         if let Some((kind, _)) = old
             && !matches!(kind, FileType::RegularFile | FileType::Symlink)
         {
-            let message = "it is not a regular file";
-            return Err(Error::new(
-                Kind::Invalid,
-                "replace",
-                path.display(),
-                message,
-            ));
+            let why = "it is not a regular file";
+            return Err(Error::new(Kind::Invalid, "replace", path.display(), why));
         }
         let (draft, file) = self.draft(name, bytes, Durability::Synced)?;
         let placed = match old {
@@ -243,14 +236,9 @@ impl Folder {
                 return Ok((draft, file));
             }
         }
-        let message = "other processes keep removing its temporary file";
+        let why = "other processes keep removing its temporary file";
         let path = self.path.join(front);
-        Err(Error::new(
-            Kind::Transient,
-            "create",
-            path.display(),
-            message,
-        ))
+        Err(Error::new(Kind::Transient, "create", path.display(), why))
     }
 
     /// The names in it that are text, in no order. Each is listed that was there from the call to its return.
@@ -278,13 +266,11 @@ impl Folder {
                 (Ok(name), kind) => entries.push((name.to_owned(), kind)),
             }
             if entries.len() > NAMES_MAX {
-                let message = format!("it has more than {NAMES_MAX} entries");
-                return Err(Error::new(
-                    Kind::Invalid,
-                    "list",
+                let (path, why) = (
                     self.path.display(),
-                    message,
-                ));
+                    format!("it has more than {NAMES_MAX} entries"),
+                );
+                return Err(Error::new(Kind::Invalid, "list", path, why));
             }
         }
         Ok(entries)
@@ -328,14 +314,11 @@ impl Folder {
         if self.remove_empty(name)? {
             return Ok(());
         }
-        let path = self.path.join(name);
-        let message = "somebody writes to it while it is removed";
-        Err(Error::new(
-            Kind::Transient,
-            "remove",
-            path.display(),
-            message,
-        ))
+        let (path, why) = (
+            self.path.join(name),
+            "somebody writes to it while it is removed",
+        );
+        Err(Error::new(Kind::Transient, "remove", path.display(), why))
     }
 
     /// Removes all that is in it.
@@ -345,12 +328,12 @@ impl Folder {
 
     fn clear_below(&self, depth: usize) -> Result<()> {
         if depth == 0 {
-            let message = format!("folders lie more than {DEPTH_MAX} deep in it");
+            let why = format!("folders lie more than {DEPTH_MAX} deep in it");
             return Err(Error::new(
                 Kind::Invalid,
                 "remove",
                 self.path.display(),
-                message,
+                why,
             ));
         }
         // What is not text is listed by nobody, and makes the removal of the folder fail by name.
@@ -372,12 +355,10 @@ impl Folder {
             renamed => renamed,
         };
         renamed.map_err(|errno| match errno {
-            Errno::EXIST | Errno::NOTEMPTY => Error::new(
-                Kind::Invalid,
-                "create",
-                target.display(),
-                "it exists already",
-            ),
+            Errno::EXIST | Errno::NOTEMPTY => {
+                let why = "it exists already";
+                Error::new(Kind::Invalid, "create", target.display(), why)
+            }
             _ => Error::os("rename", source.display(), errno.into()),
         })
     }
@@ -396,13 +377,8 @@ impl Folder {
         if !name.is_empty() && !matches!(name, "." | "..") && !name.contains(['/', '\0']) {
             return Ok(self.path.join(name));
         }
-        let message = "a name in a folder is a single one";
-        Err(Error::new(
-            Kind::Invalid,
-            "open",
-            format!("{name:?}"),
-            message,
-        ))
+        let (name, why) = (format!("{name:?}"), "a name in a folder is a single one");
+        Err(Error::new(Kind::Invalid, "open", name, why))
     }
 
     fn error(&self, operation: &'static str, errno: Errno) -> Error {

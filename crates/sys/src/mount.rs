@@ -23,6 +23,14 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
+    /// The number in an answer of `stat(2)`.
+    pub(crate) fn of(device: u64) -> Self {
+        Self {
+            major: rustix::fs::major(device),
+            minor: rustix::fs::minor(device),
+        }
+    }
+
     /// Whether no block device is behind it: tmpfs, overlayfs, NFS, btrfs subvolumes.
     pub fn is_anonymous(self) -> bool {
         self.major == 0

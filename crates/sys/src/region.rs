@@ -84,10 +84,10 @@ impl Region {
     /// then clears its own while the others move theirs.
     pub fn at(place: Place, bytes: u64) -> Result<Self> {
         match place {
-            Place::Host => Ok(Self::new(
-                Memory::Host(Arc::new(HostMemory::new(bytes)?)),
-                bytes,
-            )),
+            Place::Host => {
+                let memory = Arc::new(HostMemory::new(bytes)?);
+                Ok(Self::new(Memory::Host(memory), bytes))
+            }
             Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
         }
     }

@@ -20,7 +20,6 @@ macro_rules! entry_points {
     (required { $( $field:ident = $symbol:literal ( $($argument:ty),* ); )* }
      optional { $( $maybe:ident = $maybe_symbol:literal ( $($maybe_argument:ty),* ); )* }) => {
         /// Every function of the driver that this crate calls.
-        #[derive(Debug)]
         pub(crate) struct Api {
             $( pub(crate) $field: unsafe extern "C" fn($($argument),*) -> Code, )*
             $( pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> Code>, )*
@@ -87,6 +86,12 @@ entry_points! {
             *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut CUmemcpyAttributes,
             *mut usize, usize, *mut usize, CUstream
         );
+    }
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Api")
     }
 }
 
