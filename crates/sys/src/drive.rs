@@ -6,7 +6,6 @@ use std::{
 };
 
 use crate::{
-    mount::DeviceNumber,
     root::{Root, name},
     topology::PciAddress,
 };
@@ -58,8 +57,6 @@ impl fmt::Display for DriveKind {
 pub struct Drive {
     /// Its name, such as `nvme0n1`.
     pub name: String,
-    /// Its number.
-    pub device: Option<DeviceNumber>,
     /// How it is attached.
     pub kind: DriveKind,
     /// What its maker calls it.
@@ -87,7 +84,6 @@ impl Drive {
         let queue = folder.join("queue");
         Self {
             name: name(folder),
-            device: root.value(folder.join("dev")),
             kind: kind(root, folder, home),
             model: [folder.join("device/model"), home.join("model")]
                 .iter()
