@@ -23,7 +23,7 @@ pub fn pinned_copy(
         let message = "it is in host memory, and GPU memory is meant";
         return Err(Error::new(Kind::Invalid, "measure", "the region", message));
     };
-    let chunks = memory.len() / chunk_bytes;
+    let chunks = memory.bytes() / chunk_bytes;
     let mut slots = Slot::pinned_ring(memory.context(), COPIES, chunk_bytes)?;
     let stream = Stream::new(memory.context())?;
     let mut rates = Vec::new();

@@ -27,7 +27,9 @@ mod manifest;
 mod plan;
 mod queue;
 mod scheduler;
+mod signal;
 mod world;
 
 pub use client::{Standin, library_path};
 pub use manifest::expand;
+pub use signal::let_stop;

@@ -89,13 +89,6 @@ impl Backing {
             drives,
         })
     }
-
-    /// The NUMA node that all its drives share; none where they differ or do not say.
-    pub fn numa_node(&self) -> Option<u32> {
-        let (first, rest) = self.drives.split_first()?;
-        let same = rest.iter().all(|drive| drive.numa_node == first.numa_node);
-        first.numa_node.filter(|_| same)
-    }
 }
 
 /// A relative path is meant from the current folder, which only the live machine has.

@@ -56,11 +56,6 @@ impl Topology {
         self.devices().filter(move |device| device.kind == kind)
     }
 
-    /// The NUMA nodes, by number.
-    pub fn nodes(&self) -> &[Node] {
-        &self.nodes
-    }
-
     /// The node with this number.
     pub fn node(&self, id: u32) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == id)

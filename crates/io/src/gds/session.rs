@@ -249,7 +249,7 @@ impl Opened {
 fn make_room(all: &mut Vec<Weak<Registration>>, bytes: u64, bytes_max: u64) -> Result<()> {
     let bytes_of = |registration: &Weak<Registration>| {
         let known = registration.upgrade()?.get()?;
-        Some(known.memory().len() as u64)
+        Some(known.memory().bytes() as u64)
     };
     all.retain(|registration| bytes_of(registration).is_some());
     let mut sum: u64 = all.iter().filter_map(bytes_of).sum();

@@ -28,7 +28,6 @@ fn a_raid_leads_to_its_eight_drives_on_two_sockets() {
     assert_eq!(raid.layers[0].kind, LayerKind::Raid("raid0".into()));
     let nodes: Vec<_> = raid.drives.iter().map(|d| d.numa_node.unwrap()).collect();
     assert_eq!(nodes, [0, 0, 0, 0, 1, 1, 1, 1]);
-    assert_eq!(raid.numa_node(), None);
 }
 
 #[test]
@@ -40,7 +39,7 @@ fn a_drive_says_how_it_is_attached_and_set() {
     assert_eq!(drive.model.as_deref(), Some("SAMSUNG MZQL23T8HCLS"));
     assert_eq!(drive.nr_requests, Some(1023));
     assert_eq!(drive.metadata_bytes, Some(0));
-    assert_eq!(data.numa_node(), Some(0));
+    assert_eq!(drive.numa_node, Some(0));
 }
 
 #[test]

@@ -3,13 +3,17 @@
 use std::ffi::{c_char, c_int, c_uint};
 use std::fmt;
 
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute_enum as Attribute, CUuuid};
+use cudarc::driver::sys::{CUdevice, CUuuid};
 use straightway_core::{Bytes, Result};
 
 use super::api::Api;
 
 /// The longest device name asked for; the driver cuts longer ones.
 const NAME_BYTES_MAX: usize = 256;
+
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`, and `CU_COMPUTEMODE_PROHIBITED` among its answers.
+const COMPUTE_MODE: c_uint = 20;
+const PROHIBITED: c_int = 2;
 
 /// One GPU of this machine. Looking at it makes no context and takes no memory of it.
 #[derive(Clone, Copy, Debug)]
@@ -63,28 +67,14 @@ impl Device {
         Ok(Bytes(bytes as u64))
     }
 
-    /// Whether no process may use it (`CU_COMPUTEMODE_PROHIBITED`).
+    /// Whether no process may use it.
     pub(super) fn is_prohibited(self) -> Result<bool> {
-        Ok(self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)? == 2)
-    }
-
-    /// The NUMA node it hangs off, where the driver knows; sysfs may know when it does not.
-    pub fn numa_node(self) -> Option<u32> {
-        let node = self
-            .attribute(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
-            .ok()?;
-        u32::try_from(node).ok()
-    }
-
-    fn attribute(self, attribute: Attribute) -> Result<c_int> {
-        let mut value = 0;
-        // SAFETY: `value` is a valid place for the answer; an attribute the driver does not know
-        // is an error code.
-        let code = unsafe {
-            (self.api.device_get_attribute)(&raw mut value, attribute as c_uint, self.raw)
-        };
-        self.api.check(code, "ask an attribute of", self)?;
-        Ok(value)
+        let mut mode = 0;
+        // SAFETY: `mode` is a valid place for the answer, and `raw` a device.
+        let code =
+            unsafe { (self.api.device_get_attribute)(&raw mut mode, COMPUTE_MODE, self.raw) };
+        self.api.check(code, "ask the compute mode of", self)?;
+        Ok(mode == PROHIBITED)
     }
 
     fn text(

@@ -87,13 +87,8 @@ impl DeviceMemory {
     }
 
     /// How many bytes there are.
-    pub fn len(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.len
-    }
-
-    /// Never, for both ways to get one refuse it; here because `len` is.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// The context it belongs to.

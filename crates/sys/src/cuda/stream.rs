@@ -96,11 +96,6 @@ impl Stream {
     }
 
     /// Sleeps until all that is in the stream is done.
-    pub fn wait(&self) -> Result<()> {
-        self.synchronize()
-            .map_err(|code| self.context().error(code, "wait for a stream of"))
-    }
-
     pub(super) fn synchronize(&self) -> Result<(), Code> {
         // SAFETY: the stream is live; waiting needs no current context.
         unsafe { (self.context().api().stream_synchronize)(self.0.raw) }.ok()

@@ -23,7 +23,7 @@ impl CuFile {
         let _entered = memory.context().enter()?;
         // SAFETY: the range is live device memory, held by what this returns until it is deregistered;
         // flags must be zero and are.
-        let status = unsafe { register(base(memory), memory.len(), 0) };
+        let status = unsafe { register(base(memory), memory.bytes(), 0) };
         status.ok("register with cuFile", memory)?;
         Ok(RegisteredMemory {
             cufile: self.clone(),

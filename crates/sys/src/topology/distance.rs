@@ -60,15 +60,4 @@ impl Topology {
             Distance::Across
         }
     }
-
-    /// Those of `candidates` that are nearest to `client`, in their order: all of one distance, so
-    /// that work can be spread over them.
-    pub fn nearest(&self, client: PciAddress, candidates: &[PciAddress]) -> Vec<PciAddress> {
-        let distances = candidates.iter().map(|at| self.distance(client, *at));
-        let Some(least) = distances.min() else {
-            return Vec::new();
-        };
-        let near = |at: &PciAddress| self.distance(client, *at) == least;
-        candidates.iter().copied().filter(near).collect()
-    }
 }
