@@ -8,7 +8,10 @@ use straightway_io::Region;
 use straightway_sys::Folder;
 
 use super::{
-    fetched::Fetched, manifest::Saved, opened::Checkpoint, restorer::Restorer, scatter::Wanted,
+    manifest::Saved,
+    opened::Checkpoint,
+    restorer::{Fetched, Restorer},
+    scatter::Wanted,
 };
 use crate::weights::{self, Placed, Rectangle};
 

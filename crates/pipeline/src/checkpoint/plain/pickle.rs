@@ -112,12 +112,8 @@ impl Machine<'_> {
             b'M' => Plain::Int(i64::from(u16::from_le_bytes(self.array()?))),
             b'J' => Plain::Int(i64::from(i32::from_le_bytes(self.array()?))),
             b'G' => Plain::Float(f64::from_be_bytes(self.array()?)),
-            0x8a => {
-                let length = usize::from(self.byte()?);
-                Plain::integer(self.take(length)?.to_vec())
-            }
             _ => {
-                let length = u64::from(u32::from_le_bytes(self.array()?));
+                let length = self.unsigned(if code == 0x8a { 1 } else { 4 })?;
                 Plain::integer(self.long(length)?.to_vec())
             }
         };
@@ -125,11 +121,11 @@ impl Machine<'_> {
     }
 
     fn string(&mut self, code: u8) -> Result<()> {
-        let length = match code {
-            0x8c | b'C' => u64::from(self.byte()?),
-            b'X' | b'B' => u64::from(u32::from_le_bytes(self.array()?)),
-            _ => u64::from_le_bytes(self.array()?),
-        };
+        let length = self.unsigned(match code {
+            0x8c | b'C' => 1,
+            b'X' | b'B' => 4,
+            _ => 8,
+        })?;
         let bytes = self.long(length)?.to_vec();
         let is_bytes = matches!(code, b'C' | b'B' | 0x8e);
         self.leaf(if is_bytes {
@@ -150,14 +146,12 @@ impl Machine<'_> {
 
     /// Makes a tuple or a frozen set of what lies on the stack.
     fn gather(&mut self, code: u8) -> Result<()> {
-        let count = match code {
-            b't' | 0x91 => None,
-            _ => Some(usize::from(code - 0x84)),
-        };
-        let items = match count {
-            None => self.since_mark()?,
-            Some(count) => {
-                let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
+        let items = match code {
+            b't' | 0x91 => self.since_mark()?,
+            // A tuple of 1 to 3.
+            _ => {
+                let popped = (0x84..code).map(|_| self.pop());
+                let mut items = popped.collect::<Result<Vec<_>>>()?;
                 items.reverse();
                 items
             }
@@ -208,8 +202,8 @@ impl Machine<'_> {
     fn memoize(&mut self, code: u8) -> Result<()> {
         let place = match code {
             0x94 => self.memo.len() as u64,
-            b'q' => u64::from(self.byte()?),
-            _ => u64::from(u32::from_le_bytes(self.array()?)),
+            b'q' => self.unsigned(1)?,
+            _ => self.unsigned(4)?,
         };
         let id = self.top()?;
         self.memo.insert(place, id);
@@ -217,10 +211,7 @@ impl Machine<'_> {
     }
 
     fn recall(&mut self, code: u8) -> Result<()> {
-        let place = match code {
-            b'h' => u64::from(self.byte()?),
-            _ => u64::from(u32::from_le_bytes(self.array()?)),
-        };
+        let place = self.unsigned(if code == b'h' { 1 } else { 4 })?;
         let missing = || corrupt("a pickle recalls what it has not noted");
         let id = *self.memo.get(&place).ok_or_else(missing)?;
         self.stack.push(Slot::Value(id));
@@ -297,13 +288,13 @@ impl Machine<'_> {
         match &self.nodes[id] {
             Node::Leaf(value) => {
                 let value = value.clone();
-                if let Plain::Text(text) = &value {
-                    self.spend(text.len())?;
-                } else if let Plain::Bytes(bytes) | Plain::Long(bytes) | Plain::Surrogates(bytes) =
-                    &value
-                {
-                    self.spend(bytes.len())?;
-                }
+                self.spend(match &value {
+                    Plain::Text(text) => text.len(),
+                    Plain::Bytes(bytes) | Plain::Long(bytes) | Plain::Surrogates(bytes) => {
+                        bytes.len()
+                    }
+                    _ => 0,
+                })?;
                 Ok(value)
             }
             Node::Global(module, name) => {
@@ -410,6 +401,13 @@ impl Machine<'_> {
 
     fn byte(&mut self) -> Result<u8> {
         Ok(self.take(1)?[0])
+    }
+
+    /// A number of so many bytes.
+    fn unsigned(&mut self, bytes: usize) -> Result<u64> {
+        let mut wide = [0; 8];
+        wide[..bytes].copy_from_slice(self.take(bytes)?);
+        Ok(u64::from_le_bytes(wide))
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
