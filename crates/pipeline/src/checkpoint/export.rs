@@ -13,7 +13,7 @@ use super::{
     restorer::{Fetched, Restorer},
     scatter::Wanted,
 };
-use crate::weights::{self, Placed, Rectangle};
+use crate::weights::{self, Placed};
 
 /// The largest file, unless a tensor is larger: what model hubs take.
 pub const EXPORT_BYTES: u64 = 5_000_000_000;
@@ -64,12 +64,7 @@ impl Restorer {
         };
         let placed: Vec<_> = tensors.iter().map(place_one).collect();
         let region = Arc::new(Region::at(place, at.max(1))?);
-        let want = |tensor: &Placed| Wanted {
-            name: tensor.name.to_string(),
-            rectangle: Rectangle::whole(&tensor.shape),
-            region: Arc::clone(&region),
-            at: tensor.at,
-        };
+        let want = |tensor: &Placed| Wanted::whole(&tensor.name, &tensor.shape, &region, tensor.at);
         let wanted: Vec<_> = placed.iter().map(want).collect();
         let fetched = self.restore(checkpoint, &wanted)?;
         drop(wanted);

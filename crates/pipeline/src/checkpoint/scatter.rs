@@ -7,7 +7,7 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::Region;
 
 use super::manifest::{Manifest, Saved, SavedPart};
-use crate::weights::{RUNS_MAX, Rectangle, quoted, whole_bytes};
+use crate::weights::{RUNS_MAX, Rectangle, Shape, quoted, whole_bytes};
 
 /// Part of a tensor that is wanted, and where it goes.
 #[derive(Clone, Debug)]
@@ -20,6 +20,18 @@ pub struct Wanted {
     pub region: Arc<Region>,
     /// Where in it; rows follow each other.
     pub at: u64,
+}
+
+impl Wanted {
+    /// All of a tensor.
+    pub fn whole(name: &str, shape: &Shape, region: &Arc<Region>, at: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            rectangle: Rectangle::whole(shape),
+            region: Arc::clone(region),
+            at,
+        }
+    }
 }
 
 /// Bytes of a chunk, and where they go.

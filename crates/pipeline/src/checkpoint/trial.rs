@@ -312,12 +312,7 @@ impl Bench {
 
     /// Restores this rank's state, and answers how long that took.
     fn restore(&mut self, step: u64) -> Result<f64> {
-        let want = |tensor: &Tensor| Wanted {
-            name: tensor.name.clone(),
-            rectangle: Rectangle::whole(&tensor.shape),
-            region: Arc::clone(&self.target),
-            at: tensor.at,
-        };
+        let want = |t: &Tensor| Wanted::whole(&t.name, &t.shape, &self.target, t.at);
         let wanted: Vec<_> = self.tensors.iter().map(want).collect();
         let start = Instant::now();
         let checkpoint = self.store.checkpoint(step)?;

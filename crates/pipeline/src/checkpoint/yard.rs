@@ -50,13 +50,9 @@ impl Yard {
                 });
             }
         }
-        let (path, why) = (parent.path(), "others remove what is made there");
-        Err(Error::new(
-            Kind::Transient,
-            "try checkpoints in",
-            path.display(),
-            why,
-        ))
+        let why = "others remove what is made there";
+        let target = format!("checkpoints in {}", parent.path().display());
+        Err(Error::new(Kind::Transient, "try", target, why))
     }
 
     /// The folder of checkpoints.

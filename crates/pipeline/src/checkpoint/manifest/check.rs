@@ -167,12 +167,9 @@ pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
         }
     }
     if let Some((a, b)) = overlapping(&tensor.parts) {
-        let words = |p: &SavedPart| {
-            format!(
-                "that of shard {} from {} on",
-                p.shard,
-                p.rectangle.offsets()
-            )
+        let words = |part: &SavedPart| {
+            let (shard, start) = (part.shard, part.rectangle.offsets());
+            format!("that of shard {shard} from {start} on")
         };
         let (a, b) = (words(a), words(b));
         return Err(format!("parts of tensor {name} overlap: {a} and {b}"));
