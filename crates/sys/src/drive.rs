@@ -133,17 +133,15 @@ fn kind(root: &Root, folder: &Path, home: &Path) -> DriveKind {
             !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
         })
     };
-    if has("virtio") {
-        DriveKind::Virtio
-    } else if has("usb") {
-        DriveKind::Usb
-    } else if has("ata") {
-        DriveKind::Sata
-    } else if has("host") {
-        DriveKind::Scsi
-    } else if folder.starts_with("/sys/devices/virtual") {
-        DriveKind::Memory
-    } else {
-        DriveKind::Other
+    let buses = [
+        ("virtio", DriveKind::Virtio),
+        ("usb", DriveKind::Usb),
+        ("ata", DriveKind::Sata),
+        ("host", DriveKind::Scsi),
+    ];
+    match buses.into_iter().find(|(prefix, _)| has(prefix)) {
+        Some((_, kind)) => kind,
+        None if folder.starts_with("/sys/devices/virtual") => DriveKind::Memory,
+        None => DriveKind::Other,
     }
 }

@@ -329,12 +329,8 @@ impl Folder {
     fn clear_below(&self, depth: usize) -> Result<()> {
         if depth == 0 {
             let why = format!("folders lie more than {DEPTH_MAX} deep in it");
-            return Err(Error::new(
-                Kind::Invalid,
-                "remove",
-                self.path.display(),
-                why,
-            ));
+            let path = self.path.display();
+            return Err(Error::new(Kind::Invalid, "remove", path, why));
         }
         // What is not text is listed by nobody, and makes the removal of the folder fail by name.
         for name in self.list()? {

@@ -232,13 +232,8 @@ impl Region {
             .checked_add(len as u64)
             .is_some_and(|end| end <= self.bytes);
         if !fits {
-            let message = format!("{len} bytes at {offset} reach beyond its {}", self.bytes);
-            return Err(Error::new(
-                Kind::Invalid,
-                "reach into",
-                "the region",
-                message,
-            ));
+            let why = format!("{len} bytes at {offset} reach beyond its {}", self.bytes);
+            return Err(Error::new(Kind::Invalid, "reach into", "a region", why));
         }
         length(offset)
     }

@@ -139,13 +139,8 @@ impl Api {
         }
         // SAFETY: loading libcuda runs its initialisers, which every CUDA program runs.
         if !unsafe { is_culib_present() } {
-            return Err(Error::new(
-                Kind::Unsupported,
-                "load",
-                "the CUDA driver",
-                "no libcuda.so.1 is on the library path",
-            )
-            .with_hint("install the NVIDIA driver, or run the container with its GPU support"));
+            let hint = "install the NVIDIA driver, or run the container with its GPU support";
+            return Err(not_loaded("no libcuda.so.1 is on the library path").with_hint(hint));
         }
         // SAFETY: as above; the look-up that just succeeded is the one made here.
         let table = Self::resolve(unsafe { culib() })?;
@@ -155,8 +150,11 @@ impl Api {
 
 fn missing(symbol: &str) -> Error {
     let message = format!("the driver has no {symbol}: it is too old");
-    Error::new(Kind::Unsupported, "load", "the CUDA driver", message)
-        .with_hint("install a newer NVIDIA driver")
+    not_loaded(message).with_hint("install a newer NVIDIA driver")
+}
+
+fn not_loaded(why: impl Into<String>) -> Error {
+    Error::new(Kind::Unsupported, "load", "the CUDA driver", why)
 }
 
 #[cfg(test)]

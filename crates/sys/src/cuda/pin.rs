@@ -72,13 +72,7 @@ fn not_pinned(context: &Context, code: Code, bytes: usize) -> Error {
     let cause = context.api().name(code);
     let message = format!("{wanted} wanted, RLIMIT_MEMLOCK is {limit}: {cause}");
     let kib = bytes.div_ceil(1024);
-    Error::new(
-        code.kind(),
-        "pin host memory for",
-        context.device(),
-        message,
-    )
-    .with_hint(format!(
-        "use a smaller ring, or let the process lock {wanted} (`ulimit -l {kib}`)"
-    ))
+    let hint = format!("use a smaller ring, or let the process lock {wanted} (`ulimit -l {kib}`)");
+    let device = context.device();
+    Error::new(code.kind(), "pin host memory for", device, message).with_hint(hint)
 }
