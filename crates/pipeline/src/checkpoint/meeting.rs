@@ -233,12 +233,9 @@ pub(crate) fn gather(folder: &dyn Store, own: Part, patience: &Patience) -> Resu
     let absent: Vec<_> = absent.map(|(_, rank): (_, u32)| rank).collect();
     let shown: Vec<_> = absent.iter().take(8).map(u32::to_string).collect();
     let more = if absent.len() > 8 { ", …" } else { "" };
-    let message = format!(
-        "after {:?} nothing came from {} of {world} ranks: {}{more}",
-        patience.timeout,
-        absent.len(),
-        shown.join(", ")
-    );
+    let (after, count, shown) = (patience.timeout, absent.len(), shown.join(", "));
+    let message =
+        format!("after {after:?} nothing came from {count} of {world} ranks: {shown}{more}");
     let hint = "look whether those ranks are alive, or allow more time";
     Err(attempt.failed(message).with_hint(hint))
 }

@@ -123,11 +123,8 @@ fn join(tensor: &mut Saved, more: Saved, rank: u32) -> Result<()> {
         };
         // The first part is that of the first rank which has it.
         let first = tensor.parts.first().map_or(0, |part| part.shard);
-        let message = format!(
-            "rank {first} has {} under that name, and rank {rank} {}",
-            words(tensor),
-            words(&more)
-        );
+        let (one, other) = (words(tensor), words(&more));
+        let message = format!("rank {first} has {one} under that name, and rank {rank} {other}");
         return Err(refuse(&format!("tensor {name}"), message)
             .with_hint("give what differs from rank to rank a name of its own on each"));
     }
