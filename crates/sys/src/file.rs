@@ -6,8 +6,9 @@
 
 use std::{
     cmp::Ordering::{Equal, Greater, Less},
-    fmt, io,
+    fmt, fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -19,7 +20,7 @@ use rustix::fs::{
     Advice, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod,
     fchown, fdatasync, fstat, ftruncate, open, openat, seek, stat, syncfs,
 };
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, pread};
 use rustix::process::Gid;
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, Survey, extent::up};
 
@@ -56,7 +57,7 @@ pub struct File {
     id: u64,
     path: PathBuf,
     bytes: u64,
-    buffered: OwnedFd,
+    buffered: fs::File,
     direct: Option<OwnedFd>,
     direct_io: DirectIo,
     /// What it was when it was opened to read; `None` for a block device, and for what is written.
@@ -190,7 +191,7 @@ impl File {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             path: name.to_owned(),
             bytes,
-            buffered,
+            buffered: buffered.into(),
             direct_io: DirectIo {
                 alignment: direct_io.alignment.filter(|_| direct.is_some()),
                 ..direct_io
@@ -263,16 +264,8 @@ impl File {
 
     /// Writes all of `bytes` at `offset`, through the page cache: for headers and the like.
     pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut written = 0;
-        while written < bytes.len() {
-            match pwrite(&self.buffered, &bytes[written..], offset + written as u64) {
-                Ok(0) => return Err(self.error("write", io::ErrorKind::WriteZero.into())),
-                Ok(moved) => written += moved,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.error("write", errno.into())),
-            }
-        }
-        Ok(())
+        let written = self.buffered.write_all_at(bytes, offset);
+        written.map_err(|e| self.error("write", e))
     }
 
     /// Which file it was when it was opened, and in which state. `None` for a block device, whose stamps

@@ -10,7 +10,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::Write,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -25,7 +25,7 @@ use rustix::{
 };
 use straightway_core::{Error, Kind, Result};
 
-use crate::nonce::nonce;
+use crate::{nonce::nonce, plain_file::read_all};
 
 /// The most names listed of one folder. A folder with more is refused, not read in part.
 pub const NAMES_MAX: usize = 4 << 20;
@@ -141,17 +141,8 @@ impl Folder {
     pub fn read(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>> {
         let path = self.path_of(name)?;
         let file = self.open_file(name, Access::Read)?;
-        let there = file.metadata().map_or(0, |m| m.len()).min(bytes_max);
-        // One byte more than it has: the read that finds its end needs room.
-        let mut bytes = Vec::with_capacity(usize::try_from(there).map_or(0, |there| there + 1));
-        file.take(bytes_max.saturating_add(1))
-            .read_to_end(&mut bytes)
-            .map_err(|e| Error::os("read", path.display(), e))?;
-        if bytes.len() as u64 > bytes_max {
-            let message = format!("it is longer than {bytes_max} bytes");
-            return Err(Error::new(Kind::Corrupt, "read", path.display(), message));
-        }
-        Ok(bytes)
+        let bytes = file.metadata().map_or(0, |m| m.len());
+        read_all(file, bytes, bytes_max, &path)
     }
 
     /// Gives a new file its name and bytes at once, unless something has that name already. Answers whether it did.

@@ -18,9 +18,9 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, Result};
 
-use crate::plain_file::open_plain;
+use crate::plain_file::{open_plain, read_all};
 
 /// The most bytes read of one file. A page is what sysfs gives; the mount table of a machine with
 /// thousands of containers and a kernel's configuration stay below it.
@@ -118,16 +118,7 @@ impl Root {
     /// The bytes of a file, up to [`FILE_BYTES_MAX`]; a longer one is an error.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
-        let mut bytes = Vec::new();
-        self.open(path)?
-            .take(FILE_BYTES_MAX + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|e| Error::os("read", path.display(), e))?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            let message = format!("it is longer than {FILE_BYTES_MAX} bytes");
-            return Err(Error::new(Kind::Corrupt, "read", path.display(), message));
-        }
-        Ok(bytes)
+        read_all(self.open(path)?, 0, FILE_BYTES_MAX, path)
     }
 
     /// A file as text without the white space around it; `None` where it cannot be read.
@@ -278,6 +269,8 @@ pub(crate) fn name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use straightway_core::Kind;
 
     use super::*;
 
