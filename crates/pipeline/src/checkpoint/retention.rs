@@ -161,13 +161,9 @@ impl Steps {
             let is_mth = retention
                 .every
                 .is_some_and(|every| every > 0 && step.is_multiple_of(every));
-            let is_tagged = self.tags(step).map_or_else(
-                |error| {
-                    left.push((step, error.to_string()));
-                    true
-                },
-                |tags| !tags.is_empty(),
-            );
+            let tags = self.tags(step);
+            left.extend(tags.as_ref().err().map(|error| (step, error.to_string())));
+            let is_tagged = tags.map_or(true, |tags| !tags.is_empty());
             let is_new = retention.known.as_ref().is_some_and(|k| !k.contains(&step));
             let is_needed = survey.heir.is_some_and(|heir| step < heir);
             if is_mth || is_tagged || is_new || is_needed {

@@ -111,15 +111,12 @@ impl Trial {
         let run = fresh_run();
         let one = |rank: u32| self.serve(yard.store(), rank, &run, &meeting);
         let rounds = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.ranks)
-                .map(|rank| scope.spawn(move || one(rank)))
-                .collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<Round>>>| {
-                thread
-                    .join()
-                    .expect("what goes wrong is an error, not a panic")
-            };
-            threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+            let start = |rank| scope.spawn(move || one(rank));
+            let threads: Vec<_> = (0..self.ranks).map(start).collect();
+            let threads = threads.into_iter();
+            let no_panic = "what goes wrong is an error, not a panic";
+            let rounds = threads.map(|thread| thread.join().expect(no_panic));
+            rounds.collect::<Result<Vec<_>>>()
         });
         // Of what ranks say then, each in its own words, this is the reason.
         self.check_wanted()?;

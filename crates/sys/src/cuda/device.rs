@@ -1,6 +1,6 @@
 //! One GPU: what it is called, where it sits, how much it holds, and who may use it.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 
 use cudarc::driver::sys::{CUdevice, CUuuid};
@@ -87,11 +87,8 @@ impl Device {
         // SAFETY: the driver writes at most `room` bytes, all of which are ours.
         let code = unsafe { ask(text.as_mut_ptr().cast(), room, self.raw) };
         self.api.check(code, operation, self)?;
-        let end = text
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(text.len());
-        Ok(String::from_utf8_lossy(&text[..end]).into_owned())
+        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
     }
 }
 
