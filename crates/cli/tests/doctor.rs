@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
-use straightway_sys::manifest::expand;
+use straightway_standin::expand;
 
 fn doctor(args: &[&str], folder: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_straightway"))

@@ -8,10 +8,10 @@ use std::{
 
 use straightway_core::text::{is_unsafe, shown};
 use straightway_probe::doctor::{Measured, Request, Style, Verdict, checks, diagnose};
-use straightway_sys::{
-    manifest::expand,
-    root::{Capture, Entry, Root},
-};
+use straightway_standin::expand;
+use straightway_sys::root::Root;
+
+use crate::capture::{Capture, Entry};
 
 /// Captured machines, and the path that is examined on each.
 const FIXTURES: [(&[&str], &str); 4] = [

@@ -5,6 +5,7 @@
 //! functions to libFuzzer, which needs a nightly compiler; the corpus that it found is replayed by this crate's
 //! tests on stable. Nothing here does any I/O per call.
 
+mod capture;
 mod doctor;
 mod plain;
 mod planner;

@@ -14,7 +14,7 @@ mod session;
 use std::{
     collections::BTreeMap,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use straightway_core::{Choice, Error, Kind, Leg, Place, Result, Route, Survey};
@@ -46,15 +46,11 @@ pub enum GdsUse {
 #[derive(Clone, Debug, Default)]
 pub struct Gds {
     when: GdsUse,
-    sessions: Arc<Mutex<BTreeMap<u32, Attempt>>>,
+    sessions: Arc<Mutex<Sessions>>,
 }
 
-/// What became of opening cuFile for a GPU.
-#[derive(Debug)]
-enum Attempt {
-    Open(Arc<Session>),
-    Failed,
-}
+/// The session of each GPU that cuFile was opened for; `None` where that failed.
+type Sessions = BTreeMap<u32, Option<Arc<Session>>>;
 
 /// What a job has of cuFile: its session, and the region's registration for as long as it runs.
 #[derive(Debug)]
@@ -168,15 +164,11 @@ impl Gds {
         let memory = region.device_memory().expect("its place is a GPU");
         let ordinal = memory.context().device().ordinal();
         let mut sessions = self.lock();
-        if let Some(Attempt::Open(session)) = sessions.get(&ordinal) {
+        if let Some(Some(session)) = sessions.get(&ordinal) {
             return Ok(Arc::clone(session));
         }
         let opened = Session::open(memory.context(), self.when == GdsUse::Force).map(Arc::new);
-        let attempt = match &opened {
-            Ok(session) => Attempt::Open(Arc::clone(session)),
-            Err(_) => Attempt::Failed,
-        };
-        sessions.insert(ordinal, attempt);
+        sessions.insert(ordinal, opened.as_ref().ok().cloned());
         opened
     }
 
@@ -184,19 +176,15 @@ impl Gds {
     /// again, and opening has to pay.
     fn is_worthwhile(&self, ordinal: u32, bytes: u64) -> bool {
         match self.lock().get(&ordinal) {
-            Some(Attempt::Open(_)) => true,
-            Some(Attempt::Failed) => false,
+            Some(attempt) => attempt.is_some(),
             None => bytes >= WORTHWHILE_BYTES && is_possible(),
         }
     }
 
     /// Whether a job's pass is of a session that this handle has open.
     pub(crate) fn has(&self, pass: &Pass) -> bool {
-        let is_same = |attempt: &Attempt| match attempt {
-            Attempt::Open(session) => Arc::ptr_eq(session, &pass.session),
-            Attempt::Failed => false,
-        };
-        self.when != GdsUse::Off && self.lock().values().any(is_same)
+        let is_same = |session: &Arc<Session>| Arc::ptr_eq(session, &pass.session);
+        self.when != GdsUse::Off && self.lock().values().flatten().any(is_same)
     }
 
     /// Runs an I/O with GPU memory, here and now.
@@ -210,39 +198,28 @@ impl Gds {
 
     fn transfer(&self, io: &Io) -> Result<usize> {
         let missing = |what: &str| {
-            Error::new(
-                Kind::Invalid,
-                "use cuFile with",
-                what,
-                "it is not registered",
-            )
+            let why = "it is not registered";
+            Error::new(Kind::Invalid, "use cuFile with", what, why)
         };
         let Buf::Window(window) = &io.buf else {
             return Err(missing("a slot"));
         };
-        let registered = window
-            .region()
-            .registration()
-            .get()
-            .ok_or_else(|| missing("the region"))?;
+        let registered = window.region().registration().get();
+        let registered = registered.ok_or_else(|| missing("the region"))?;
         let ordinal = registered.memory().context().device().ordinal();
-        let session = match self.lock().get(&ordinal) {
-            Some(Attempt::Open(session)) => Arc::clone(session),
-            _ => return Err(missing("the GPU")),
-        };
+        let session = self.lock().get(&ordinal).cloned().flatten();
+        let session = session.ok_or_else(|| missing("the GPU"))?;
         session.transfer(io, window, &registered)
     }
 
     /// Lets go of files that only the last transfer needed.
     pub(crate) fn forget_files(&self) {
-        for attempt in self.lock().values() {
-            if let Attempt::Open(session) = attempt {
-                session.forget_files();
-            }
+        for session in self.lock().values().flatten() {
+            session.forget_files();
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Attempt>> {
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -252,12 +229,10 @@ fn check_aligned(region: &Region) -> Result<()> {
     if region.address().is_multiple_of(ALIGN_BYTES as u64) {
         return Ok(());
     }
-    let message = format!(
-        "its address {:#x} is no multiple of {ALIGN_BYTES}",
-        region.address()
-    );
+    let address = region.address();
+    let why = format!("its address {address:#x} is no multiple of {ALIGN_BYTES}");
     Err(
-        Error::new(Kind::Unsupported, "go direct with", "the region", message)
+        Error::new(Kind::Unsupported, "go direct with", "the region", why)
             .with_hint("lend memory that begins on a page, or use --route auto"),
     )
 }

@@ -6,25 +6,16 @@ use std::{collections::VecDeque, time::Instant};
 use straightway_core::{Error, Kind, Result};
 use straightway_sys::{
     Region, Slot,
-    cuda::{Copying, Span, Stream},
+    cuda::{Copying, Direction, Span, Stream},
 };
 
 /// Copies in flight at once.
 const COPIES: usize = 4;
 
-/// Which way a pinned copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// From host memory to the GPU.
-    ToGpu,
-    /// From the GPU to host memory.
-    FromGpu,
-}
-
 /// Bytes a second of pinned copies of `chunk_bytes` over all of a GPU region, in each of `rounds`.
 pub fn pinned_copy(
     region: &Region,
-    way: Way,
+    way: Direction,
     chunk_bytes: usize,
     rounds: usize,
 ) -> Result<Vec<f64>> {
@@ -32,7 +23,7 @@ pub fn pinned_copy(
         let message = "it is in host memory, and GPU memory is meant";
         return Err(Error::new(Kind::Invalid, "measure", "the region", message));
     };
-    let chunks = memory.len() / chunk_bytes;
+    let chunks = memory.bytes() / chunk_bytes;
     let mut slots = Slot::pinned_ring(memory.context(), COPIES, chunk_bytes)?;
     let stream = Stream::new(memory.context())?;
     let mut rates = Vec::new();
@@ -50,10 +41,7 @@ pub fn pinned_copy(
                 memory_offset,
                 bytes: chunk_bytes,
             }];
-            let copying = match way {
-                Way::ToGpu => stream.copy_to_device(slot, memory, &span),
-                Way::FromGpu => stream.copy_to_host(slot, memory, &span),
-            };
+            let copying = stream.copy(way, slot, memory, &span);
             flying.push_back(copying.map_err(|refused| refused.error)?);
         }
         while !flying.is_empty() {

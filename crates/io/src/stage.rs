@@ -64,3 +64,14 @@ pub(crate) struct Copied {
     /// How it went.
     pub(crate) outcome: Result<(), Error>,
 }
+
+impl Copied {
+    /// A copy that went well.
+    fn whole(tag: u32, slot: Slot) -> Self {
+        Self {
+            tag,
+            slot: Some(slot),
+            outcome: Ok(()),
+        }
+    }
+}

@@ -13,7 +13,6 @@ mod codec;
 mod commit;
 mod diff;
 mod export;
-mod fetched;
 mod flush;
 mod home;
 mod image;
@@ -45,7 +44,6 @@ mod yard;
 pub use codec::Codec;
 pub use diff::{Change, Difference};
 pub use export::{EXPORT_BYTES, Exported, Gathered};
-pub use fetched::Fetched;
 pub use flush::Committed;
 pub use manifest::{
     CHUNK_BYTES, MANIFEST_BYTES_MAX, Manifest, PARITY_MAX, ParityRecord, RANKS_MAX, Saved,
@@ -55,7 +53,7 @@ pub use name::{Attempt, STEP_MAX, canonical};
 pub use opened::Checkpoint;
 pub use part::Part;
 pub use plain::{Array, DEPTH_MAX, Maker, Name, NumpyType, PLAIN_BYTES_MAX, Plain, Sequence};
-pub use restorer::Restorer;
+pub use restorer::{Fetched, Restorer};
 pub use retention::{Pruned, Retention};
 pub use saver::{Busy, Options, Saver, fresh_run};
 pub use scatter::Wanted;

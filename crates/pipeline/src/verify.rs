@@ -36,16 +36,15 @@ pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) ->
         let mut at = 0;
         while at < source.bytes() {
             let extent = Extent::new(at, WINDOW_BYTES.min(source.bytes() - at));
-            let whole = || {
-                vec![Move {
-                    object: 0,
-                    extent,
-                    at: 0,
-                }]
+            let whole = Move {
+                object: 0,
+                extent,
+                at: 0,
             };
-            let auto = Choice::Auto;
-            read(executor, &source, whole(), &regions[0], auto, progress)?;
-            read(executor, &target, whole(), &regions[1], around, progress)?;
+            let files = [(&source, Choice::Auto), (&target, around)];
+            for ((file, choice), region) in files.into_iter().zip(&regions) {
+                read(executor, file, vec![whole], region, choice, progress)?;
+            }
             let bytes = usize::try_from(extent.bytes).expect("a window fits into memory");
             let [left, right] = regions.each_mut().map(|region| {
                 &Arc::get_mut(region)
@@ -89,32 +88,21 @@ pub fn verify_loaded(
             let end = window.iter().map(|m| m.at + m.extent.bytes).max();
             there.resize(index(end.unwrap_or(start) - start), 0);
             memory.read_at(start, &mut there)?;
-            let moved = window.iter().map(|m| Move {
-                at: m.at - start,
-                ..*m
-            });
+            let at = |m: &Move| m.at - start;
+            let moved = window.iter().map(|m| Move { at: at(m), ..*m }).collect();
             let (executor, progress) = (&loader.executor, &loader.progress);
-            read(
-                executor,
-                &file,
-                moved.collect(),
-                &again,
-                other_way,
-                progress,
-            )?;
+            read(executor, &file, moved, &again, other_way, progress)?;
             let seen = Arc::get_mut(&mut again).expect("no transfer is running");
             for m in &window {
-                let place = index(m.at - start)..index(m.at - start + m.extent.bytes);
+                let place = index(at(m))..index(at(m) + m.extent.bytes);
                 let differs = first_difference(&seen.as_slice()[place.clone()], &there[place]);
                 if let Some(first) = differs {
                     let byte = m.extent.offset + first;
                     let message = format!("byte {byte} differs when it is read by another route");
+                    let hint =
+                        "load it again; if it differs again, suspect the drive or the memory";
                     let path = file.path().display();
-                    return Err(
-                        Error::new(Kind::Corrupt, "verify", path, message).with_hint(
-                            "load it again; if it differs again, suspect the drive or the memory",
-                        ),
-                    );
+                    return Err(Error::new(Kind::Corrupt, "verify", path, message).with_hint(hint));
                 }
             }
         }
@@ -168,12 +156,7 @@ fn read(
     choice: Choice,
     progress: &Arc<Progress>,
 ) -> Result<()> {
-    let job = Job::read(
-        vec![Arc::clone(file)],
-        moves,
-        region,
-        choice,
-        executor.settings(),
-    )?;
+    let files = vec![Arc::clone(file)];
+    let job = Job::read(files, moves, region, choice, executor.settings())?;
     executor.run(job.with_progress(progress)).map(drop)
 }

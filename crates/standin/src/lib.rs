@@ -15,15 +15,21 @@
 //!
 //! Tests use the other half, [`Standin`]: it runs the test's body in a process of its own whose
 //! library path holds the shared object under the names of the real ones.
+//!
+//! [`expand`] stands in for a whole machine: it makes the files of `/sys` and `/proc` from a short text.
 
 mod client;
 mod control;
 mod cufile;
 mod device;
 mod driver;
+mod manifest;
 mod plan;
 mod queue;
 mod scheduler;
+mod signal;
 mod world;
 
 pub use client::{Standin, library_path};
+pub use manifest::expand;
+pub use signal::let_stop;

@@ -71,13 +71,8 @@ impl Backing {
             drives: Vec::new(),
         };
         let (mount, folders) = descent.locate(&path).ok_or_else(|| {
-            let message = "no mount holds it";
-            Error::new(
-                Kind::NotFound,
-                "find the device of",
-                path.display(),
-                message,
-            )
+            let why = "no mount holds it";
+            Error::new(Kind::NotFound, "find the device of", path.display(), why)
         })?;
         for folder in &folders {
             descent.enter(folder, 0);
@@ -93,13 +88,6 @@ impl Backing {
             layers,
             drives,
         })
-    }
-
-    /// The NUMA node that all its drives share; none where they differ or do not say.
-    pub fn numa_node(&self) -> Option<u32> {
-        let (first, rest) = self.drives.split_first()?;
-        let same = rest.iter().all(|drive| drive.numa_node == first.numa_node);
-        first.numa_node.filter(|_| same)
     }
 }
 
@@ -141,14 +129,8 @@ impl Descent<'_> {
     /// The number of the block device that `path` itself is, as in `bench /dev/nvme0n1`.
     fn device_node(&self, path: &Path) -> Option<DeviceNumber> {
         let metadata = fs::metadata(self.root.outside(path)?).ok()?;
-        let rdev = metadata.rdev();
-        metadata
-            .file_type()
-            .is_block_device()
-            .then(|| DeviceNumber {
-                major: rustix::fs::major(rdev),
-                minor: rustix::fs::minor(rdev),
-            })
+        let is_device = metadata.file_type().is_block_device();
+        is_device.then(|| DeviceNumber::of(metadata.rdev()))
     }
 
     fn folder(&self, device: DeviceNumber) -> Option<PathBuf> {

@@ -33,19 +33,18 @@ pub fn run(io: Io) -> Done {
         match at_once(&io, fd, offset) {
             Ok(moved) if moved == io.bytes => return Done::new(io, Ok(moved)),
             // Nothing more may mean the file's end or a file system that cannot tell: ask again.
-            Ok(0) => return wait(io, fd, offset),
+            Ok(0) => {}
             Ok(moved) => {
+                let done = Done::new(io, Ok(moved));
                 return Done {
                     missed: true,
-                    ..Done::new(io, Ok(moved))
+                    ..done
                 };
             }
             Err(error) => {
                 let missed = error.kind() == io::ErrorKind::WouldBlock;
-                return Done {
-                    missed,
-                    ..wait(io, fd, offset)
-                };
+                let done = wait(io, fd, offset);
+                return Done { missed, ..done };
             }
         }
     }

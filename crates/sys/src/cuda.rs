@@ -30,7 +30,7 @@ mod streams;
 pub use code::Code;
 pub use context::Context;
 pub use copying::{Copying, Refused};
-pub use device::{ComputeMode, Device};
+pub use device::Device;
 pub use device_memory::DeviceMemory;
 pub use driver::{DRIVER_VERSION_MIN, Driver, Version};
 pub use stream::{Direction, Landing, Span, Stream};

@@ -32,7 +32,7 @@ pub use file_handle::{FileHandle, Request};
 pub use library::{Library, Parameter};
 pub use registered_memory::RegisteredMemory;
 pub use registration::Registration;
-pub use session::{CuFile, Properties};
+pub use session::CuFile;
 
 /// File offset, size, buffer address and buffer offset must be multiples of this to go direct.
 pub const ALIGN_BYTES: usize = 4096;

@@ -151,10 +151,7 @@ fn decide(facts: &Facts, access: Access) -> DirectIo {
 }
 
 fn is_journalled(device: u64) -> bool {
-    let device = DeviceNumber {
-        major: rustix::fs::major(device),
-        minor: rustix::fs::minor(device),
-    };
+    let device = DeviceNumber::of(device);
     // Without a mount table nothing is proven.
     Mounts::read(&Root::machine()).map_or(true, |mounts| {
         let is_on = |mount: &&crate::mount::Mount| mount.device == device;

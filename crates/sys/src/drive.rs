@@ -6,7 +6,6 @@ use std::{
 };
 
 use crate::{
-    mount::DeviceNumber,
     root::{Root, name},
     topology::PciAddress,
 };
@@ -36,13 +35,6 @@ pub enum DriveKind {
     Other,
 }
 
-impl DriveKind {
-    /// Whether a network lies between the machine and the drive.
-    pub fn is_fabric(self) -> bool {
-        matches!(self, Self::NvmeTcp | Self::NvmeRdma | Self::NvmeFabric)
-    }
-}
-
 impl fmt::Display for DriveKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -65,8 +57,6 @@ impl fmt::Display for DriveKind {
 pub struct Drive {
     /// Its name, such as `nvme0n1`.
     pub name: String,
-    /// Its number.
-    pub device: Option<DeviceNumber>,
     /// How it is attached.
     pub kind: DriveKind,
     /// What its maker calls it.
@@ -75,22 +65,10 @@ pub struct Drive {
     pub pci: Option<PciAddress>,
     /// The NUMA node of that function; none where firmware does not say.
     pub numa_node: Option<u32>,
-    /// How many controllers lead to it; more than one where NVMe multipath is in use.
-    pub path_count: usize,
     /// Requests the block layer queues before it blocks.
     pub nr_requests: Option<u32>,
-    /// Whether it spins.
-    pub rotational: Option<bool>,
-    /// The smallest unit it addresses: what `O_DIRECT` must be aligned to.
-    pub logical_block_bytes: Option<u32>,
-    /// The unit it writes without reading first.
-    pub physical_block_bytes: Option<u32>,
-    /// The most bytes in one request to it.
-    pub request_bytes_max: Option<u64>,
     /// NVMe metadata per block; anything but 0 rules out GPUDirect Storage.
     pub metadata_bytes: Option<u32>,
-    /// The size.
-    pub size_bytes: Option<u64>,
 }
 
 impl Drive {
@@ -106,7 +84,6 @@ impl Drive {
         let queue = folder.join("queue");
         Self {
             name: name(folder),
-            device: root.value(folder.join("dev")),
             kind: kind(root, folder, home),
             model: [folder.join("device/model"), home.join("model")]
                 .iter()
@@ -116,19 +93,8 @@ impl Drive {
                 let node: i64 = root.value(format!("/sys/bus/pci/devices/{pci}/numa_node"))?;
                 u32::try_from(node).ok()
             }),
-            path_count: controllers.len().max(1),
             nr_requests: root.value(queue.join("nr_requests")),
-            rotational: root.value::<u8>(queue.join("rotational")).map(|on| on != 0),
-            logical_block_bytes: root.value(queue.join("logical_block_size")),
-            physical_block_bytes: root.value(queue.join("physical_block_size")),
-            request_bytes_max: root
-                .value::<u64>(queue.join("max_sectors_kb"))
-                .and_then(|kib| kib.checked_mul(1024)),
             metadata_bytes: root.value(folder.join("metadata_bytes")),
-            // The kernel counts in sectors of 512 bytes, whatever the drive's are.
-            size_bytes: root
-                .value::<u64>(folder.join("size"))
-                .and_then(|sectors| sectors.checked_mul(512)),
         }
     }
 }
@@ -167,17 +133,15 @@ fn kind(root: &Root, folder: &Path, home: &Path) -> DriveKind {
             !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
         })
     };
-    if has("virtio") {
-        DriveKind::Virtio
-    } else if has("usb") {
-        DriveKind::Usb
-    } else if has("ata") {
-        DriveKind::Sata
-    } else if has("host") {
-        DriveKind::Scsi
-    } else if folder.starts_with("/sys/devices/virtual") {
-        DriveKind::Memory
-    } else {
-        DriveKind::Other
+    let buses = [
+        ("virtio", DriveKind::Virtio),
+        ("usb", DriveKind::Usb),
+        ("ata", DriveKind::Sata),
+        ("host", DriveKind::Scsi),
+    ];
+    match buses.into_iter().find(|(prefix, _)| has(prefix)) {
+        Some((_, kind)) => kind,
+        None if folder.starts_with("/sys/devices/virtual") => DriveKind::Memory,
+        None => DriveKind::Other,
     }
 }

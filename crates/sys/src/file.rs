@@ -6,8 +6,9 @@
 
 use std::{
     cmp::Ordering::{Equal, Greater, Less},
-    fmt, io,
+    fmt, fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
@@ -19,7 +20,7 @@ use rustix::fs::{
     Advice, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod,
     fchown, fdatasync, fstat, ftruncate, open, openat, seek, stat, syncfs,
 };
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, pread};
 use rustix::process::Gid;
 use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, Survey, extent::up};
 
@@ -56,7 +57,7 @@ pub struct File {
     id: u64,
     path: PathBuf,
     bytes: u64,
-    buffered: OwnedFd,
+    buffered: fs::File,
     direct: Option<OwnedFd>,
     direct_io: DirectIo,
     /// What it was when it was opened to read; `None` for a block device, and for what is written.
@@ -159,7 +160,7 @@ impl File {
         }
         match fallocate(&self.buffered, FallocateFlags::KEEP_SIZE, 0, self.bytes) {
             // Not every file system can; it then fills up as it is written.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(errno) => Err(self.error("make room for", errno.into())),
         }
     }
@@ -172,30 +173,25 @@ impl File {
         buffered: OwnedFd,
         status: &Status,
     ) -> Self {
-        let purpose = if access.contains(OFlags::RDWR) {
+        let is_written = access.contains(OFlags::RDWR);
+        let purpose = if is_written {
             Access::Write
         } else {
             Access::Read
         };
         let direct_io = DirectIo::of(&buffered, status, purpose);
         let direct = direct_io.alignment.and_then(|_| {
-            openat(
-                at,
-                path,
-                access | OFlags::DIRECT | OFlags::CLOEXEC,
-                Mode::empty(),
-            )
-            .ok()
+            let flags = access | OFlags::DIRECT | OFlags::CLOEXEC;
+            let direct = openat(at, path, flags, Mode::empty()).ok()?;
             // The name may have become another file's meanwhile, by whoever may write to the folder.
-            .filter(|direct| {
-                fstat(direct).is_ok_and(|stat| status.identity.is_same_file(&Identity::of(&stat)))
-            })
+            let now = Identity::of(&fstat(&direct).ok()?);
+            status.identity.is_same_file(&now).then_some(direct)
         });
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             path: name.to_owned(),
             bytes,
-            buffered,
+            buffered: buffered.into(),
             direct_io: DirectIo {
                 alignment: direct_io.alignment.filter(|_| direct.is_some()),
                 ..direct_io
@@ -268,16 +264,8 @@ impl File {
 
     /// Writes all of `bytes` at `offset`, through the page cache: for headers and the like.
     pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let mut written = 0;
-        while written < bytes.len() {
-            match pwrite(&self.buffered, &bytes[written..], offset + written as u64) {
-                Ok(0) => return Err(self.error("write", io::ErrorKind::WriteZero.into())),
-                Ok(moved) => written += moved,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.error("write", errno.into())),
-            }
-        }
-        Ok(())
+        let written = self.buffered.write_all_at(bytes, offset);
+        written.map_err(|e| self.error("write", e))
     }
 
     /// Which file it was when it was opened, and in which state. `None` for a block device, whose stamps
@@ -300,8 +288,8 @@ impl File {
             let data = match seek(&self.buffered, SeekFrom::Data(at)) {
                 Ok(data) => data,
                 // Only a hole is left.
-                Err(rustix::io::Errno::NXIO) => break,
-                Err(rustix::io::Errno::INVAL) => return Ok(vec![Extent::new(0, self.bytes)]),
+                Err(Errno::NXIO) => break,
+                Err(Errno::INVAL) => return Ok(vec![Extent::new(0, self.bytes)]),
                 Err(errno) => return Err(self.error("find the holes of", errno.into())),
             };
             let hole = seek(&self.buffered, SeekFrom::Hole(data))

@@ -1,6 +1,6 @@
 //! The kernel's numbers for file systems.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use rustix::fs::fstatfs;
 
@@ -12,7 +12,7 @@ pub(crate) const EXT: i128 = 0xef53;
 pub(crate) const XFS: i128 = 0x5846_5342;
 
 /// Whether a file's room is memory.
-pub(crate) fn is_memory(file: &OwnedFd) -> bool {
+pub(crate) fn is_memory(file: impl AsFd) -> bool {
     file_system(file) == TMPFS
 }
 

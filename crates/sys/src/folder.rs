@@ -10,7 +10,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::Write,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -25,7 +25,7 @@ use rustix::{
 };
 use straightway_core::{Error, Kind, Result};
 
-use crate::nonce::nonce;
+use crate::{nonce::nonce, plain_file::read_all};
 
 /// The most names listed of one folder. A folder with more is refused, not read in part.
 pub const NAMES_MAX: usize = 4 << 20;
@@ -141,17 +141,8 @@ impl Folder {
     pub fn read(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>> {
         let path = self.path_of(name)?;
         let file = self.open_file(name, Access::Read)?;
-        let there = file.metadata().map_or(0, |m| m.len()).min(bytes_max);
-        // One byte more than it has: the read that finds its end needs room.
-        let mut bytes = Vec::with_capacity(usize::try_from(there).map_or(0, |there| there + 1));
-        file.take(bytes_max.saturating_add(1))
-            .read_to_end(&mut bytes)
-            .map_err(|e| Error::os("read", path.display(), e))?;
-        if bytes.len() as u64 > bytes_max {
-            let message = format!("it is longer than {bytes_max} bytes");
-            return Err(Error::new(Kind::Corrupt, "read", path.display(), message));
-        }
-        Ok(bytes)
+        let bytes = file.metadata().map_or(0, |m| m.len());
+        read_all(file, bytes, bytes_max, &path)
     }
 
     /// Gives a new file its name and bytes at once, unless something has that name already. Answers whether it did.
@@ -161,14 +152,12 @@ impl Folder {
             return Ok(false);
         }
         let (draft, _file) = self.draft(name, bytes, durability)?;
-        let placed = place_new(self, &draft, name);
-        if placed != Ok(()) {
+        if let Err(errno) = place_new(self, &draft, name) {
             let _ = unlinkat(self, &draft, AtFlags::empty());
-        }
-        match placed {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return Ok(false),
-            Err(errno) => return Err(Error::os("create", path.display(), errno.into())),
+            return match errno {
+                Errno::EXIST => Ok(false),
+                _ => Err(Error::os("create", path.display(), errno.into())),
+            };
         }
         if durability == Durability::Synced {
             self.sync()?;
@@ -189,13 +178,8 @@ impl Folder {
         if let Some((kind, _)) = old
             && !matches!(kind, FileType::RegularFile | FileType::Symlink)
         {
-            let message = "it is not a regular file";
-            return Err(Error::new(
-                Kind::Invalid,
-                "replace",
-                path.display(),
-                message,
-            ));
+            let why = "it is not a regular file";
+            return Err(Error::new(Kind::Invalid, "replace", path.display(), why));
         }
         let (draft, file) = self.draft(name, bytes, Durability::Synced)?;
         let placed = match old {
@@ -243,14 +227,9 @@ impl Folder {
                 return Ok((draft, file));
             }
         }
-        let message = "other processes keep removing its temporary file";
+        let why = "other processes keep removing its temporary file";
         let path = self.path.join(front);
-        Err(Error::new(
-            Kind::Transient,
-            "create",
-            path.display(),
-            message,
-        ))
+        Err(Error::new(Kind::Transient, "create", path.display(), why))
     }
 
     /// The names in it that are text, in no order. Each is listed that was there from the call to its return.
@@ -278,13 +257,11 @@ impl Folder {
                 (Ok(name), kind) => entries.push((name.to_owned(), kind)),
             }
             if entries.len() > NAMES_MAX {
-                let message = format!("it has more than {NAMES_MAX} entries");
-                return Err(Error::new(
-                    Kind::Invalid,
-                    "list",
+                let (path, why) = (
                     self.path.display(),
-                    message,
-                ));
+                    format!("it has more than {NAMES_MAX} entries"),
+                );
+                return Err(Error::new(Kind::Invalid, "list", path, why));
             }
         }
         Ok(entries)
@@ -328,14 +305,11 @@ impl Folder {
         if self.remove_empty(name)? {
             return Ok(());
         }
-        let path = self.path.join(name);
-        let message = "somebody writes to it while it is removed";
-        Err(Error::new(
-            Kind::Transient,
-            "remove",
-            path.display(),
-            message,
-        ))
+        let (path, why) = (
+            self.path.join(name),
+            "somebody writes to it while it is removed",
+        );
+        Err(Error::new(Kind::Transient, "remove", path.display(), why))
     }
 
     /// Removes all that is in it.
@@ -345,13 +319,9 @@ impl Folder {
 
     fn clear_below(&self, depth: usize) -> Result<()> {
         if depth == 0 {
-            let message = format!("folders lie more than {DEPTH_MAX} deep in it");
-            return Err(Error::new(
-                Kind::Invalid,
-                "remove",
-                self.path.display(),
-                message,
-            ));
+            let why = format!("folders lie more than {DEPTH_MAX} deep in it");
+            let path = self.path.display();
+            return Err(Error::new(Kind::Invalid, "remove", path, why));
         }
         // What is not text is listed by nobody, and makes the removal of the folder fail by name.
         for name in self.list()? {
@@ -372,12 +342,10 @@ impl Folder {
             renamed => renamed,
         };
         renamed.map_err(|errno| match errno {
-            Errno::EXIST | Errno::NOTEMPTY => Error::new(
-                Kind::Invalid,
-                "create",
-                target.display(),
-                "it exists already",
-            ),
+            Errno::EXIST | Errno::NOTEMPTY => {
+                let why = "it exists already";
+                Error::new(Kind::Invalid, "create", target.display(), why)
+            }
             _ => Error::os("rename", source.display(), errno.into()),
         })
     }
@@ -396,13 +364,8 @@ impl Folder {
         if !name.is_empty() && !matches!(name, "." | "..") && !name.contains(['/', '\0']) {
             return Ok(self.path.join(name));
         }
-        let message = "a name in a folder is a single one";
-        Err(Error::new(
-            Kind::Invalid,
-            "open",
-            format!("{name:?}"),
-            message,
-        ))
+        let (name, why) = (format!("{name:?}"), "a name in a folder is a single one");
+        Err(Error::new(Kind::Invalid, "open", name, why))
     }
 
     fn error(&self, operation: &'static str, errno: Errno) -> Error {

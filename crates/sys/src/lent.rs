@@ -3,12 +3,12 @@
 //! No `&[u8]` can be made of it, for that would promise that nobody writes. Its bytes are copied out by
 //! [`shared::copy`](crate::shared), and what others write meanwhile is in the copy or not.
 
-use std::{fmt, ptr::NonNull};
+use std::ptr::NonNull;
 
 use crate::{cuda::Owner, shared};
 
 /// Host memory of somebody else's, who is kept.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LentBytes {
     start: NonNull<u8>,
     bytes: usize,
@@ -53,18 +53,9 @@ impl LentBytes {
         );
         // SAFETY: the range lies inside; `target` is exclusive, so that it is no part of it; the copy allows a race.
         unsafe {
-            shared::copy(
-                target.as_mut_ptr(),
-                self.start.as_ptr().add(from),
-                target.len(),
-            );
+            let source = self.start.as_ptr().add(from);
+            shared::copy(target.as_mut_ptr(), source, target.len());
         }
-    }
-}
-
-impl fmt::Debug for LentBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LentBytes({} at {:?})", self.bytes, self.start)
     }
 }
 

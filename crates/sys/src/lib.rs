@@ -20,7 +20,6 @@ pub mod folder;
 pub mod identity;
 pub mod lent;
 pub mod limit;
-pub mod manifest;
 mod mapping;
 pub mod memory;
 pub mod mount;

@@ -10,8 +10,10 @@ use std::{
         OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    thread::Builder,
 };
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use straightway_core::{Bytes, Error, Kind, Result, extent::up};
 
@@ -58,59 +60,38 @@ unsafe impl Sync for HostMemory {}
 impl HostMemory {
     /// Maps `bytes` of zeroed memory. Nothing is faulted in yet.
     pub fn new(bytes: u64) -> Result<Self> {
-        let refused = |source: std::io::Error| {
-            Error::os(
-                "allocate",
-                format!("{} of host memory", Bytes(bytes)),
-                source,
-            )
-            .with_hint("ask for less, or free memory")
-        };
+        let target = format!("{} of host memory", Bytes(bytes));
+        let hint = "ask for less, or free memory";
+        let refused = |e: Errno| Error::os("allocate", &target, e.into()).with_hint(hint);
         if bytes >= CHECKED_BYTES_MIN
             && let Some(available) = available_memory(&Root::machine())
             && bytes > available
         {
-            let target = format!("{} of host memory", Bytes(bytes));
-            let message = format!("{} are available", Bytes(available));
-            return Err(Error::new(Kind::Transient, "allocate", target, message)
-                .with_hint("ask for less, or free memory"));
+            let why = format!("{} are available", Bytes(available));
+            return Err(Error::new(Kind::Transient, "allocate", target, why).with_hint(hint));
         }
         let huge = bytes >= HUGE_BYTES as u64;
         let align = if huge { HUGE_BYTES } else { 4096 };
-        let too_much = || refused(rustix::io::Errno::NOMEM.into());
         // One huge page more than asked for, so that an aligned start can be found inside.
-        let map_bytes = bytes
-            .max(1)
-            .checked_add(align as u64)
-            .map(|b| up(b, 4096))
-            .and_then(|b| usize::try_from(b).ok())
-            .ok_or_else(too_much)?;
+        let map_bytes = bytes.max(1).checked_add(align as u64);
+        let map_bytes = map_bytes.and_then(|b| usize::try_from(up(b, 4096)).ok());
+        let map_bytes = map_bytes.ok_or_else(|| refused(Errno::NOMEM))?;
+        let bytes = usize::try_from(bytes).expect("it is shorter than the mapping");
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh private anonymous mapping at an address of the kernel's choice.
-        let map = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                map_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }
-        .map_err(|errno| refused(errno.into()))?;
+        let map = unsafe { mmap_anonymous(std::ptr::null_mut(), map_bytes, prot, flags) };
+        let map = map.map_err(refused)?;
         let map = NonNull::new(map.cast::<u8>()).expect("a mapping is never at address 0");
         let skip = map.as_ptr().align_offset(align);
         // SAFETY: `skip` is below `align`, by which the mapping is longer than `bytes`.
         let start = unsafe { map.add(skip) };
         if huge {
+            let (from, left) = (start.as_ptr().cast(), map_bytes - skip);
             // SAFETY: the range lies inside the mapping just made. Refusal only costs speed.
-            let _ = unsafe {
-                madvise(
-                    start.as_ptr().cast(),
-                    map_bytes - skip,
-                    Advice::LinuxHugepage,
-                )
-            };
+            let _ = unsafe { madvise(from, left, Advice::LinuxHugepage) };
         }
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        let bytes = usize::try_from(bytes).map_err(|_| too_much())?;
         Ok(Self {
             id,
             start,
@@ -131,11 +112,9 @@ impl HostMemory {
             for number in 1..threads {
                 let start = number * share;
                 let work = move || self.populate_part(start, share);
-                let name = format!("straightway-populate-{number}");
+                let thread = Builder::new().name(format!("straightway-populate-{number}"));
                 // Without the thread the pages come with the first transfer.
-                let _ = std::thread::Builder::new()
-                    .name(name)
-                    .spawn_scoped(scope, work);
+                let _ = thread.spawn_scoped(scope, work);
             }
             self.populate_part(0, share);
         });
@@ -147,18 +126,14 @@ impl HostMemory {
         if bytes == 0 {
             return;
         }
-        // SAFETY: the range lies inside this value's own mapping, which has at least one byte;
-        // populating changes no byte's value.
-        let populated = unsafe {
-            madvise(
-                self.start.as_ptr().add(offset).cast(),
-                bytes,
-                Advice::LinuxPopulateWrite,
-            )
-        };
         // Linux before 5.14 lacks it: the pages then come with the first transfer, as they would
         // have without this call.
-        let _ = populated;
+        // SAFETY: the range lies inside this value's own mapping, which has at least one byte;
+        // populating changes no byte's value.
+        let _ = unsafe {
+            let start = self.start.as_ptr().add(offset).cast();
+            madvise(start, bytes, Advice::LinuxPopulateWrite)
+        };
     }
 
     /// Lets GPUs reach it by themselves, until it goes. Pinned once is pinned for all devices.

@@ -23,6 +23,14 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
+    /// The number in an answer of `stat(2)`.
+    pub(crate) fn of(device: u64) -> Self {
+        Self {
+            major: rustix::fs::major(device),
+            minor: rustix::fs::minor(device),
+        }
+    }
+
     /// Whether no block device is behind it: tmpfs, overlayfs, NFS, btrfs subvolumes.
     pub fn is_anonymous(self) -> bool {
         self.major == 0
@@ -53,8 +61,6 @@ impl FromStr for DeviceNumber {
 pub struct Mount {
     /// The device's number; anonymous where there is no block device.
     pub device: DeviceNumber,
-    /// The folder of the file system that is mounted: `/`, or a subvolume or bind mount's folder.
-    pub folder: String,
     /// Where it is mounted.
     pub point: PathBuf,
     /// The type, such as `ext4`.
@@ -110,7 +116,7 @@ impl Mounts {
 fn parse_line(line: &str) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let before: Vec<&str> = before.split(' ').collect();
-    let [_, _, device, folder, point, options, ..] = before[..] else {
+    let [_, _, device, _, point, options, ..] = before[..] else {
         return None;
     };
     let mut after = after.split(' ');
@@ -123,7 +129,6 @@ fn parse_line(line: &str) -> Option<Mount> {
     }
     Some(Mount {
         device: device.parse().ok()?,
-        folder: unescape(folder),
         point: unescape(point).into(),
         file_system: file_system.to_owned(),
         source: unescape(source),

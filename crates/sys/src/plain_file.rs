@@ -2,10 +2,12 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io,
+    io::{self, Read},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
+
+use straightway_core::{Error, Kind, Result};
 
 /// Opens a regular file to read. Anything else is an error; a pipe is not waited for.
 pub fn open_plain(path: &Path) -> io::Result<File> {
@@ -19,6 +21,27 @@ pub fn open_plain(path: &Path) -> io::Result<File> {
     } else {
         Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"))
     }
+}
+
+/// All bytes of a file that has at most `bytes_max`, of which about `bytes` are expected. Errors call it `path`.
+pub(crate) fn read_all(
+    file: impl Read,
+    bytes: u64,
+    bytes_max: u64,
+    path: &Path,
+) -> Result<Vec<u8>> {
+    // One byte more than it has: the read that finds its end needs room.
+    let room = usize::try_from(bytes.min(bytes_max)).map_or(0, |bytes| bytes + 1);
+    let mut bytes = Vec::with_capacity(room);
+    let read = file
+        .take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes);
+    read.map_err(|e| Error::os("read", path.display(), e))?;
+    if bytes.len() as u64 > bytes_max {
+        let why = format!("it is longer than {bytes_max} bytes");
+        return Err(Error::new(Kind::Corrupt, "read", path.display(), why));
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]

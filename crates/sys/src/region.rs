@@ -84,10 +84,10 @@ impl Region {
     /// then clears its own while the others move theirs.
     pub fn at(place: Place, bytes: u64) -> Result<Self> {
         match place {
-            Place::Host => Ok(Self::new(
-                Memory::Host(Arc::new(HostMemory::new(bytes)?)),
-                bytes,
-            )),
+            Place::Host => {
+                let memory = Arc::new(HostMemory::new(bytes)?);
+                Ok(Self::new(Memory::Host(memory), bytes))
+            }
             Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
         }
     }
@@ -232,13 +232,8 @@ impl Region {
             .checked_add(len as u64)
             .is_some_and(|end| end <= self.bytes);
         if !fits {
-            let message = format!("{len} bytes at {offset} reach beyond its {}", self.bytes);
-            return Err(Error::new(
-                Kind::Invalid,
-                "reach into",
-                "the region",
-                message,
-            ));
+            let why = format!("{len} bytes at {offset} reach beyond its {}", self.bytes);
+            return Err(Error::new(Kind::Invalid, "reach into", "a region", why));
         }
         length(offset)
     }

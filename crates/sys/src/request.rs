@@ -95,10 +95,7 @@ impl<H> Io<H> {
 
     /// Copies `bytes` to the front of its memory, as a read would.
     pub fn fill(&mut self, bytes: &[u8]) {
-        assert!(
-            bytes.len() <= self.bytes,
-            "an I/O moves no more than it asked for"
-        );
+        self.check_length(bytes.len());
         // SAFETY: in bounds; `&mut self` means that `bytes` is not its slot's, and of a region no reference exists while
         // a window does. Other windows of the same bytes make a race that `shared::copy` allows.
         unsafe { shared::copy(self.pointer(), bytes.as_ptr(), bytes.len()) }
@@ -106,12 +103,16 @@ impl<H> Io<H> {
 
     /// Copies the front of its memory into `bytes`, as a write would.
     pub fn spill(&self, bytes: &mut [u8]) {
-        assert!(
-            bytes.len() <= self.bytes,
-            "an I/O moves no more than it asked for"
-        );
+        self.check_length(bytes.len());
         // SAFETY: as in `fill`, the other way round: `bytes` is exclusive, so it is no memory of this I/O.
         unsafe { shared::copy(bytes.as_mut_ptr(), self.pointer(), bytes.len()) }
+    }
+
+    fn check_length(&self, bytes: usize) {
+        assert!(
+            bytes <= self.bytes,
+            "an I/O moves no more than it asked for"
+        );
     }
 
     /// The address of its first byte.

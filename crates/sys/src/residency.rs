@@ -8,9 +8,11 @@
 use std::{
     io,
     os::fd::AsRawFd,
+    ptr,
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use straightway_core::{
     Extent,
     extent::{down, up},
@@ -137,41 +139,34 @@ fn cachestat(file: &File, range: Extent) -> io::Result<u64> {
     let mut stat = Stat::default();
     // SAFETY: both structures have the kernel's layout and outlive the call.
     let status = unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const range, &raw mut stat, 0) };
-    if status == 0 {
-        Ok(stat.cached)
-    } else {
-        Err(io::Error::last_os_error())
+    match status {
+        0 => Ok(stat.cached),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
 fn mincore(file: &File, range: Extent) -> io::Result<u64> {
-    let fd = file.descriptor(By::PageCache).as_raw_fd();
+    let fd = file.descriptor(By::PageCache);
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let bytes = usize::try_from(range.bytes).map_err(invalid)?;
-    let offset = libc::off_t::try_from(range.offset).map_err(invalid)?;
     let mut pages = vec![0_u8; bytes.div_ceil(4096)];
     // SAFETY: a fresh shared mapping without access rights, asked about and unmapped again; its
     // pages are never read, so a file that shrinks meanwhile cannot hurt.
     unsafe {
-        let map = libc::mmap(
-            std::ptr::null_mut(),
+        let map = mmap(
+            ptr::null_mut(),
             bytes,
-            libc::PROT_NONE,
-            libc::MAP_SHARED,
+            ProtFlags::empty(),
+            MapFlags::SHARED,
             fd,
-            offset,
-        );
-        if map == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+            range.offset,
+        )?;
         let status = libc::mincore(map, bytes, pages.as_mut_ptr());
-        let answer = if status == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        };
-        libc::munmap(map, bytes);
-        answer?;
+        let error = io::Error::last_os_error();
+        munmap(map, bytes)?;
+        if status != 0 {
+            return Err(error);
+        }
     }
     Ok(pages.iter().filter(|page| **page & 1 == 1).count() as u64)
 }

@@ -5,27 +5,22 @@
 //! in from a machine one cannot log in to. Symbolic links are followed inside the root, as a chroot
 //! would: sysfs is mostly links, and an absolute one must not lead out to the machine we run on.
 //!
-//! A [`Capture`] is the same in memory.
-//!
 //! Nothing read here is trusted: reads and listings are bounded, only regular files are opened (a
 //! FIFO would block for ever), text that is not UTF-8 is read with replacement characters.
-
-mod capture;
 
 use std::{
     collections::VecDeque,
     ffi::OsString,
-    fs::{self, File},
-    io::{self, BufReader, Cursor, Read},
+    fmt, fs,
+    io::{self, BufRead, BufReader, Read},
     path::{Component, Path, PathBuf},
     str::FromStr,
     sync::Arc,
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, Result};
 
-pub use self::capture::{Capture, Entry};
-use crate::plain_file::open_plain;
+use crate::plain_file::{open_plain, read_all};
 
 /// The most bytes read of one file. A page is what sysfs gives; the mount table of a machine with
 /// thousands of containers and a kernel's configuration stay below it.
@@ -41,15 +36,35 @@ pub const SEARCH_BYTES_MAX: u64 = 64 << 20;
 const LINKS_MAX: usize = 40;
 
 /// Where `/` is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Root {
-    place: Place,
+    files: Arc<dyn Files>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    Folder(PathBuf),
-    Memory(Arc<Capture>),
+/// The files that a root shows, by their absolute paths inside it.
+pub trait Files: fmt::Debug + Send + Sync {
+    /// What is under a name, if something is. A link is not followed.
+    fn look(&self, path: &Path) -> Option<Seen>;
+
+    /// The names in a folder, in order; none where it cannot be read.
+    fn list(&self, path: &Path) -> Vec<String>;
+
+    /// Opens a regular file to read.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Read + '_>>;
+
+    /// The folder of this machine that the files are in, if they are in one.
+    fn base(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// What is under a name.
+#[derive(Debug)]
+pub enum Seen {
+    /// A symbolic link that points there.
+    Link(PathBuf),
+    /// Anything else.
+    Other,
 }
 
 impl Default for Root {
@@ -66,30 +81,22 @@ impl Root {
 
     /// A folder laid out like a machine's `/`.
     pub fn at(base: impl Into<PathBuf>) -> Self {
-        Self {
-            place: Place::Folder(base.into()),
-        }
+        Self::of(Arc::new(Below(base.into())))
     }
 
-    /// A capture in memory.
-    pub fn of(capture: Arc<Capture>) -> Self {
-        Self {
-            place: Place::Memory(capture),
-        }
+    /// Files that are somewhere else, such as in memory.
+    pub fn of(files: Arc<dyn Files>) -> Self {
+        Self { files }
     }
 
     /// Whether this is the machine we run on, so that system calls tell of the same one.
     pub fn is_machine(&self) -> bool {
-        matches!(&self.place, Place::Folder(base) if base == Path::new("/"))
+        self.files.base() == Some(Path::new("/"))
     }
 
     /// Where `inside` is for a system call, if it is anywhere; links in it are not followed.
     pub fn outside(&self, inside: impl AsRef<Path>) -> Option<PathBuf> {
-        let inside = inside.as_ref();
-        match &self.place {
-            Place::Folder(base) => Some(base.join(inside.strip_prefix("/").unwrap_or(inside))),
-            Place::Memory(_) => None,
-        }
+        Some(below(self.files.base()?, inside.as_ref()))
     }
 
     /// `path` without links and dots, if it exists, as an absolute path inside the root.
@@ -111,16 +118,7 @@ impl Root {
     /// The bytes of a file, up to [`FILE_BYTES_MAX`]; a longer one is an error.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();
-        let mut bytes = Vec::new();
-        self.open(path)?
-            .take(FILE_BYTES_MAX + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|e| Error::os("read", path.display(), e))?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            let message = format!("it is longer than {FILE_BYTES_MAX} bytes");
-            return Err(Error::new(Kind::Corrupt, "read", path.display(), message));
-        }
-        Ok(bytes)
+        read_all(self.open(path)?, 0, FILE_BYTES_MAX, path)
     }
 
     /// A file as text without the white space around it; `None` where it cannot be read.
@@ -142,87 +140,31 @@ impl Root {
 
     /// The names in a folder in order; none where it cannot be read.
     pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
-        let Some(inside) = self.resolve(path) else {
-            return Vec::new();
-        };
-        let base = match &self.place {
-            Place::Folder(base) => base.join(inside.strip_prefix("/").unwrap_or(&inside)),
-            Place::Memory(capture) => return capture.list(&inside),
-        };
-        let Ok(entries) = fs::read_dir(base) else {
-            return Vec::new();
-        };
-        let mut names: Vec<String> = entries
-            .take(ENTRIES_MAX)
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect();
-        names.sort_unstable();
-        names
+        let inside = self.resolve(path);
+        inside.map_or_else(Vec::new, |inside| self.files.list(&inside))
     }
 
-    /// Whether `word` occurs in a file that may be long, such as the kernel's symbol table.
+    /// Whether a line of a file that may be long, such as the kernel's symbol table, has `word` in it.
     pub fn contains(&self, path: impl AsRef<Path>, word: &str) -> Result<bool> {
         let path = path.as_ref();
         let mut reader = BufReader::new(self.open(path)?.take(SEARCH_BYTES_MAX));
-        let mut window = vec![0; 64 << 10];
-        // The tail of the last window stays in front, so that a word across the seam is found.
-        let mut kept = 0;
-        assert!(!word.is_empty() && word.is_ascii() && word.len() < window.len() / 2);
+        let mut line = Vec::new();
         loop {
-            let count = match reader.read(&mut window[kept..]) {
-                Ok(count) => count,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(Error::os("read", path.display(), e)),
-            };
-            let filled = kept + count;
-            // A word of ASCII survives whatever the window's edges cut through.
-            if String::from_utf8_lossy(&window[..filled]).contains(word) {
-                return Ok(true);
-            }
-            if count == 0 {
+            line.clear();
+            let read = reader.read_until(b'\n', &mut line);
+            if read.map_err(|e| Error::os("read", path.display(), e))? == 0 {
                 return Ok(false);
             }
-            kept = filled.min(word.len() - 1);
-            window.copy_within(filled - kept..filled, 0);
+            if String::from_utf8_lossy(&line).contains(word) {
+                return Ok(true);
+            }
         }
     }
 
-    fn open(&self, path: &Path) -> Result<Opened<'_>> {
+    fn open(&self, path: &Path) -> Result<Box<dyn Read + '_>> {
         let (inside, _) = self.walk(path);
-        let failed = |e| Error::os("read", path.display(), e);
-        match &self.place {
-            Place::Folder(base) => {
-                let outside = base.join(inside.strip_prefix("/").unwrap_or(&inside));
-                Ok(Opened::File(open_plain(&outside).map_err(failed)?))
-            }
-            Place::Memory(capture) => match capture.entry(&inside) {
-                Some(Entry::File(bytes)) => Ok(Opened::Memory(Cursor::new(bytes))),
-                Some(_) => Err(failed(io::ErrorKind::IsADirectory.into())),
-                None => Err(failed(io::ErrorKind::NotFound.into())),
-            },
-        }
-    }
-
-    /// What a path's last name is, without following it.
-    fn look(&self, inside: &Path) -> Seen {
-        match &self.place {
-            Place::Folder(base) => {
-                let outside = base.join(inside.strip_prefix("/").unwrap_or(inside));
-                match fs::symlink_metadata(&outside) {
-                    // A link that cannot be read leads nowhere.
-                    Ok(meta) if meta.is_symlink() => {
-                        fs::read_link(outside).map_or(Seen::Nothing, Seen::Link)
-                    }
-                    Ok(_) => Seen::Other,
-                    Err(_) => Seen::Nothing,
-                }
-            }
-            Place::Memory(capture) => match capture.entry(inside) {
-                Some(Entry::Link(target)) => Seen::Link(target.clone()),
-                Some(Entry::File(_) | Entry::Folder) => Seen::Other,
-                None => Seen::Nothing,
-            },
-        }
+        let opened = self.files.open(&inside);
+        opened.map_err(|e| Error::os("read", path.display(), e))
     }
 
     /// Follows `path` inside the root; the flag says whether all of it exists.
@@ -235,13 +177,13 @@ impl Root {
                 continue;
             }
             let next = at.join(&name);
-            let target = match self.look(&next) {
-                Seen::Link(target) => target,
-                Seen::Other => {
+            let target = match self.files.look(&next) {
+                Some(Seen::Link(target)) => target,
+                Some(Seen::Other) => {
                     at = next;
                     continue;
                 }
-                Seen::Nothing => return (join_rest(next, pending), false),
+                None => return (join_rest(next, pending), false),
             };
             links += 1;
             if links > LINKS_MAX {
@@ -258,26 +200,44 @@ impl Root {
     }
 }
 
-/// What is under a name.
-enum Seen {
-    Link(PathBuf),
-    Other,
-    Nothing,
-}
+/// The files below a folder.
+#[derive(Debug)]
+struct Below(PathBuf);
 
-/// A file that is read.
-enum Opened<'a> {
-    File(File),
-    Memory(Cursor<&'a Vec<u8>>),
-}
-
-impl Read for Opened<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::File(file) => file.read(into),
-            Self::Memory(bytes) => bytes.read(into),
+impl Files for Below {
+    fn look(&self, path: &Path) -> Option<Seen> {
+        let outside = below(&self.0, path);
+        if !fs::symlink_metadata(&outside).ok()?.is_symlink() {
+            return Some(Seen::Other);
         }
+        // A link that cannot be read leads nowhere.
+        fs::read_link(outside).ok().map(Seen::Link)
     }
+
+    fn list(&self, path: &Path) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(below(&self.0, path)) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = entries
+            .take(ENTRIES_MAX)
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Read + '_>> {
+        Ok(Box::new(open_plain(&below(&self.0, path))?))
+    }
+
+    fn base(&self) -> Option<&Path> {
+        Some(&self.0)
+    }
+}
+
+/// Where an absolute path inside `base` is.
+fn below(base: &Path, inside: &Path) -> PathBuf {
+    base.join(inside.strip_prefix("/").unwrap_or(inside))
 }
 
 /// The names on a path; `.` and the leading `/` say nothing, `..` is kept.
@@ -309,6 +269,8 @@ pub(crate) fn name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use straightway_core::Kind;
 
     use super::*;
 
@@ -367,7 +329,7 @@ mod tests {
     #[test]
     fn a_file_beyond_the_bound_is_an_error_and_not_read_in_part() {
         let (folder, root) = root();
-        let file = File::create(folder.path().join("long")).unwrap();
+        let file = fs::File::create(folder.path().join("long")).unwrap();
         file.set_len(FILE_BYTES_MAX + 1).unwrap();
         assert_eq!(root.read("/long").unwrap_err().kind(), Kind::Corrupt);
         file.set_len(FILE_BYTES_MAX).unwrap();
@@ -375,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_across_the_seam_of_two_windows_is_found() {
+    fn a_word_is_found_wherever_it_stands_in_a_long_line() {
         let (folder, root) = root();
         for before in [0, 65_530, 65_531, 65_536, 131_060] {
             let text = format!("{}p2pdma_pgmap_ops", "x".repeat(before));

@@ -5,7 +5,7 @@
 
 use std::{mem::MaybeUninit, ptr};
 
-use libc::{SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGTERM, c_int};
+use libc::{SIG_IGN, SIGHUP, SIGINT, SIGTERM, c_int};
 
 const STOPPING: [c_int; 3] = [SIGINT, SIGTERM, SIGHUP];
 
@@ -25,14 +25,6 @@ impl Ignored {
             // SAFETY: to ignore a signal runs no code and touches no memory.
             unsafe { libc::signal(signal, SIG_IGN) };
         }
-    }
-}
-
-/// Lets these signals end the process again, and those that it starts: for tests, which may run ignoring them.
-pub fn let_stop() {
-    for signal in STOPPING.into_iter().filter(|signal| is_ignored(*signal)) {
-        // SAFETY: the default runs no code of ours.
-        unsafe { libc::signal(signal, SIG_DFL) };
     }
 }
 

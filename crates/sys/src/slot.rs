@@ -5,16 +5,16 @@
 //!
 //! ```compile_fail,E0382
 //! # use std::sync::Arc;
-//! # use straightway_sys::{Slot, cuda::{DeviceMemory, Span, Stream}};
+//! # use straightway_sys::{Slot, cuda::{DeviceMemory, Direction, Span, Stream}};
 //! fn reuse(stream: &Stream, mut slot: Slot, memory: &Arc<DeviceMemory>, spans: &[Span]) {
-//!     let copying = stream.copy_to_device(slot, memory, spans);
+//!     let copying = stream.copy(Direction::ToDevice, slot, memory, spans);
 //!     slot.as_mut_slice().fill(0); // use of moved value
 //! }
 //! ```
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-use straightway_core::{Bytes, Result};
+use straightway_core::Result;
 
 use crate::{
     cuda::{Context, Event},
@@ -23,6 +23,7 @@ use crate::{
 
 /// One buffer of a ring. It owns its bytes: whoever holds the slot may read and write them, and an
 /// I/O or a copy in flight holds the slot.
+#[derive(Debug)]
 pub struct Slot {
     memory: Arc<HostMemory>,
     offset: usize,
@@ -129,13 +130,6 @@ impl Slot {
     /// The event of its last copy.
     pub(crate) fn event(&self) -> Option<&Event> {
         self.event.as_ref()
-    }
-}
-
-impl fmt::Debug for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, of) = (Bytes(self.bytes as u64), self.memory.id());
-        write!(f, "Slot({bytes} at {} of memory {of})", self.offset)
     }
 }
 

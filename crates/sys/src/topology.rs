@@ -2,22 +2,21 @@
 //!
 //! Bytes that cross the link between two sockets share it with every memory access that does the
 //! same: a drive read from the far socket reached 3.9 GB/s where the near one gave 6.5 (DGX-2). So
-//! lanes are put on the node of the device they serve, and a GPU is served by the drives and
-//! NICs nearest to it while any of those is free. Firmware says where things are; a virtual machine
+//! lanes are put on the node of the device they serve. Firmware says where things are; a virtual machine
 //! often says nothing, and then with one node everything is on it, and with several nothing is
 //! taken to be near.
 //!
 //! What this is not: a measure. Two devices under one switch may still be slow.
 
+mod distance;
 mod node;
 mod pci;
-mod placement;
 
 use std::collections::BTreeMap;
 
+pub use distance::Distance;
 pub use node::{CPUS_MAX, Node, parse_cpus};
 pub use pci::{Link, PciAddress, PciDevice, PciKind};
-pub use placement::{Distance, Placement};
 
 use crate::root::Root;
 
@@ -55,17 +54,6 @@ impl Topology {
     /// The devices of one kind, by address.
     pub fn of_kind(&self, kind: PciKind) -> impl Iterator<Item = &PciDevice> {
         self.devices().filter(move |device| device.kind == kind)
-    }
-
-    /// The device that the kernel knows by `name`: `nvme0`, `mlx5_0`, `eth0`.
-    pub fn named(&self, name: &str) -> Option<&PciDevice> {
-        self.devices()
-            .find(|device| device.names.iter().any(|known| known == name))
-    }
-
-    /// The NUMA nodes, by number.
-    pub fn nodes(&self) -> &[Node] {
-        &self.nodes
     }
 
     /// The node with this number.

@@ -7,12 +7,12 @@
 
 use std::{
     ffi::OsStr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     path::{Component, Path, PathBuf},
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags, fstat, mkdirat, openat},
+    fs::{CWD, Mode, OFlags, mkdirat, openat},
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
@@ -93,11 +93,6 @@ impl Tree {
     }
 }
 
-/// Which folder a descriptor is of, while it is open.
-pub fn identity(folder: impl AsFd) -> Option<(u64, u64)> {
-    fstat(folder).ok().map(|stat| (stat.st_dev, stat.st_ino))
-}
-
 fn no_folder(path: &Path) -> Error {
     let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
     let (message, hint) = if is_link {
@@ -130,6 +125,10 @@ mod tests {
         let inside = |name: &str| home.path().join("named").join(name);
         tree.make_folder(&inside("a/b")).unwrap();
         assert!(root.join("a/b").is_dir());
+        let identity = |folder: OwnedFd| {
+            let stat = rustix::fs::fstat(folder).unwrap();
+            (stat.st_dev, stat.st_ino)
+        };
         assert_eq!(
             identity(tree.folder(&inside("")).unwrap()),
             identity(Tree::open(&root).unwrap().root)

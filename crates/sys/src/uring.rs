@@ -289,12 +289,8 @@ impl Drop for Uring {
 
 impl std::fmt::Debug for Uring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Uring {{ in flight: {} of {} }}",
-            self.in_flight(),
-            self.depth()
-        )
+        let (flying, depth) = (self.in_flight(), self.depth());
+        write!(f, "Uring {{ in flight: {flying} of {depth} }}")
     }
 }
 

@@ -236,12 +236,10 @@ fn with_compat_mode_off_what_cannot_go_direct_is_an_error() {
         let context = context();
         let library = Library::load(&[]).unwrap();
         assert_eq!(library.version().unwrap().to_string(), "1.15");
-        assert_eq!(library.parameter(Parameter::AllowCompatMode), Some(true));
         library
             .set_parameter(Parameter::AllowCompatMode, false)
             .unwrap();
         let cufile = library.open(&context, SOON).unwrap();
-        assert_eq!(cufile.parameter(Parameter::AllowCompatMode), Some(false));
         let file = tempfile::tempfile().unwrap();
         let error = cufile.register_file(file.into(), "data").unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
@@ -255,7 +253,7 @@ fn cufile_opened_by_somebody_else_is_used_and_left_open() {
         let context = context();
         let theirs = open(&context).unwrap();
         let ours = open(&context).unwrap();
-        assert_eq!(ours.properties().unwrap().direct_io_max.0, 16 << 20);
+        assert_eq!(ours.device_pinned_max().unwrap().0, 32 << 30);
         drop(ours);
         assert_eq!(standin.count("opened"), 1);
         drop(theirs);
@@ -315,7 +313,7 @@ fn use_everything() -> Result<()> {
     let library = Library::load(&[])?;
     library.set_parameter(Parameter::AllowCompatMode, true)?;
     let cufile = library.open(&context, SOON)?;
-    cufile.properties()?;
+    cufile.device_pinned_max()?;
     let watch = cufile.watch()?;
     let memory = Arc::new(DeviceMemory::allocate(&context, 8192)?);
     let registered = cufile.register_memory(&memory)?;

@@ -38,7 +38,7 @@ pub(crate) struct Ran {
 impl Yard {
     pub(crate) fn new() -> Self {
         // `nohup make test` ignores them, and the binary would stay deaf to what tests send it.
-        straightway_sys::signal::let_stop();
+        straightway_standin::let_stop();
         let new = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         Self {
             folder: new(),

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use straightway_core::{Choice, Result, Route};
-use straightway_io::{
-    Executor, File, Settings,
-    limit::{self, Way},
-};
+use straightway_io::{Executor, File, Settings, limit};
+use straightway_sys::cuda::Direction;
 
 use crate::{Bench, disk, row::Row};
 
 /// The fastest of the pinned copies one way: by 4 MiB and by 64 MiB.
-pub(crate) fn pinned_copy(bench: &Bench, way: Way) -> Result<Row> {
+pub(crate) fn pinned_copy(bench: &Bench, way: Direction) -> Result<Row> {
     let name = match way {
-        Way::ToGpu => "pinned host→GPU copy",
-        Way::FromGpu => "pinned GPU→host copy",
+        Direction::ToDevice => "pinned host→GPU copy",
+        Direction::ToHost => "pinned GPU→host copy",
     };
     let by = |chunk: usize| -> Result<Row> {
         let rates = limit::pinned_copy(&bench.region, way, chunk, bench.args.rounds)?;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use straightway_core::{Choice, Extent, Leg, Move, Receipt, Result};
-use straightway_io::{Executor, File, GdsUse, Settings, limit::Way};
+use straightway_io::{Executor, File, GdsUse, Settings};
+use straightway_sys::cuda::Direction;
 
 use crate::{Bench, disk, limits, pattern, row::Row, start};
 
@@ -13,8 +14,11 @@ const EXTENT_BYTES: u64 = 64 << 10;
 
 /// Everything that is asked for, limits first.
 pub(crate) fn all(bench: &mut Bench) -> Result<Vec<Row>> {
-    let to_device = limits::pinned_copy(bench, Way::ToGpu)?;
-    let mut rows = vec![to_device.clone(), limits::pinned_copy(bench, Way::FromGpu)?];
+    let to_device = limits::pinned_copy(bench, Direction::ToDevice)?;
+    let mut rows = vec![
+        to_device.clone(),
+        limits::pinned_copy(bench, Direction::ToHost)?,
+    ];
     if bench.args.wants("start") {
         rows.extend(start::measure(bench)?);
     }

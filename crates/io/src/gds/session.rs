@@ -62,8 +62,8 @@ pub(crate) struct Session {
 struct Known {
     id: u64,
     handle: Arc<FileHandle>,
-    read: Option<Proof>,
-    written: Option<Proof>,
+    /// What reading it proved, and writing it.
+    proofs: [Option<Proof>; 2],
 }
 
 impl Session {
@@ -74,10 +74,8 @@ impl Session {
         let opened = Opened::get(context, allow_compat)?;
         let memory = DeviceMemory::allocate(context, SCRATCH_BYTES)?;
         let scratch = opened.cufile.register_memory(&Arc::new(memory))?;
-        let pinned_max = opened
-            .cufile
-            .properties()
-            .map_or(u64::MAX, |p| p.device_pinned_max.0);
+        let pinned_max = opened.cufile.device_pinned_max();
+        let pinned_max = pinned_max.map_or(u64::MAX, |bytes| bytes.0);
         let bar1 = bar1_bytes(context).unwrap_or(u64::MAX);
         Ok(Self {
             uuid: context.device().uuid()?,
@@ -124,8 +122,7 @@ impl Session {
         files.push(Known {
             id: file.id(),
             handle: Arc::clone(&handle),
-            read: None,
-            written: None,
+            proofs: [None; 2],
         });
         Ok(handle)
     }
@@ -134,12 +131,9 @@ impl Session {
     /// is new, and gets a page of zeroes that its own bytes then replace.
     pub(crate) fn proof(&self, file: &File, leg: Leg) -> Result<Proof> {
         let handle = self.handle(file)?;
-        let place = |known: &mut Known| match leg {
-            Leg::Read => known.read,
-            Leg::Write => known.written,
-        };
-        let known = self.with_known(file, place).flatten();
-        if let Some(proof) = known {
+        let place = usize::from(leg == Leg::Write);
+        let known = self.with_known(file, |known| known.proofs[place]);
+        if let Some(Some(proof)) = known {
             return Ok(proof);
         }
         if file.bytes() < ALIGN_BYTES as u64 {
@@ -168,10 +162,7 @@ impl Session {
         let proof = self.proof_since(before, leg);
         drop(scratch);
         tracing::debug!(file = %file.path().display(), ?leg, ?proof, "cuFile was tried");
-        self.with_known(file, |known| match leg {
-            Leg::Read => known.read = Some(proof),
-            Leg::Write => known.written = Some(proof),
-        });
+        self.with_known(file, |known| known.proofs[place] = Some(proof));
         Ok(proof)
     }
 
@@ -197,11 +188,8 @@ impl Session {
             Error::new(Kind::Invalid, "register with cuFile", "the region", message)
         })?;
         let start = Instant::now();
-        make_room(
-            &mut registrations,
-            region.bytes(),
-            self.registered_bytes_max,
-        )?;
+        let most = self.registered_bytes_max;
+        make_room(&mut registrations, region.bytes(), most)?;
         let register = || self.opened.cufile.register_memory(memory);
         let registered = region.registration().get_or_register(register)?;
         registrations.push(Arc::downgrade(region.registration()));
@@ -261,7 +249,7 @@ impl Opened {
 fn make_room(all: &mut Vec<Weak<Registration>>, bytes: u64, bytes_max: u64) -> Result<()> {
     let bytes_of = |registration: &Weak<Registration>| {
         let known = registration.upgrade()?.get()?;
-        Some(known.memory().len() as u64)
+        Some(known.memory().bytes() as u64)
     };
     all.retain(|registration| bytes_of(registration).is_some());
     let mut sum: u64 = all.iter().filter_map(bytes_of).sum();
@@ -275,19 +263,10 @@ fn make_room(all: &mut Vec<Weak<Registration>>, bytes: u64, bytes_max: u64) -> R
     if sum + bytes <= bytes_max {
         return Ok(());
     }
-    let message = format!(
-        "{} more than the {} in use do not fit into {}",
-        Bytes(bytes),
-        Bytes(sum),
-        Bytes(bytes_max)
-    );
-    Err(Error::new(
-        Kind::Unsupported,
-        "register with cuFile",
-        "the region",
-        message,
-    )
-    .with_hint("use smaller regions; BAR1 and cuFile's max_device_pinned_mem_size_kb bound them"))
+    let (more, used, most) = (Bytes(bytes), Bytes(sum), Bytes(bytes_max));
+    let why = format!("{more} more than the {used} in use do not fit into {most}");
+    let hint = "use smaller regions; BAR1 and cuFile's max_device_pinned_mem_size_kb bound them";
+    Err(Error::new(Kind::Unsupported, "register with cuFile", "the region", why).with_hint(hint))
 }
 
 /// How much of the GPU's memory the bus can reach: the size of its second BAR.

@@ -87,11 +87,7 @@ impl Stage for DeviceStage {
         let tag = copy.tag;
         match self.launch(copy, regions, landings) {
             Ok(Ok(copying)) => self.flying.push_back((tag, copying)),
-            Ok(Err(slot)) => self.over.push(Copied {
-                tag,
-                slot: Some(slot),
-                outcome: Ok(()),
-            }),
+            Ok(Err(slot)) => self.over.push(Copied::whole(tag, slot)),
             Err(refused) => self.over.push(failed(tag, *refused)),
         }
     }
@@ -106,11 +102,7 @@ impl Stage for DeviceStage {
             wait = false;
             let (tag, copying) = self.flying.pop_front().expect("it was just looked at");
             done.push(match copying.wait() {
-                Ok(slot) => Copied {
-                    tag,
-                    slot: Some(slot),
-                    outcome: Ok(()),
-                },
+                Ok(slot) => Copied::whole(tag, slot),
                 Err(refused) => failed(tag, *refused),
             });
         }

@@ -76,11 +76,7 @@ impl Stage for HostStage {
             copy(made.direction, &mut made.slot, &regions, &landing);
         }
         self.spare.push(landings);
-        done.push(Copied {
-            tag: made.tag,
-            slot: Some(made.slot),
-            outcome: Ok(()),
-        });
+        done.push(Copied::whole(made.tag, made.slot));
     }
 
     fn is_by_hand(&self) -> bool {

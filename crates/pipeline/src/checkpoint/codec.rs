@@ -25,10 +25,8 @@ const GAIN_BYTES_MIN: usize = 4096;
 impl Codec {
     /// The chunk compressed; `None` where that gains less than a page, so that it is stored raw.
     pub(crate) fn shrink(self, chunk: &[u8]) -> Option<Vec<u8>> {
-        let room = chunk
-            .len()
-            .checked_sub(GAIN_BYTES_MIN)
-            .filter(|room| *room > 0)?;
+        let room = chunk.len().checked_sub(GAIN_BYTES_MIN);
+        let room = room.filter(|room| *room > 0)?;
         let mut small = match self {
             Self::Raw => return None,
             Self::Zstd => vec![0; room],
@@ -60,11 +58,11 @@ impl Codec {
             }
             Self::Lz4 => lz4_flex::block::decompress_into(stored, chunk).map_err(|e| e.to_string()),
         };
+        let meant = chunk.len();
         match made {
-            Ok(bytes) if bytes == chunk.len() => Ok(()),
+            Ok(bytes) if bytes == meant => Ok(()),
             Ok(bytes) => Err(format!(
-                "it unpacks to {bytes} bytes, and {} are meant",
-                chunk.len()
+                "it unpacks to {bytes} bytes, and {meant} are meant"
             )),
             Err(why) => Err(format!("it does not unpack: {why}")),
         }

@@ -98,7 +98,7 @@ impl Steps {
         let home = self.home(&attempt, &writer)?;
         collect(&home, &manifest, &shards)?;
         let held = self.hold(&attempt, &manifest)?;
-        self.check_references(&manifest)?;
+        self.check_references(&attempt, &manifest)?;
         if parity > 0 {
             manifest.parity = parity::protect(self, &home, &manifest, parity)?;
             manifest = manifest.checked(&home.store.describe(OsStr::new("")))?;
@@ -142,18 +142,18 @@ impl Steps {
         };
         match removal::hold(self, attempt, &held.steps)? {
             None => Ok(held),
-            Some(step) => Err(lost(manifest, step, "was removed meanwhile")),
+            Some(step) => Err(lost(attempt, step, "was removed meanwhile")),
         }
     }
 
     /// Checks that each chunk in another step is there, and is the one that is meant: that step may have been removed
     /// and saved anew since it was compared with.
-    fn check_references(&self, manifest: &Manifest) -> Result<()> {
+    fn check_references(&self, attempt: &Attempt, manifest: &Manifest) -> Result<()> {
         for step in manifest.referenced() {
             let there = match self.read_manifest(step) {
                 Ok(there) => there,
                 Err(error) if error.kind() == Kind::NotFound => {
-                    return Err(lost(manifest, step, "was removed meanwhile"));
+                    return Err(lost(attempt, step, "was removed meanwhile"));
                 }
                 // Its chunks have checksums here as well.
                 Err(_) => continue,
@@ -168,7 +168,7 @@ impl Steps {
                 let stored = shard.stored.iter().flatten().zip(&shard.chunks);
                 let mut inside = stored.filter(|(place, _)| place.step == step);
                 if !inside.all(|(place, sum)| known.get(place) == Some(sum)) {
-                    return Err(lost(manifest, step, "was saved anew meanwhile"));
+                    return Err(lost(attempt, step, "was saved anew meanwhile"));
                 }
             }
         }
@@ -232,8 +232,7 @@ fn settle_folder(folder: &Folder, shards: &[Shard]) -> Result<()> {
 }
 
 /// What is said of a save that refers to a step which is not there any more.
-fn lost(manifest: &Manifest, step: u64, what: &str) -> Error {
-    let target = format!("step {}", manifest.step);
+fn lost(attempt: &Attempt, step: u64, what: &str) -> Error {
     let message = format!("step {step}, which it refers to, {what}");
-    Error::new(Kind::Transient, "commit", target, message).with_hint("save it again")
+    attempt.failed(message).with_hint("save it again")
 }

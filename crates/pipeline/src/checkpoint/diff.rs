@@ -11,7 +11,7 @@ use super::{
     restorer::Restorer,
     scatter::Wanted,
 };
-use crate::weights::{Rectangle, quoted};
+use crate::weights::quoted;
 
 /// How a tensor differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,14 +91,8 @@ impl Restorer {
     /// All of a tensor, in host memory.
     pub(crate) fn whole(&self, checkpoint: &Checkpoint, tensor: &Saved) -> Result<Region> {
         let region = Arc::new(Region::host(tensor.bytes())?);
-        let wanted = Wanted {
-            name: tensor.name.to_string(),
-            rectangle: Rectangle::whole(&tensor.shape),
-            region: Arc::clone(&region),
-            at: 0,
-        };
-        self.restore(checkpoint, std::slice::from_ref(&wanted))?;
-        drop(wanted);
+        let wanted = Wanted::whole(&tensor.name, &tensor.shape, &region, 0);
+        self.restore(checkpoint, &[wanted])?;
         Ok(Arc::into_inner(region).expect("nothing is under way"))
     }
 }

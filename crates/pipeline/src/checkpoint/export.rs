@@ -8,9 +8,12 @@ use straightway_io::Region;
 use straightway_sys::Folder;
 
 use super::{
-    fetched::Fetched, manifest::Saved, opened::Checkpoint, restorer::Restorer, scatter::Wanted,
+    manifest::Saved,
+    opened::Checkpoint,
+    restorer::{Fetched, Restorer},
+    scatter::Wanted,
 };
-use crate::weights::{self, Placed, Rectangle};
+use crate::weights::{self, Placed};
 
 /// The largest file, unless a tensor is larger: what model hubs take.
 pub const EXPORT_BYTES: u64 = 5_000_000_000;
@@ -61,12 +64,7 @@ impl Restorer {
         };
         let placed: Vec<_> = tensors.iter().map(place_one).collect();
         let region = Arc::new(Region::at(place, at.max(1))?);
-        let want = |tensor: &Placed| Wanted {
-            name: tensor.name.to_string(),
-            rectangle: Rectangle::whole(&tensor.shape),
-            region: Arc::clone(&region),
-            at: tensor.at,
-        };
+        let want = |tensor: &Placed| Wanted::whole(&tensor.name, &tensor.shape, &region, tensor.at);
         let wanted: Vec<_> = placed.iter().map(want).collect();
         let fetched = self.restore(checkpoint, &wanted)?;
         drop(wanted);
@@ -89,13 +87,8 @@ impl Restorer {
         fs::create_dir_all(folder).map_err(|e| Error::os("create", folder.display(), e))?;
         let mut there = fs::read_dir(folder).map_err(|e| Error::os("list", folder.display(), e))?;
         if there.next().is_some() {
-            let message = "it is not empty";
-            return Err(Error::new(
-                Kind::Invalid,
-                "export to",
-                folder.display(),
-                message,
-            ));
+            let (path, why) = (folder.display(), "it is not empty");
+            return Err(Error::new(Kind::Invalid, "export to", path, why));
         }
         let manifest = checkpoint.manifest();
         let mut exported = Exported::default();

@@ -32,12 +32,8 @@ impl Image {
             if counts[source.name] == 1 {
                 return source.name.to_owned();
             }
-            let start: Vec<_> = source
-                .rectangle
-                .offsets()
-                .iter()
-                .map(u64::to_string)
-                .collect();
+            let start = source.rectangle.offsets().iter();
+            let start: Vec<_> = start.map(u64::to_string).collect();
             format!("{}@{}", source.name, start.join(","))
         };
         let keys: Vec<_> = sources.iter().map(key).collect();
@@ -122,7 +118,6 @@ fn gather(sources: &[Source<'_>], outline: &Outline) -> Result<Vec<Saved>> {
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     for &(number, extent) in &outline.places {
         let source = &sources[number];
-        let refuse = |why: String| Error::new(Kind::Invalid, "save", quoted(source.name), why);
         let fresh = tensors.len();
         let number = *numbers.entry(source.name).or_insert(fresh);
         if number == fresh {
@@ -138,9 +133,11 @@ fn gather(sources: &[Source<'_>], outline: &Outline) -> Result<Vec<Saved>> {
         if (tensor.dtype, &tensor.shape, tensor.opaque)
             != (source.dtype, &source.shape, source.opaque)
         {
-            return Err(refuse(
-                "two parts of it differ in dtype or shape".to_owned(),
-            ));
+            let (name, why) = (
+                quoted(source.name),
+                "two parts of it differ in dtype or shape",
+            );
+            return Err(Error::new(Kind::Invalid, "save", name, why));
         }
         tensor.parts.push(SavedPart {
             shard: 0,

@@ -62,17 +62,13 @@ impl Inspect for Inspector {
     }
 
     fn inspect(&self, number: usize, stored: &[u8], unpacked: &mut [u8]) -> Result<Image, Error> {
-        let Target {
-            shard,
-            chunk,
-            codec,
-        } = self.targets[number];
-        let (bytes, image) = match codec {
+        let target = self.targets[number];
+        let (shard, chunk) = (target.shard, target.chunk);
+        let (bytes, image) = match target.codec {
             Codec::Raw => (stored, Image::Stored),
             codec => {
-                codec
-                    .restore(stored, unpacked)
-                    .map_err(|why| self.checkpoint.damaged(shard, chunk, &why))?;
+                let restored = codec.restore(stored, unpacked);
+                restored.map_err(|why| self.checkpoint.damaged(shard, chunk, &why))?;
                 (&*unpacked, Image::Unpacked)
             }
         };

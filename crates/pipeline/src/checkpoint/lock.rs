@@ -27,12 +27,9 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A lock on a folder, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    /// `None` where the store has no locks.
-    file: Option<fs::File>,
-    /// The process that took it.
-    process: u32,
-    /// Whether the file system has locks at all.
-    pub(crate) is_held: bool,
+    /// The locked file and the process that locked it; `None` where the store or its file system has no locks. The
+    /// commit protects what is there all the same.
+    held: Option<(fs::File, u32)>,
 }
 
 impl Lock {
@@ -48,58 +45,50 @@ impl Lock {
         }
     }
 
+    /// Whether it is held: some stores and network file systems have no locks.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// The lock, or inside an error that says who has it.
     fn try_take(store: &dyn Store, run: &str) -> Result<Result<Self>> {
-        let process = std::process::id();
         let Some(folder) = store.folder() else {
-            // The commit protects what is there all the same.
-            return Ok(Ok(Self {
-                file: None,
-                process,
-                is_held: false,
-            }));
+            return Ok(Ok(Self { held: None }));
         };
         // A link to somebody's file is refused, as is anything but a regular file.
         let mut file = folder.open_file(LOCK, Access::Keep)?;
-        let taken = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {
-                // Who it is, for the message above all; a folder that is full still takes the lock.
-                let who = format!("run {run}, process {process}\n");
-                // A file with another name elsewhere may be somebody's: it is locked and not written to.
-                if file.metadata().is_ok_and(|meta| meta.nlink() == 1) {
-                    let _ = file.set_len(0).and_then(|()| file.rewind());
-                    let _ = file.write_all(who.as_bytes());
+        Ok(
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    // Who it is, for the message above all; a folder that is full still takes the lock.
+                    let process = std::process::id();
+                    let who = format!("run {run}, process {process}\n");
+                    // A file with another name elsewhere may be somebody's: it is locked and not written to.
+                    if file.metadata().is_ok_and(|meta| meta.nlink() == 1) {
+                        let _ = file.set_len(0).and_then(|()| file.rewind());
+                        let _ = file.write_all(who.as_bytes());
+                    }
+                    let held = Some((file, process));
+                    Ok(Self { held })
                 }
-                Ok(Self {
-                    file: Some(file),
-                    process,
-                    is_held: true,
-                })
-            }
-            Err(Errno::WOULDBLOCK) => {
-                let mut who = String::new();
-                let _ = file.take(200).read_to_string(&mut who);
-                let message = format!("another job saves there: {}", who.trim_end());
-                Err(
-                    Error::new(Kind::Invalid, "save to", folder.path().display(), message)
-                        .with_hint("wait for it to end, or save to another folder"),
-                )
-            }
-            // Some network file systems have none. The commit protects what is there all the same.
-            Err(_) => Ok(Self {
-                file: Some(file),
-                process,
-                is_held: false,
-            }),
-        };
-        Ok(taken)
+                Err(Errno::WOULDBLOCK) => {
+                    let mut who = String::new();
+                    let _ = file.take(200).read_to_string(&mut who);
+                    let message = format!("another job saves there: {}", who.trim_end());
+                    let path = folder.path().display();
+                    Err(Error::new(Kind::Invalid, "save to", path, message)
+                        .with_hint("wait for it to end, or save to another folder"))
+                }
+                Err(_) => Ok(Self { held: None }),
+            },
+        )
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if let (Some(file), true) = (&self.file, self.is_held)
-            && self.process == std::process::id()
+        if let Some((file, process)) = &self.held
+            && *process == std::process::id()
         {
             // Closing the file does it as well, where nobody else has it.
             let _ = flock(file, FlockOperation::Unlock);

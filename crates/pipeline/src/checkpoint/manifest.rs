@@ -11,14 +11,14 @@ mod wire;
 use std::{path::Path, sync::Arc};
 
 use hashbrown::HashMap;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use straightway_core::{Error, Extent, Kind, Result};
 use straightway_io::store::Store;
 use straightway_sys::Folder;
 
 use super::{
     codec::Codec,
-    name::{Attempt, MANIFEST},
+    name::MANIFEST,
     seal,
     sum::{Digest, Sum},
 };
@@ -64,7 +64,8 @@ pub struct Manifest {
     pub shards: Vec<ShardRecord>,
     /// Its parity files.
     pub parity: Vec<ParityRecord>,
-    numbers: HashMap<Arc<str>, u32>,
+    /// The number of each tensor in the list, once the manifest was checked.
+    pub(super) numbers: HashMap<Arc<str>, u32>,
 }
 
 /// A tensor of a checkpoint.
@@ -154,39 +155,12 @@ impl Manifest {
 
     /// The manifest that is this text. Errors call it `name`.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
-        let body = open(name, text, wire::MANIFEST_SCHEMA)?;
-        let wire: wire::ManifestWire = serde_json::from_str(&body)
-            .map_err(|e| Error::new(Kind::Corrupt, "read", name, e.to_string()))?;
-        wire.checked(name)
+        open::<wire::ManifestWire>(name, text, wire::MANIFEST_SCHEMA)?.checked(name)
     }
 
     /// Its text.
     pub fn text(&self) -> String {
-        let wire = wire::ManifestWire::of(self);
-        seal::seal(serde_json::to_string(&wire).expect("names and numbers are always JSON"))
-    }
-
-    /// A manifest of these tensors and shards, which nobody has looked at yet.
-    pub(crate) fn unchecked(
-        attempt: &Attempt,
-        world: u32,
-        chunk_bytes: u64,
-        metadata: String,
-        tensors: Vec<Saved>,
-        shards: Vec<ShardRecord>,
-    ) -> Self {
-        Self {
-            step: attempt.step,
-            world,
-            run: attempt.run.clone(),
-            chunk_bytes,
-            parent: None,
-            metadata,
-            tensors,
-            shards,
-            parity: Vec::new(),
-            numbers: HashMap::new(),
-        }
+        seal::seal(&wire::ManifestWire::of(self))
     }
 
     /// The tensor with this name.
@@ -275,7 +249,7 @@ impl ShardRecord {
 }
 
 /// The sealed object, if it is of this schema and of a version that is known.
-pub(crate) fn open(name: &str, text: &[u8], schema: &str) -> Result<String> {
+pub(crate) fn open<T: DeserializeOwned>(name: &str, text: &[u8], schema: &str) -> Result<T> {
     let sealed = seal::unseal(name, text);
     let body = sealed.as_deref().map_or(text, str::as_bytes);
     match serde_json::from_slice::<wire::Head>(body) {
@@ -299,6 +273,7 @@ pub(crate) fn open(name: &str, text: &[u8], schema: &str) -> Result<String> {
             let message = format!("it is not a {schema} of version {VERSION}");
             Err(Error::new(Kind::Corrupt, "read", name, message))
         }
-        _ => sealed,
+        _ => serde_json::from_str(&sealed?)
+            .map_err(|e| Error::new(Kind::Corrupt, "read", name, e.to_string())),
     }
 }

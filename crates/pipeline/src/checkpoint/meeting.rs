@@ -48,13 +48,8 @@ impl Patience {
                 return Ok(Some(found));
             }
             if self.progress.is_cancelled() {
-                let message = "it was interrupted";
-                return Err(Error::new(
-                    Kind::Cancelled,
-                    "wait for",
-                    "the ranks",
-                    message,
-                ));
+                let why = "it was interrupted";
+                return Err(Error::new(Kind::Cancelled, "wait for", "the ranks", why));
             }
             if start.elapsed() >= self.timeout {
                 return Ok(None);
@@ -137,11 +132,9 @@ impl Meeting<'_> {
                 Err(Error::new(Kind::Invalid, "save as", target, message).with_hint(hint))
             }
             Some(false) => Err(given_up(self.attempt)),
-            None => {
-                let target = format!("step {}", self.attempt.step);
-                let message = "the coordinator did not commit it in time";
-                Err(Error::new(Kind::Transient, "commit", target, message))
-            }
+            None => Err(self
+                .attempt
+                .failed("the coordinator did not commit it in time")),
         }
     }
 
@@ -196,9 +189,7 @@ impl Meeting<'_> {
 
 /// What a rank is told whose coordinator removed the folder they worked in.
 fn given_up(attempt: &Attempt) -> Error {
-    let target = format!("step {}", attempt.step);
-    let message = "the coordinator gave it up";
-    Error::new(Kind::Transient, "commit", target, message)
+    attempt.failed("the coordinator gave it up")
 }
 
 /// Announces the coordinator of an attempt to its ranks, in the place of one that died.
@@ -242,24 +233,18 @@ pub(crate) fn gather(folder: &dyn Store, own: Part, patience: &Patience) -> Resu
     let absent: Vec<_> = absent.map(|(_, rank): (_, u32)| rank).collect();
     let shown: Vec<_> = absent.iter().take(8).map(u32::to_string).collect();
     let more = if absent.len() > 8 { ", …" } else { "" };
-    let target = format!("step {}", attempt.step);
-    let message = format!(
-        "after {:?} nothing came from {} of {world} ranks: {}{more}",
-        patience.timeout,
-        absent.len(),
-        shown.join(", ")
-    );
-    Err(Error::new(Kind::Transient, "commit", target, message)
-        .with_hint("look whether those ranks are alive, or allow more time"))
+    let (after, count, shown) = (patience.timeout, absent.len(), shown.join(", "));
+    let message =
+        format!("after {after:?} nothing came from {count} of {world} ranks: {shown}{more}");
+    let hint = "look whether those ranks are alive, or allow more time";
+    Err(attempt.failed(message).with_hint(hint))
 }
 
 /// What a rank said before it gave up.
 fn failed_rank(folder: &dyn Store, name: &str, attempt: &Attempt, rank: u32) -> Error {
     let said = folder.get(name.as_ref(), 1 << 16).unwrap_or_default();
     let said: String = String::from_utf8_lossy(&said).chars().take(1000).collect();
-    let target = format!("step {}", attempt.step);
-    let message = format!("rank {rank} failed: {said}");
-    Error::new(Kind::Transient, "commit", target, message)
+    attempt.failed(format!("rank {rank} failed: {said}"))
 }
 
 fn read_part(folder: &dyn Store, name: &str, attempt: &Attempt, rank: u32) -> Result<Part> {

@@ -251,6 +251,12 @@ impl Attempt {
         format!(".step-{step}.{run}-{sequence}")
     }
 
+    /// What is said where it could not be committed, and may be next time.
+    pub(crate) fn failed(&self, why: impl Into<String>) -> Error {
+        let target = format!("step {}", self.step);
+        Error::new(Kind::Transient, "commit", target, why)
+    }
+
     /// The attempt whose folder has this name.
     pub(crate) fn of(name: &str) -> Option<Self> {
         let (step, rest) = name.strip_prefix(".step-")?.split_once('.')?;

@@ -105,13 +105,8 @@ impl Checkpoint {
 
     /// Where a chunk lies.
     pub(crate) fn place(&self, shard: usize, chunk: usize) -> Stored {
-        let Manifest {
-            shards,
-            step,
-            chunk_bytes,
-            ..
-        } = &*self.manifest;
-        shards[shard].place(*step, chunk, *chunk_bytes)
+        let manifest = &self.manifest;
+        manifest.shards[shard].place(manifest.step, chunk, manifest.chunk_bytes)
     }
 
     /// How long a chunk is.

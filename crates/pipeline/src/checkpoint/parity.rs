@@ -61,24 +61,16 @@ pub(crate) fn protect(
 pub(crate) fn rebuild(checkpoint: &Checkpoint, shard: usize, row: usize) -> Result<Vec<u8>> {
     let manifest = checkpoint.manifest();
     let (world, count) = (manifest.shards.len(), manifest.parity.len());
-    let mut originals = Vec::new();
-    for other in (0..world).filter(|other| *other != shard) {
-        // One that is lost too is only one more to be made.
-        if let Ok(chunk) = padded(checkpoint, other, row) {
-            originals.push((other, chunk));
-        }
-    }
-    let mut recovery = Vec::new();
-    for number in 0..count {
-        if let Ok(chunk) = recovery_chunk(checkpoint, number, row) {
-            recovery.push((number, chunk));
-        }
-    }
-    let missing = world - originals.len();
-    if missing > recovery.len() {
+    // One that is lost too is only one more to be made.
+    let read = |other| Some((other, padded(checkpoint, other, row).ok()?));
+    let others = (0..world).filter(|other| *other != shard);
+    let originals: Vec<_> = others.filter_map(read).collect();
+    let recover = |number| Some((number, recovery_chunk(checkpoint, number, row).ok()?));
+    let recovery: Vec<_> = (0..count).filter_map(recover).collect();
+    let (missing, left) = (world - originals.len(), recovery.len());
+    if missing > left {
         let why = format!(
-            "{missing} shards have lost this chunk, and {} of {count} parity files have theirs",
-            recovery.len()
+            "{missing} shards have lost this chunk, and {left} of {count} parity files have theirs"
         );
         return Err(checkpoint.damaged(shard, row, &why));
     }

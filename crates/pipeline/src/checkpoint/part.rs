@@ -8,7 +8,7 @@ use super::{
         Manifest, PART_SCHEMA, PartWire, RANKS_MAX, Saved, SavedPart, ShardRecord, check_tensor,
         covers, open,
     },
-    name::{Attempt, is_nonce},
+    name::Attempt,
     seal,
 };
 use crate::weights::quoted;
@@ -35,50 +35,12 @@ pub struct Part {
 impl Part {
     /// It as text, to be sent to the coordinator.
     pub fn text(&self) -> String {
-        let Self {
-            attempt,
-            world,
-            chunk_bytes,
-            parent,
-            ..
-        } = self;
-        let shard = self.shard.clone();
-        let mut wire = PartWire::new(attempt, *world, *chunk_bytes, *parent, &self.tensors, shard);
-        wire.writer.clone_from(&self.writer);
-        seal::seal(serde_json::to_string(&wire).expect("names and numbers are always JSON"))
+        seal::seal(&PartWire::of(self))
     }
 
     /// The part that is this text. Errors call it `name`.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
-        let body = open(name, text, PART_SCHEMA)?;
-        let mut wire: PartWire = serde_json::from_str(&body)
-            .map_err(|e| Error::new(Kind::Corrupt, "read", name, e.to_string()))?;
-        let tensors = wire.take_tensors(name)?;
-        if tensors
-            .iter()
-            .flat_map(|t| &t.parts)
-            .any(|part| part.shard != 0)
-        {
-            let message = "it speaks of shards of other ranks";
-            return Err(Error::new(Kind::Corrupt, "read", name, message));
-        }
-        if !is_nonce(&wire.writer) {
-            let message = "its writer has no name that a saver has";
-            return Err(Error::new(Kind::Corrupt, "read", name, message));
-        }
-        Ok(Self {
-            attempt: Attempt {
-                step: wire.step,
-                run: wire.run,
-                sequence: wire.sequence,
-            },
-            world: wire.world,
-            chunk_bytes: wire.chunk_bytes,
-            parent: wire.parent,
-            writer: wire.writer,
-            tensors,
-            shard: wire.shard,
-        })
+        open::<PartWire>(name, text, PART_SCHEMA)?.checked(name)
     }
 }
 
@@ -129,15 +91,18 @@ pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
             return Err(refuse(&target, message));
         }
     }
-    let mut manifest = Manifest::unchecked(
-        &first.attempt,
-        first.world,
-        first.chunk_bytes,
-        metadata.to_owned(),
+    let manifest = Manifest {
+        step: first.attempt.step,
+        world: first.world,
+        run: first.attempt.run,
+        chunk_bytes: first.chunk_bytes,
+        parent: parts.iter().find_map(|p| p.parent),
+        metadata: metadata.to_owned(),
         tensors,
-        parts.iter().map(|p| p.shard.clone()).collect(),
-    );
-    manifest.parent = parts.iter().find_map(|p| p.parent);
+        shards: parts.into_iter().map(|p| p.shard).collect(),
+        parity: Vec::new(),
+        numbers: HashMap::new(),
+    };
     manifest
         .checked(&target)
         .map_err(|e| refuse(&target, e.to_string()))
@@ -158,11 +123,8 @@ fn join(tensor: &mut Saved, more: Saved, rank: u32) -> Result<()> {
         };
         // The first part is that of the first rank which has it.
         let first = tensor.parts.first().map_or(0, |part| part.shard);
-        let message = format!(
-            "rank {first} has {} under that name, and rank {rank} {}",
-            words(tensor),
-            words(&more)
-        );
+        let (one, other) = (words(tensor), words(&more));
+        let message = format!("rank {first} has {one} under that name, and rank {rank} {other}");
         return Err(refuse(&format!("tensor {name}"), message)
             .with_hint("give what differs from rank to rank a name of its own on each"));
     }
@@ -182,12 +144,8 @@ pub(crate) fn check_metadata(step: u64, metadata: &str) -> Result<()> {
         Ok(_) => Ok(()),
         Err(error) => {
             let message = format!("its metadata cannot be stored as JSON: {error}");
-            Err(Error::new(
-                Kind::Invalid,
-                "save",
-                format!("step {step}"),
-                message,
-            ))
+            let target = format!("step {step}");
+            Err(Error::new(Kind::Invalid, "save", target, message))
         }
     }
 }

@@ -108,21 +108,13 @@ pub enum Sequence {
 impl Plain {
     /// The value that a text encodes.
     pub fn decode(text: &str) -> Result<Self> {
-        if text.len() > PLAIN_BYTES_MAX {
-            return Err(corrupt(format!(
-                "it is longer than {PLAIN_BYTES_MAX} bytes"
-            )));
-        }
+        check_length(text.as_bytes())?;
         text::decode(text)
     }
 
     /// The value that a pickle has, if it has only types of the list.
     pub fn unpickle(data: &[u8]) -> Result<Self> {
-        if data.len() > PLAIN_BYTES_MAX {
-            return Err(corrupt(format!(
-                "it is longer than {PLAIN_BYTES_MAX} bytes"
-            )));
-        }
+        check_length(data)?;
         pickle::unpickle(data)
     }
 
@@ -145,6 +137,14 @@ impl Plain {
         Self::Int(i64::from_le_bytes(wide))
     }
 
+    /// What a tuple holds.
+    fn tuple(&self) -> Option<&[Self]> {
+        match self {
+            Self::Items(Sequence::Tuple, items) => Some(items),
+            _ => None,
+        }
+    }
+
     /// The string of bytes as Python's `surrogatepass` writes them.
     fn string(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
@@ -155,6 +155,25 @@ impl Plain {
 }
 
 impl Array {
+    /// An array that nobody has looked at yet, row by row.
+    fn new(dtype: NumpyType, shape: Vec<u64>, data: Vec<u8>) -> Self {
+        Self {
+            dtype,
+            shape,
+            data,
+            is_fortran: false,
+            is_scalar: false,
+        }
+    }
+
+    /// One element, which nobody has looked at yet.
+    fn scalar(dtype: NumpyType, data: Vec<u8>) -> Self {
+        Self {
+            is_scalar: true,
+            ..Self::new(dtype, Vec::new(), data)
+        }
+    }
+
     /// An array whose bytes fit its shape and type.
     fn checked(self) -> Result<Plain> {
         if self.shape.len() > 32 {
@@ -174,6 +193,12 @@ impl Array {
         self.dtype.check(&self.data)?;
         Ok(Plain::Array(Box::new(self)))
     }
+}
+
+fn check_length(data: &[u8]) -> Result<()> {
+    let refuse = || corrupt(format!("it is longer than {PLAIN_BYTES_MAX} bytes"));
+    let fits = data.len() <= PLAIN_BYTES_MAX;
+    fits.then_some(()).ok_or_else(refuse)
 }
 
 /// What bytes are that no writer of ours has written.

@@ -3,19 +3,31 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use straightway_core::{Delivery, Error, Extent, Kind, Leg, Portion, Rate, Reason, Result, Route};
+use straightway_core::{
+    Delivery, Error, Extent, Kind, Leg, Portion, Rate, Reason, Receipt, Result, Route,
+};
 use straightway_io::{
     Books, Executor, Job, Objects, Progress, Region, Settings, Tally, store::Handle,
 };
 use straightway_sys::{Slot, Window};
 
 use super::{
-    fetched::Fetched,
     inspector::{Bad, Inspector, Target},
     opened::Checkpoint,
     parity,
     scatter::{Scatter, Task, Wanted},
 };
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fetched {
+    /// Which way the bytes went that were wanted, and are where they go.
+    pub receipt: Receipt,
+    /// Chunks that were read and checked.
+    pub chunks: u64,
+    /// Chunks that were damaged or lost and made anew from parity, in words.
+    pub rebuilt: Vec<String>,
+}
 
 /// Restores checkpoints, on the lanes of an executor.
 #[derive(Debug)]

@@ -83,7 +83,7 @@ impl Steps {
         let mut swept = Vec::new();
         // First, as what a crashed save held, or 0.1.0 had put aside, may be what is to be kept or removed.
         if let Ok(lock) = Lock::take(self.root(), "prune", Duration::ZERO)
-            && lock.is_held
+            && lock.is_held()
         {
             swept = self.sweep(None)?;
         }
@@ -161,13 +161,9 @@ impl Steps {
             let is_mth = retention
                 .every
                 .is_some_and(|every| every > 0 && step.is_multiple_of(every));
-            let is_tagged = self.tags(step).map_or_else(
-                |error| {
-                    left.push((step, error.to_string()));
-                    true
-                },
-                |tags| !tags.is_empty(),
-            );
+            let tags = self.tags(step);
+            left.extend(tags.as_ref().err().map(|error| (step, error.to_string())));
+            let is_tagged = tags.map_or(true, |tags| !tags.is_empty());
             let is_new = retention.known.as_ref().is_some_and(|k| !k.contains(&step));
             let is_needed = survey.heir.is_some_and(|heir| step < heir);
             if is_mth || is_tagged || is_new || is_needed {

@@ -118,7 +118,7 @@ impl Saver {
             _ => None,
         };
         let mut leftovers = Vec::new();
-        if lock.as_ref().is_some_and(|lock| lock.is_held) {
+        if lock.as_ref().is_some_and(Lock::is_held) {
             store.sweep(Some(run))?;
             leftovers = store.attempts(run)?;
         }

@@ -7,7 +7,7 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::Region;
 
 use super::manifest::{Manifest, Saved, SavedPart};
-use crate::weights::{RUNS_MAX, Rectangle, quoted, whole_bytes};
+use crate::weights::{RUNS_MAX, Rectangle, Shape, quoted, whole_bytes};
 
 /// Part of a tensor that is wanted, and where it goes.
 #[derive(Clone, Debug)]
@@ -20,6 +20,18 @@ pub struct Wanted {
     pub region: Arc<Region>,
     /// Where in it; rows follow each other.
     pub at: u64,
+}
+
+impl Wanted {
+    /// All of a tensor.
+    pub fn whole(name: &str, shape: &Shape, region: &Arc<Region>, at: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            rectangle: Rectangle::whole(shape),
+            region: Arc::clone(region),
+            at,
+        }
+    }
 }
 
 /// Bytes of a chunk, and where they go.
@@ -42,6 +54,15 @@ pub(crate) struct Task {
 }
 
 impl Task {
+    fn new(shard: usize, chunk: usize) -> Self {
+        let copies = Vec::new();
+        Self {
+            shard,
+            chunk,
+            copies,
+        }
+    }
+
     /// How many bytes are wanted of a chunk that has `all`: where nothing is copied anywhere, all are, to be checked.
     pub(crate) fn wanted_bytes(&self, all: u64) -> u64 {
         match self.copies.as_slice() {
@@ -85,13 +106,10 @@ impl Scatter {
     pub(crate) fn everything(manifest: &Manifest) -> Self {
         let mut scatter = Self::default();
         for (shard, record) in manifest.shards.iter().enumerate() {
+            let chunks = 0..record.chunks.len();
             scatter
                 .tasks
-                .extend((0..record.chunks.len()).map(|chunk| Task {
-                    shard,
-                    chunk,
-                    copies: Vec::new(),
-                }));
+                .extend(chunks.map(|chunk| Task::new(shard, chunk)));
         }
         scatter.bytes = manifest.image_bytes();
         scatter
@@ -138,22 +156,15 @@ impl Scatter {
         let (mut from, mut to) = (stored.next(), placed.next());
         while let (Some((from_at, from_left)), Some((to_at, to_left))) = (from, to) {
             let elements = from_left.min(to_left);
-            if [from_at, to_at, elements]
-                .iter()
-                .any(|n| whole_bytes(*n, tensor.dtype).is_none())
-            {
+            let is_ragged = |n| whole_bytes(n, tensor.dtype).is_none();
+            if [from_at, to_at, elements].into_iter().any(is_ragged) {
                 let message = format!("a part of {} begins or ends inside a byte", tensor.dtype);
                 return Err(refuse(&want.name, Kind::Invalid, message));
             }
             let offset = part.offset + from_at * bits / 8;
             let (at, bytes) = (want.at + to_at * bits / 8, elements * bits / 8);
-            self.add_run(
-                manifest.chunk_bytes,
-                part.shard as usize,
-                offset,
-                bytes,
-                (region, at),
-            );
+            let (chunk_bytes, of) = (manifest.chunk_bytes, part.shard as usize);
+            self.add_run(chunk_bytes, of, offset, bytes, (region, at));
             let rest = |run: (u64, u64)| {
                 (run.1 > elements).then_some((run.0 + elements, run.1 - elements))
             };
@@ -206,11 +217,7 @@ impl Scatter {
         let fresh = self.tasks.len();
         let number = *self.numbers.entry((shard, chunk)).or_insert(fresh);
         if number == fresh {
-            self.tasks.push(Task {
-                shard,
-                chunk,
-                copies: Vec::new(),
-            });
+            self.tasks.push(Task::new(shard, chunk));
         }
         &mut self.tasks[number].copies
     }

@@ -4,6 +4,7 @@
 //! to lose. So the text ends in `,"crc64":"…"}` and a line end, always in just these bytes, and the sum is of
 //! all that stands before: whatever bit is flipped, in the text or in the seal, is found.
 
+use serde::Serialize;
 use straightway_core::{Error, Kind, Result};
 
 use super::sum::Sum;
@@ -12,8 +13,10 @@ const BEFORE: &str = ",\"crc64\":\"";
 const AFTER: &str = "\"}\n";
 const DIGITS: usize = 16;
 
-/// Seals a JSON object, which must have at least one member.
-pub(crate) fn seal(mut object: String) -> String {
+/// The text of an object that is a JSON object of at least one member, sealed.
+pub(crate) fn seal(object: &impl Serialize) -> String {
+    let object = serde_json::to_string(object);
+    let mut object = object.expect("names and numbers are always JSON");
     let end = object.pop();
     assert_eq!(end, Some('}'), "an object is sealed");
     let sum = Sum::of(object.as_bytes());
@@ -53,7 +56,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_and_every_cut_of_a_sealed_text_is_found() {
-        let text = seal("{\"a\":1}".to_owned()).into_bytes();
+        let text = seal(&serde_json::json!({"a": 1})).into_bytes();
         assert_eq!(unseal("t", &text).unwrap(), "{\"a\":1}");
         assert!(is_sealed(&text) && !is_sealed(b"{\"a\":1}\n") && !is_sealed(b""));
         for bit in 0..text.len() * 8 {

@@ -155,11 +155,9 @@ impl ShardWriter {
                 Ok((job, || Ok(())))
             });
             let receipt = self.executor.run_all(jobs);
-            let mut chunks = Vec::new();
-            for sums in sums {
-                chunks.push(sums.join().expect("summing does not panic"));
-            }
-            (receipt, chunks)
+            let sums = sums.into_iter();
+            let sums = sums.map(|sums| sums.join().expect("summing does not panic"));
+            (receipt, sums.collect::<Vec<_>>())
         });
         let receipt = receipt?;
         if receipt.bytes != bytes {
@@ -229,12 +227,8 @@ impl ShardWriter {
         let digests = self.digests || parent.is_some();
         let marks = each_chunk(image, self.chunk_bytes, |number, chunk| {
             let sum = known[number].unwrap_or_else(|| Sum::of(chunk));
-            let digest = if digests {
-                Digest::of(chunk)
-            } else {
-                Digest::default()
-            };
-            (sum, digest)
+            let digest = digests.then(|| Digest::of(chunk));
+            (sum, digest.unwrap_or_default())
         });
         let (chunks, digests): (Vec<_>, Vec<_>) = marks.into_iter().unzip();
         let there = parent.map(places).unwrap_or_default();
@@ -288,16 +282,11 @@ impl ShardWriter {
         for (round, old) in old.chunks(batch).enumerate() {
             let start = round * batch * chunk_bytes;
             let until = image.len().min(start + old.len() * chunk_bytes);
-            let shrunk = each_chunk(
-                &mut image[start..until],
-                self.chunk_bytes,
-                |number, chunk| {
-                    old[number]
-                        .is_none()
-                        .then(|| self.codec.shrink(chunk))
-                        .flatten()
-                },
-            );
+            let compress = |number: usize, chunk: &mut [u8]| match old[number] {
+                None => self.codec.shrink(chunk),
+                Some(_) => None,
+            };
+            let shrunk = each_chunk(&mut image[start..until], self.chunk_bytes, compress);
             for (number, (old, shrunk)) in old.iter().zip(shrunk).enumerate() {
                 if let Some(old) = old {
                     stored.push(old.clone());
@@ -371,9 +360,8 @@ fn estimate(image: &[u8]) -> f64 {
     let (mut whole, mut left) = (0, 0);
     for sample in samples {
         whole += sample.len();
-        left += Codec::Zstd
-            .shrink(sample)
-            .map_or(sample.len(), |small| small.len());
+        let small = Codec::Zstd.shrink(sample);
+        left += small.map_or(sample.len(), |small| small.len());
     }
     if whole == 0 {
         1.0

@@ -19,7 +19,7 @@ use straightway_core::{
 use straightway_io::Region;
 use straightway_sys::{
     Slot,
-    cuda::{Copying, DeviceMemory, Span, Streams},
+    cuda::{Copying, DeviceMemory, Direction, Span, Streams},
 };
 
 use super::{image::Image, source::Source, sum::Sum};
@@ -174,7 +174,7 @@ impl Studio {
             memory_offset: usize::try_from(from).expect("it lies inside memory"),
             bytes: slot.bytes(),
         };
-        let started = stream.copy_to_host(slot, memory, &[all]);
+        let started = stream.copy(Direction::ToHost, slot, memory, &[all]);
         started.map_err(|refused| refused.error)
     }
 }

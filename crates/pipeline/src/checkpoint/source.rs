@@ -55,9 +55,9 @@ impl<'a> Source<'a> {
         Rectangle::new(self.name, &self.shape, start.clone(), lengths.clone())?;
         let elements = self.rectangle.elements();
         let Some(bytes) = whole_bytes(elements, self.dtype) else {
+            let dtype = self.dtype;
             return refuse(format!(
-                "{elements} elements of {} do not end on a whole byte",
-                self.dtype
+                "{elements} elements of {dtype} do not end on a whole byte"
             ));
         };
         let held = self.memory.bytes() as u64;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::Serialize;
-use straightway_core::{Error, Kind, Place, Result};
+use straightway_core::{Bytes, Error, Kind, Place, Result};
 use straightway_io::{Executor, File, Progress, Region, Settings};
 use straightway_sys::{cuda::DeviceMemory, limit::available_memory, root::Root};
 
@@ -85,11 +85,8 @@ impl Trial {
         let needed = self.bytes.saturating_mul(COPIES);
         match available_memory(&Root::machine()) {
             Some(available) if self.place == Place::Host && needed > available => {
-                let target = format!("a state of {}", straightway_core::Bytes(self.bytes));
-                let (needed, available) = (
-                    straightway_core::Bytes(needed),
-                    straightway_core::Bytes(available),
-                );
+                let target = format!("a state of {}", Bytes(self.bytes));
+                let (needed, available) = (Bytes(needed), Bytes(available));
                 let message = format!("it takes {needed} of memory, and {available} are available");
                 Err(Error::new(Kind::Invalid, "try", target, message).with_hint("--size 1GiB"))
             }
@@ -114,15 +111,12 @@ impl Trial {
         let run = fresh_run();
         let one = |rank: u32| self.serve(yard.store(), rank, &run, &meeting);
         let rounds = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.ranks)
-                .map(|rank| scope.spawn(move || one(rank)))
-                .collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<Round>>>| {
-                thread
-                    .join()
-                    .expect("what goes wrong is an error, not a panic")
-            };
-            threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+            let start = |rank| scope.spawn(move || one(rank));
+            let threads: Vec<_> = (0..self.ranks).map(start).collect();
+            let threads = threads.into_iter();
+            let no_panic = "what goes wrong is an error, not a panic";
+            let rounds = threads.map(|thread| thread.join().expect(no_panic));
+            rounds.collect::<Result<Vec<_>>>()
         });
         // Of what ranks say then, each in its own words, this is the reason.
         self.check_wanted()?;
@@ -146,22 +140,14 @@ impl Trial {
         let mut rounds = Vec::new();
         let mut outcome = Ok(());
         for number in 1..=self.rounds {
-            barrier.wait();
             let mut round = Round::default();
-            let saved = bench
-                .as_mut()
-                .map(|bench| bench.save(number.into(), &mut round));
-            outcome = keep(outcome, saved);
-            barrier.wait();
-            let read = bench
-                .as_mut()
-                .map(|bench| bench.restore_cold(number.into(), &mut round));
-            outcome = keep(outcome, read);
-            barrier.wait();
-            let read = bench
-                .as_mut()
-                .map(|bench| bench.restore_warm(number.into(), &mut round));
-            outcome = keep(outcome, read);
+            for work in [Bench::save, Bench::restore_cold, Bench::restore_warm] {
+                barrier.wait();
+                if let Ok(bench) = &mut bench {
+                    // The first error is kept; one that made the bench itself impossible is told in the end.
+                    outcome = outcome.and(work(bench, number.into(), &mut round));
+                }
+            }
             if rank == 0 {
                 // Decided by one and before the barrier, so that all end after the same round.
                 let is_over = self.progress.is_cancelled();
@@ -180,11 +166,6 @@ impl Trial {
         bench?;
         outcome.map(|()| rounds)
     }
-}
-
-/// Keeps the first error; one that made the bench itself impossible is told in the end.
-fn keep(outcome: Result<()>, next: Result<Result<()>, &mut Error>) -> Result<()> {
-    outcome.and(next.unwrap_or(Ok(())))
 }
 
 /// The slowest rank's figures of each round.
@@ -223,12 +204,12 @@ struct Tensor {
     shape: Shape,
     /// Where it goes in the region that it is restored to.
     at: u64,
-    bytes: Bytes,
+    memory: Memory,
 }
 
 /// Where the bytes of a tensor are.
 #[derive(Debug)]
-enum Bytes {
+enum Memory {
     Host(Vec<u8>),
     Device(Arc<DeviceMemory>),
 }
@@ -236,20 +217,20 @@ enum Bytes {
 impl Tensor {
     fn new(rank: u32, number: u64, bytes: u64, place: Place) -> Result<Self> {
         let noise = noise(u64::from(rank) << 32 | (number + 1), bytes);
-        let held = match place {
-            Place::Host => Bytes::Host(noise),
+        let memory = match place {
+            Place::Host => Memory::Host(noise),
             Place::Gpu(_) => {
                 let mut region = Region::at(place, bytes)?;
                 region.write_at(0, &noise)?;
                 let memory = region.device_memory().expect("it is on a GPU");
-                Bytes::Device(Arc::clone(memory))
+                Memory::Device(Arc::clone(memory))
             }
         };
         Ok(Self {
             name: format!("rank{rank}.layer{number}"),
             shape: Shape::from(&[bytes][..]),
             at: number * TENSOR_BYTES,
-            bytes: held,
+            memory,
         })
     }
 
@@ -260,9 +241,9 @@ impl Tensor {
             shape: self.shape.clone(),
             rectangle: Rectangle::whole(&self.shape),
             opaque: false,
-            memory: match &self.bytes {
-                Bytes::Host(bytes) => Holding::Host(bytes),
-                Bytes::Device(memory) => Holding::Device(Arc::clone(memory)),
+            memory: match &self.memory {
+                Memory::Host(bytes) => Holding::Host(bytes),
+                Memory::Device(memory) => Holding::Device(Arc::clone(memory)),
             },
         }
     }
@@ -328,12 +309,7 @@ impl Bench {
 
     /// Restores this rank's state, and answers how long that took.
     fn restore(&mut self, step: u64) -> Result<f64> {
-        let want = |tensor: &Tensor| Wanted {
-            name: tensor.name.clone(),
-            rectangle: Rectangle::whole(&tensor.shape),
-            region: Arc::clone(&self.target),
-            at: tensor.at,
-        };
+        let want = |t: &Tensor| Wanted::whole(&t.name, &t.shape, &self.target, t.at);
         let wanted: Vec<_> = self.tensors.iter().map(want).collect();
         let start = Instant::now();
         let checkpoint = self.store.checkpoint(step)?;

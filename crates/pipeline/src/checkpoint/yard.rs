@@ -12,7 +12,10 @@ use rustix::{
 use straightway_core::{Error, Kind, Result};
 use straightway_sys::Folder;
 
-use super::{name::fresh_nonce, steps::Steps};
+use super::{
+    name::fresh_nonce,
+    steps::{Steps, if_there},
+};
 
 /// What such folders begin with.
 const PREFIX: &str = ".straightway-trial-";
@@ -47,14 +50,9 @@ impl Yard {
                 });
             }
         }
-        let message = "others remove what is made there";
-        let target = parent.path().display();
-        Err(Error::new(
-            Kind::Transient,
-            "try checkpoints in",
-            target,
-            message,
-        ))
+        let why = "others remove what is made there";
+        let target = format!("checkpoints in {}", parent.path().display());
+        Err(Error::new(Kind::Transient, "try", target, why))
     }
 
     /// The folder of checkpoints.
@@ -71,9 +69,8 @@ impl Drop for Yard {
 
 /// The lock on a new folder; `None` where another trial is about to remove it, or has.
 fn taken(parent: &Folder, name: &str) -> Result<Option<Folder>> {
-    let folder = match parent.open_folder(name) {
-        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-        opened => opened?,
+    let Some(folder) = if_there(parent.open_folder(name))? else {
+        return Ok(None);
     };
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Ok(None),

@@ -58,7 +58,7 @@ impl Holding<'_> {
         match self {
             Self::Host(bytes) => bytes.len(),
             Self::Lent(memory) => memory.bytes(),
-            Self::Device(memory) => memory.len(),
+            Self::Device(memory) => memory.bytes(),
         }
     }
 

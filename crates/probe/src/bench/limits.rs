@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Choice, Extent, Move, Place, Result, Route};
-use straightway_io::{
-    Executor, File, FileDraft, Job, Region, Settings,
-    limit::{Way, pinned_copy},
-};
+use straightway_io::{Executor, File, FileDraft, Job, Region, Settings, limit::pinned_copy};
+use straightway_sys::cuda::Direction;
 
 use super::{Cache, Spec, Track, Work};
 
@@ -48,8 +46,8 @@ impl Limits {
             }))
         };
         Ok(Self {
-            to_gpu: bus("pinned host→GPU copy", Way::ToGpu)?,
-            from_gpu: bus("pinned GPU→host copy", Way::FromGpu)?,
+            to_gpu: bus("pinned host→GPU copy", Direction::ToDevice)?,
+            from_gpu: bus("pinned GPU→host copy", Direction::ToHost)?,
             drive_read: drive(file, runs, false)?,
             drive_write: drive(file, runs, true)?,
         })

@@ -8,7 +8,7 @@ use std::{
 
 use proptest::prelude::*;
 use straightway_core::{Leg, Reason, Route, receipt::RouteBytes};
-use straightway_sys::manifest::expand;
+use straightway_standin::expand;
 use tempfile::TempDir;
 
 use super::*;

@@ -20,7 +20,6 @@ macro_rules! entry_points {
     (required { $( $field:ident = $symbol:literal ( $($argument:ty),* ); )* }
      optional { $( $maybe:ident = $maybe_symbol:literal ( $($maybe_argument:ty),* ); )* }) => {
         /// Every function of the driver that this crate calls.
-        #[derive(Debug)]
         pub(crate) struct Api {
             $( pub(crate) $field: unsafe extern "C" fn($($argument),*) -> Code, )*
             $( pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> Code>, )*
@@ -90,6 +89,12 @@ entry_points! {
     }
 }
 
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Api")
+    }
+}
+
 impl Api {
     /// The driver's own name for a code, with its number.
     pub(crate) fn name(&self, code: Code) -> String {
@@ -103,6 +108,17 @@ impl Api {
         // SAFETY: checked not null; the driver's names are static, NUL-terminated strings.
         let name = unsafe { CStr::from_ptr(text) };
         format!("{} ({})", name.to_string_lossy(), code.0)
+    }
+
+    /// An error unless a call ended well.
+    pub(crate) fn check(
+        &self,
+        code: Code,
+        operation: &'static str,
+        target: impl fmt::Display,
+    ) -> Result<()> {
+        code.ok()
+            .map_err(|code| self.error(code, operation, target))
     }
 
     /// The error for a call that failed with this code.
@@ -123,13 +139,8 @@ impl Api {
         }
         // SAFETY: loading libcuda runs its initialisers, which every CUDA program runs.
         if !unsafe { is_culib_present() } {
-            return Err(Error::new(
-                Kind::Unsupported,
-                "load",
-                "the CUDA driver",
-                "no libcuda.so.1 is on the library path",
-            )
-            .with_hint("install the NVIDIA driver, or run the container with its GPU support"));
+            let hint = "install the NVIDIA driver, or run the container with its GPU support";
+            return Err(not_loaded("no libcuda.so.1 is on the library path").with_hint(hint));
         }
         // SAFETY: as above; the look-up that just succeeded is the one made here.
         let table = Self::resolve(unsafe { culib() })?;
@@ -139,8 +150,11 @@ impl Api {
 
 fn missing(symbol: &str) -> Error {
     let message = format!("the driver has no {symbol}: it is too old");
-    Error::new(Kind::Unsupported, "load", "the CUDA driver", message)
-        .with_hint("install a newer NVIDIA driver")
+    not_loaded(message).with_hint("install a newer NVIDIA driver")
+}
+
+fn not_loaded(why: impl Into<String>) -> Error {
+    Error::new(Kind::Unsupported, "load", "the CUDA driver", why)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use straightway_core::{Bytes, Error, Kind, Result};
 
 use super::api::Api;
 use super::code::Code;
-use super::device::{ComputeMode, Device};
+use super::device::Device;
 
 /// A device made ready for use. Clones share it; the last one releases it.
 #[derive(Clone, Debug)]
@@ -36,31 +36,20 @@ impl Device {
     /// Makes ready to use it: retains the primary context, which it shares with the runtime API
     /// and so with `PyTorch`.
     pub fn context(self) -> Result<Context> {
-        Context::retain(self)
+        if self.is_prohibited()? {
+            let message = "its compute mode is prohibited: no process may use it";
+            let hint = format!("open it with `nvidia-smi -i {} -c DEFAULT`", self.ordinal());
+            return Err(Error::new(Kind::Unsupported, "use", self, message).with_hint(hint));
+        }
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is a valid place for the answer, and the device one of the driver's.
+        let code = unsafe { (self.api.primary_ctx_retain)(&raw mut raw, self.raw) };
+        code.ok().map_err(|code| not_retained(self, code))?;
+        Ok(Context(Arc::new(Retained { device: self, raw })))
     }
 }
 
 impl Context {
-    pub(super) fn retain(device: Device) -> Result<Self> {
-        if device.compute_mode()? == ComputeMode::Prohibited {
-            let error = Error::new(
-                Kind::Unsupported,
-                "use",
-                device,
-                "its compute mode is prohibited: no process may use it",
-            );
-            return Err(error.with_hint(format!(
-                "open it with `nvidia-smi -i {} -c DEFAULT`",
-                device.ordinal()
-            )));
-        }
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: `raw` is a valid place for the answer, and the device one of the driver's.
-        let code = unsafe { (device.api.primary_ctx_retain)(&raw mut raw, device.raw) };
-        code.ok().map_err(|code| not_retained(device, code))?;
-        Ok(Self(Arc::new(Retained { device, raw })))
-    }
-
     /// The device it is of.
     pub fn device(&self) -> Device {
         self.0.device
@@ -72,8 +61,7 @@ impl Context {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are valid places for the answers, and a context is current.
         let code = unsafe { (self.api().mem_get_info)(&raw mut free, &raw mut total) };
-        code.ok()
-            .map_err(|code| self.error(code, "ask the free memory of"))?;
+        self.check(code, "ask the free memory of")?;
         Ok(Bytes(free as u64))
     }
 
@@ -81,7 +69,7 @@ impl Context {
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         // SAFETY: the context is retained for as long as `self` lives.
         let code = unsafe { (self.api().ctx_push)(self.0.raw) };
-        code.ok().map_err(|code| self.error(code, "make current"))?;
+        self.check(code, "make current")?;
         Ok(Entered {
             api: self.api(),
             _here: PhantomData,
@@ -90,6 +78,11 @@ impl Context {
 
     pub(crate) fn api(&self) -> &'static Api {
         self.0.device.api
+    }
+
+    /// An error unless a call ended well.
+    pub(crate) fn check(&self, code: Code, operation: &'static str) -> Result<()> {
+        self.api().check(code, operation, self.device())
     }
 
     pub(crate) fn error(&self, code: Code, operation: &'static str) -> Error {
@@ -104,7 +97,7 @@ impl Context {
 
 impl Drop for Retained {
     fn drop(&mut self) {
-        // SAFETY: retained once in `retain`, released once here.
+        // SAFETY: retained once in `Device::context`, released once here.
         let code = unsafe { (self.device.api.primary_ctx_release)(self.device.raw) };
         if let Err(code) = code.ok() {
             tracing::warn!(device = %self.device, ?code, "the context was not released");
@@ -126,17 +119,13 @@ impl Drop for Entered<'_> {
 fn not_retained(device: Device, code: Code) -> Error {
     let error = device.api.error(code, "use", device);
     match code {
-        Code::DEVICE_UNAVAILABLE => Error::new(
-            Kind::Transient,
-            "use",
-            device,
-            "another process holds it exclusively",
-        )
-        .with_hint(format!(
-            "end that process (`nvidia-smi -i {0}` names it), or share the device with \
-             `nvidia-smi -i {0} -c DEFAULT`",
-            device.ordinal()
-        )),
+        Code::DEVICE_UNAVAILABLE => {
+            let (number, message) = (device.ordinal(), "another process holds it exclusively");
+            Error::new(Kind::Transient, "use", device, message).with_hint(format!(
+                "end that process (`nvidia-smi -i {number}` names it), or share the device with \
+                 `nvidia-smi -i {number} -c DEFAULT`"
+            ))
+        }
         Code::OUT_OF_MEMORY => {
             error.with_hint("the device has no room for a context: see who uses it in `nvidia-smi`")
         }

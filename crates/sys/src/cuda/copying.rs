@@ -1,6 +1,5 @@
 //! A copy under way. It owns what the device is reading and writing, and gives it back when done.
 
-use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
@@ -8,15 +7,18 @@ use straightway_core::{Error, Kind, Result};
 
 use super::code::Code;
 use super::device_memory::DeviceMemory;
+use super::event::Event;
 use super::stream::{Direction, Landing, Span, Stream, Stretch, check_pinned, stretch};
 use crate::{region::Region, slot::Slot};
 
 /// A copy between a slot and device memory. Dropping it waits for it.
+#[derive(Debug)]
 pub struct Copying {
     /// Everything the copy uses, until it is settled.
     held: Option<Held>,
 }
 
+#[derive(Debug)]
 struct Held {
     slot: Slot,
     memory: Kept,
@@ -24,18 +26,11 @@ struct Held {
 }
 
 /// The device memory of a copy, kept until it is done.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is kept, and named in a log, but not used")]
 enum Kept {
     One(Arc<DeviceMemory>),
     Regions(Arc<[Arc<Region>]>),
-}
-
-impl fmt::Debug for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::One(memory) => memory.fmt(f),
-            Self::Regions(regions) => regions.fmt(f),
-        }
-    }
 }
 
 /// A copy that did not happen, or not wholly.
@@ -48,27 +43,8 @@ pub struct Refused {
 }
 
 impl Stream {
-    /// Starts copying spans of the slot into device memory.
-    pub fn copy_to_device(
-        &self,
-        slot: Slot,
-        memory: &Arc<DeviceMemory>,
-        spans: &[Span],
-    ) -> Result<Copying, Box<Refused>> {
-        self.copy_one(Direction::ToDevice, slot, memory, spans)
-    }
-
-    /// Starts copying spans of device memory into the slot.
-    pub fn copy_to_host(
-        &self,
-        slot: Slot,
-        memory: &Arc<DeviceMemory>,
-        spans: &[Span],
-    ) -> Result<Copying, Box<Refused>> {
-        self.copy_one(Direction::ToHost, slot, memory, spans)
-    }
-
-    fn copy_one(
+    /// Starts copying spans between the slot and device memory.
+    pub fn copy(
         &self,
         direction: Direction,
         slot: Slot,
@@ -78,7 +54,7 @@ impl Stream {
         let kept = Kept::One(Arc::clone(memory));
         let of = |slot: &Slot, span: &Span| stretch(slot, memory, span);
         // SAFETY: each stretch lies in `memory`, which is kept.
-        unsafe { self.copy(direction, slot, kept, spans, of) }
+        unsafe { self.start(direction, slot, kept, spans, of) }
     }
 
     /// Starts copying between the slot and several regions, which are all on this stream's GPU.
@@ -101,7 +77,7 @@ impl Stream {
         };
         let kept = Kept::Regions(Arc::clone(regions));
         // SAFETY: each stretch lies in one of `regions`, which are kept.
-        unsafe { self.copy(direction, slot, kept, landings, of) }
+        unsafe { self.start(direction, slot, kept, landings, of) }
     }
 
     /// From the first stretch that the driver took, the slot is in flight: whatever goes wrong after
@@ -109,7 +85,7 @@ impl Stream {
     ///
     /// # Safety
     /// What `of` answers lies in device memory that `kept` keeps.
-    unsafe fn copy<T>(
+    unsafe fn start<T>(
         &self,
         direction: Direction,
         mut slot: Slot,
@@ -124,93 +100,67 @@ impl Stream {
         });
         let entered = match ready {
             Ok(entered) => entered,
-            Err(error) => return Err(Refused::before_start(slot, error)),
+            Err(error) => {
+                let slot = Some(slot);
+                return Err(Box::new(Refused { slot, error }));
+            }
         };
         let stretches = list
             .iter()
             .map(|one| of(&slot, one).expect("found good above"));
-        // SAFETY: every stretch lies in the slot, and by the caller's word in what `kept` keeps; slot and memory are owned by `Copying` until the event recorded
-        // here has passed; the context is current.
+        // SAFETY: every stretch lies in the slot, and by the caller's word in what `kept` keeps; slot and memory are
+        // owned by `Copying` until the event recorded here has passed; the context is current.
         let started = unsafe { self.enqueue(direction, &slot, stretches) }.and_then(|()| {
             let event = slot.event().expect("prepared above");
             // SAFETY: the stream is live, of the event's context, and that is current.
             unsafe { event.record(self.raw()) }
         });
         drop(entered);
-        let copying = Copying::new(self.clone(), slot, kept);
+        let held = Held {
+            slot,
+            memory: kept,
+            stream: self.clone(),
+        };
         match started {
-            Ok(()) => Ok(copying),
-            Err(code) => Err(copying.abandon(self.context().error(code, "start a copy on"))),
+            Ok(()) => Ok(Copying { held: Some(held) }),
+            // Part of it may be under way: that is waited for.
+            Err(code) => Err(held.refused(code, "start a copy on", Code::SUCCESS)),
         }
-    }
-}
-
-impl Refused {
-    fn before_start(slot: Slot, error: Error) -> Box<Self> {
-        Box::new(Self {
-            slot: Some(slot),
-            error,
-        })
     }
 }
 
 impl Copying {
-    fn new(stream: Stream, slot: Slot, memory: Kept) -> Self {
-        Self {
-            held: Some(Held {
-                slot,
-                memory,
-                stream,
-            }),
-        }
-    }
-
     /// Whether the copy is done, without waiting. An error ends it too: `wait` then returns at once.
     pub fn is_done(&self) -> Result<bool> {
-        let held = self
-            .held
-            .as_ref()
-            .expect("held until `wait`, which takes it by value");
-        let event = held
-            .slot
-            .event()
-            .expect("recorded when the copy was started");
-        event
-            .is_passed()
-            .map_err(|code| held.stream.context().error(code, "finish a copy on"))
+        let held = self.held.as_ref();
+        let held = held.expect("held until `wait`, which takes it by value");
+        let passed = held.event().is_passed();
+        passed.map_err(|code| held.stream.context().error(code, "finish a copy on"))
     }
 
     /// Sleeps until the copy is done, and gives the slot back.
     pub fn wait(mut self) -> Result<Slot, Box<Refused>> {
         let held = self.held.take().expect("held until now");
-        match held
-            .slot
-            .event()
-            .expect("recorded when the copy was started")
-            .wait()
-        {
+        match held.event().wait() {
             Ok(()) => Ok(held.slot),
-            Err(code) => {
-                let error = held.stream.context().error(code, "finish a copy on");
-                Err(Box::new(Refused {
-                    slot: held.release(code),
-                    error,
-                }))
-            }
+            Err(code) => Err(held.refused(code, "finish a copy on", code)),
         }
-    }
-
-    /// Gives up a copy that was started by half: waits for the half that is under way.
-    fn abandon(mut self, error: Error) -> Box<Refused> {
-        let held = self.held.take().expect("held until now");
-        Box::new(Refused {
-            slot: held.release(Code::SUCCESS),
-            error,
-        })
     }
 }
 
 impl Held {
+    fn event(&self) -> &Event {
+        let event = self.slot.event();
+        event.expect("recorded when the copy was started")
+    }
+
+    /// A copy that failed with `code`, once nothing of it is under way; `seen` is what its event answered.
+    fn refused(self, code: Code, operation: &'static str, seen: Code) -> Box<Refused> {
+        let error = self.stream.context().error(code, operation);
+        let slot = self.release(seen);
+        Box::new(Refused { slot, error })
+    }
+
     /// The slot, once nothing in the stream can touch it; `seen` is what its event answered.
     ///
     /// A context that died runs nothing, so its memory is free to go. If the driver can say neither
@@ -233,22 +183,8 @@ impl Held {
 impl Drop for Copying {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        let passed = held.slot.event().map_or(Ok(()), super::event::Event::wait);
-        if let Err(code) = passed {
+        if let Err(code) = held.event().wait() {
             drop(held.release(code));
         }
-    }
-}
-
-impl fmt::Debug for Copying {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(held) = &self.held else {
-            return f.write_str("Copying(done)");
-        };
-        write!(
-            f,
-            "Copying({:?}, {:?}, {:?})",
-            held.slot, held.memory, held.stream
-        )
     }
 }

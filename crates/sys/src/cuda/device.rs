@@ -1,9 +1,9 @@
 //! One GPU: what it is called, where it sits, how much it holds, and who may use it.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute_enum as Attribute, CUuuid};
+use cudarc::driver::sys::{CUdevice, CUuuid};
 use straightway_core::{Bytes, Result};
 
 use super::api::Api;
@@ -11,19 +11,9 @@ use super::api::Api;
 /// The longest device name asked for; the driver cuts longer ones.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Who may make a context on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ComputeMode {
-    /// Any process.
-    Default,
-    /// One process at a time.
-    Exclusive,
-    /// None.
-    Prohibited,
-    /// A mode this crate has not heard of.
-    Other(i32),
-}
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`, and `CU_COMPUTEMODE_PROHIBITED` among its answers.
+const COMPUTE_MODE: c_uint = 20;
+const PROHIBITED: c_int = 2;
 
 /// One GPU of this machine. Looking at it makes no context and takes no memory of it.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +29,7 @@ impl Device {
         let number = c_int::try_from(ordinal).expect("the driver counted at least this many");
         // SAFETY: `raw` is a valid place for the answer, and the driver is initialised.
         let code = unsafe { (api.device_get)(&raw mut raw, number) };
-        code.ok()
-            .map_err(|code| api.error(code, "find", format_args!("cuda:{ordinal}")))?;
+        api.check(code, "find", format_args!("cuda:{ordinal}"))?;
         Ok(Self { api, raw, ordinal })
     }
 
@@ -65,8 +54,7 @@ impl Device {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: `uuid` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_get_uuid)(&raw mut uuid, self.raw) };
-        code.ok()
-            .map_err(|code| self.api.error(code, "ask the UUID of", self))?;
+        self.api.check(code, "ask the UUID of", self)?;
         Ok(uuid.bytes.map(c_char::cast_unsigned))
     }
 
@@ -75,41 +63,18 @@ impl Device {
         let mut bytes = 0;
         // SAFETY: `bytes` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_total_mem)(&raw mut bytes, self.raw) };
-        code.ok()
-            .map_err(|code| self.api.error(code, "ask the memory of", self))?;
+        self.api.check(code, "ask the memory of", self)?;
         Ok(Bytes(bytes as u64))
     }
 
-    /// Who may use it.
-    pub fn compute_mode(self) -> Result<ComputeMode> {
-        Ok(
-            match self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)? {
-                0 => ComputeMode::Default,
-                2 => ComputeMode::Prohibited,
-                3 => ComputeMode::Exclusive,
-                other => ComputeMode::Other(other),
-            },
-        )
-    }
-
-    /// The NUMA node it hangs off, where the driver knows; sysfs may know when it does not.
-    pub fn numa_node(self) -> Option<u32> {
-        let node = self
-            .attribute(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
-            .ok()?;
-        u32::try_from(node).ok()
-    }
-
-    fn attribute(self, attribute: Attribute) -> Result<c_int> {
-        let mut value = 0;
-        // SAFETY: `value` is a valid place for the answer; an attribute the driver does not know
-        // is an error code.
-        let code = unsafe {
-            (self.api.device_get_attribute)(&raw mut value, attribute as c_uint, self.raw)
-        };
-        code.ok()
-            .map_err(|code| self.api.error(code, "ask an attribute of", self))?;
-        Ok(value)
+    /// Whether no process may use it.
+    pub(super) fn is_prohibited(self) -> Result<bool> {
+        let mut mode = 0;
+        // SAFETY: `mode` is a valid place for the answer, and `raw` a device.
+        let code =
+            unsafe { (self.api.device_get_attribute)(&raw mut mode, COMPUTE_MODE, self.raw) };
+        self.api.check(code, "ask the compute mode of", self)?;
+        Ok(mode == PROHIBITED)
     }
 
     fn text(
@@ -121,13 +86,9 @@ impl Device {
         let room = c_int::try_from(NAME_BYTES_MAX).expect("a small constant");
         // SAFETY: the driver writes at most `room` bytes, all of which are ours.
         let code = unsafe { ask(text.as_mut_ptr().cast(), room, self.raw) };
-        code.ok()
-            .map_err(|code| self.api.error(code, operation, self))?;
-        let end = text
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(text.len());
-        Ok(String::from_utf8_lossy(&text[..end]).into_owned())
+        self.api.check(code, operation, self)?;
+        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
     }
 }
 

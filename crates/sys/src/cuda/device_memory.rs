@@ -19,6 +19,7 @@ use super::context::Context;
 const MEMORY_TYPE_DEVICE: u64 = 2;
 
 /// A range of device memory. Dropping it frees what we allocated and lets go of what was lent.
+#[derive(Debug)]
 pub struct DeviceMemory {
     context: Context,
     address: u64,
@@ -86,13 +87,8 @@ impl DeviceMemory {
     }
 
     /// How many bytes there are.
-    pub fn len(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.len
-    }
-
-    /// Never, for both ways to get one refuse it; here because `len` is.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// The context it belongs to.
@@ -127,7 +123,7 @@ impl DeviceMemory {
         // SAFETY: `place` proved the device range to be ours; the target is a live slice, and the
         // call returns only when the copy is done.
         let code = unsafe { (api.memcpy_to_host)(bytes.as_mut_ptr().cast(), address, bytes.len()) };
-        code.ok().map_err(|code| api.error(code, "read from", self))
+        api.check(code, "read from", self)
     }
 
     /// The address of `len` bytes at `offset`, if they lie within.
@@ -226,23 +222,8 @@ impl Drop for DeviceMemory {
 impl fmt::Display for DeviceMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = self.context.device();
-        write!(
-            f,
-            "{} at {:#x} of {device}",
-            Bytes(self.len as u64),
-            self.address
-        )
-    }
-}
-
-impl fmt::Debug for DeviceMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whose = if self.lender.is_some() {
-            "lent"
-        } else {
-            "ours"
-        };
-        write!(f, "DeviceMemory({self}, {whose})")
+        let (bytes, at) = (Bytes(self.len as u64), self.address);
+        write!(f, "{bytes} at {at:#x} of {device}")
     }
 }
 
@@ -254,12 +235,7 @@ fn not_allocated(context: &Context, code: Code, len: usize) -> Error {
     let free = context
         .memory_free()
         .map_or_else(|_| "an unknown amount".into(), |b| b.to_string());
-    let message = format!("{wanted} wanted, {free} free");
-    Error::new(
-        Kind::Transient,
-        "allocate memory on",
-        context.device(),
-        message,
-    )
-    .with_hint("free memory of the device, or load less at a time")
+    let (device, message) = (context.device(), format!("{wanted} wanted, {free} free"));
+    Error::new(Kind::Transient, "allocate memory on", device, message)
+        .with_hint("free memory of the device, or load less at a time")
 }

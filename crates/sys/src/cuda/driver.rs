@@ -36,8 +36,7 @@ impl Driver {
         let mut number = 0;
         // SAFETY: `number` is a valid place for the answer; the call needs no initialisation.
         let code = unsafe { (api.driver_get_version)(&raw mut number) };
-        code.ok()
-            .map_err(|code| api.error(code, "ask the version of", "the CUDA driver"))?;
+        api.check(code, "ask the version of", "the CUDA driver")?;
         let version = Version(u32::try_from(number).unwrap_or(0));
         if version < DRIVER_VERSION_MIN {
             let message =
@@ -61,10 +60,8 @@ impl Driver {
         let mut count = 0;
         // SAFETY: `count` is a valid place for the answer, and the driver is initialised.
         let code = unsafe { (self.api.device_get_count)(&raw mut count) };
-        code.ok().map_err(|code| {
-            self.api
-                .error(code, "count the devices of", "the CUDA driver")
-        })?;
+        self.api
+            .check(code, "count the devices of", "the CUDA driver")?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
@@ -73,13 +70,9 @@ impl Driver {
         let count = self.device_count()?;
         if ordinal >= count {
             let message = format!("the driver sees {count} device(s), counted from 0");
-            let error = Error::new(
-                Kind::Invalid,
-                "use",
-                format_args!("cuda:{ordinal}"),
-                message,
-            );
-            return Err(error.with_hint("list the devices with `nvidia-smi -L`"));
+            let target = format_args!("cuda:{ordinal}");
+            return Err(Error::new(Kind::Invalid, "use", target, message)
+                .with_hint("list the devices with `nvidia-smi -L`"));
         }
         Device::find(self.api, ordinal)
     }

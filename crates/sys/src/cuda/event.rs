@@ -28,8 +28,7 @@ impl Event {
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is a valid place for the answer, and a context is current.
         let code = unsafe { (context.api().event_create)(&raw mut raw, FLAGS) };
-        code.ok()
-            .map_err(|code| context.error(code, "make an event on"))?;
+        context.check(code, "make an event on")?;
         Ok(Self {
             context: context.clone(),
             raw,

@@ -71,14 +71,8 @@ fn not_pinned(context: &Context, code: Code, bytes: usize) -> Error {
     let wanted = Bytes(bytes as u64);
     let cause = context.api().name(code);
     let message = format!("{wanted} wanted, RLIMIT_MEMLOCK is {limit}: {cause}");
-    Error::new(
-        code.kind(),
-        "pin host memory for",
-        context.device(),
-        message,
-    )
-    .with_hint(format!(
-        "use a smaller ring, or let the process lock {wanted} (`ulimit -l {}`)",
-        bytes.div_ceil(1024)
-    ))
+    let kib = bytes.div_ceil(1024);
+    let hint = format!("use a smaller ring, or let the process lock {wanted} (`ulimit -l {kib}`)");
+    let device = context.device();
+    Error::new(code.kind(), "pin host memory for", device, message).with_hint(hint)
 }

@@ -1,6 +1,5 @@
 //! A queue of copies on a device, and the two ways to put one in.
 
-use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
@@ -49,9 +48,10 @@ pub(super) struct Stretch {
 }
 
 /// A queue of copies. Clones share it; what is in it runs in order, what is in others runs beside.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Stream(Arc<Created>);
 
+#[derive(Debug)]
 struct Created {
     context: Context,
     raw: CUstream,
@@ -78,8 +78,7 @@ impl Stream {
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is a valid place for the answer, and a context is current.
         let code = unsafe { (context.api().stream_create)(&raw mut raw, NON_BLOCKING) };
-        code.ok()
-            .map_err(|code| context.error(code, "make a stream on"))?;
+        context.check(code, "make a stream on")?;
         Ok(Self(Arc::new(Created {
             context: context.clone(),
             raw,
@@ -97,11 +96,6 @@ impl Stream {
     }
 
     /// Sleeps until all that is in the stream is done.
-    pub fn wait(&self) -> Result<()> {
-        self.synchronize()
-            .map_err(|code| self.context().error(code, "wait for a stream of"))
-    }
-
     pub(super) fn synchronize(&self) -> Result<(), Code> {
         // SAFETY: the stream is live; waiting needs no current context.
         unsafe { (self.context().api().stream_synchronize)(self.0.raw) }.ok()
@@ -169,11 +163,8 @@ impl Stream {
         };
         let mut attributes = in_stream_order();
         let (mut first, mut failed) = (0, 0);
-        let batch = self
-            .context()
-            .api()
-            .memcpy_batch_async
-            .expect("the caller looked");
+        let batch = self.context().api().memcpy_batch_async;
+        let batch = batch.expect("the caller looked");
         // SAFETY: the arrays hold `count` entries and are read before the call returns; the one attribute holds from
         // entry 0 on; the ranges are as the caller vouches.
         let code = unsafe {
@@ -200,12 +191,6 @@ impl Drop for Created {
         if let Err(code) = code.ok() {
             tracing::warn!(?code, "a stream was not destroyed");
         }
-    }
-}
-
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({:p} on {})", self.0.raw, self.context().device())
     }
 }
 

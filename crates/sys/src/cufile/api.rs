@@ -5,7 +5,10 @@ use std::ffi::{c_int, c_long, c_void};
 
 use straightway_core::{Error, Kind, Result};
 
-use super::code::{OpCode, Status};
+use super::{
+    code::{OpCode, Status},
+    counters::Paths,
+};
 
 pub(super) type RawHandle = *mut c_void;
 
@@ -56,26 +59,15 @@ pub(super) struct GpuCounters {
     pub(super) uuid: [u8; 16],
     pub(super) read_bytes: u64,
     pub(super) read_rate_and_time: [u64; 3],
-    pub(super) reads: PathCounters,
+    pub(super) reads: Paths,
     pub(super) read_dynamic_sparse_inline: [u64; 3],
     pub(super) read_errors: u64,
     pub(super) write_bytes: u64,
     pub(super) write_rate_and_time: [u64; 3],
-    pub(super) writes: PathCounters,
+    pub(super) writes: Paths,
     pub(super) write_dynamic: u64,
     pub(super) write_errors: u64,
     pub(super) registrations: [u64; 5],
-}
-
-/// The five counters that stand together for reads and for writes.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(super) struct PathCounters {
-    pub(super) total: u64,
-    pub(super) p2p: u64,
-    pub(super) nvfs: u64,
-    pub(super) posix: u64,
-    pub(super) unaligned: u64,
 }
 
 // The sizes that a C compiler gives the header's structs on x86-64 (cuFile 1.15, 1.18 and 1.19).
@@ -92,7 +84,7 @@ macro_rules! entry_points {
         /// Every function of libcufile that this crate calls, where the library has it.
         #[derive(Debug)]
         pub(super) struct Api {
-            $( pub(super) $field: Option<unsafe extern "C" fn($($argument),*) $(-> $result)?>, )*
+            $( $field: Option<unsafe extern "C" fn($($argument),*) $(-> $result)?>, )*
         }
 
         impl Api {
@@ -103,6 +95,15 @@ macro_rules! entry_points {
                     $( $field: unsafe { library.get($symbol) }.ok().map(|f| *f), )*
                 }
             }
+
+            // Each function, or `Unsupported` naming what the library lacks.
+            $(
+                pub(super) fn $field(
+                    &self,
+                ) -> Result<unsafe extern "C" fn($($argument),*) $(-> $result)?> {
+                    self.$field.ok_or_else(|| missing($symbol))
+                }
+            )*
         }
     };
 }
@@ -113,7 +114,6 @@ entry_points! {
     driver_close_v1 = "cuFileDriverClose"() -> Status;
     driver_get_properties = "cuFileDriverGetProperties"(*mut DriverProperties) -> Status;
     get_version = "cuFileGetVersion"(*mut c_int) -> Status;
-    get_parameter_bool = "cuFileGetParameterBool"(u32, *mut bool) -> Status;
     set_parameter_bool = "cuFileSetParameterBool"(u32, bool) -> Status;
     handle_register = "cuFileHandleRegister"(*mut RawHandle, *mut Description) -> Status;
     handle_deregister = "cuFileHandleDeregister"(RawHandle);
@@ -128,13 +128,10 @@ entry_points! {
     get_stats_l3 = "cuFileGetStatsL3"(*mut c_void) -> Status;
 }
 
-/// The function, or `Unsupported` naming what the library lacks.
-pub(super) fn need<F: Copy>(function: Option<F>, symbol: &'static str) -> Result<F> {
-    function.ok_or_else(|| {
-        let message = format!("it has no {symbol}: it is too old");
-        Error::new(Kind::Unsupported, "use", "libcufile", message)
-            .with_hint("install the cuFile library of a newer CUDA version")
-    })
+fn missing(symbol: &str) -> Error {
+    let message = format!("it has no {symbol}: it is too old");
+    Error::new(Kind::Unsupported, "use", "libcufile", message)
+        .with_hint("install the cuFile library of a newer CUDA version")
 }
 
 impl Status {
@@ -147,12 +144,8 @@ impl Status {
             0 => String::new(),
             code => format!(", CUDA error {code}"),
         };
-        let error = Error::new(
-            self.op.kind(),
-            operation,
-            target,
-            format!("{}{cuda}", self.op),
-        );
+        let message = format!("{}{cuda}", self.op);
+        let error = Error::new(self.op.kind(), operation, target, message);
         Err(match self.op.hint() {
             Some(hint) => error.with_hint(hint),
             None => error,

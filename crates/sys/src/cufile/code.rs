@@ -22,8 +22,6 @@ impl OpCode {
     pub const SUCCESS: Self = Self(0);
     /// Somebody else in this process opened the driver before us.
     pub const DRIVER_ALREADY_OPEN: Self = Self(5026);
-    /// The file cannot be registered. Seen wherever the udev database is missing.
-    pub const HANDLE_NOT_REGISTERED: Self = Self(5027);
 
     /// What cuFile calls it, in our words.
     fn meaning(self) -> Option<&'static str> {

@@ -5,11 +5,9 @@
 //! for a version nobody has looked at the answer is `Unsupported`, which a receipt shows as
 //! *unknown*. The library writes into more room than any known version needs.
 
-use std::fmt;
-
 use straightway_core::{Error, Kind, Result};
 
-use super::api::{GpuCounters, PathCounters, need};
+use super::api::GpuCounters;
 use super::session::CuFile;
 use crate::cuda::Version;
 
@@ -22,8 +20,9 @@ const GPUS_MAX: usize = 16;
 /// Room for the answer, in words: 5112 bytes in cuFile 1.19, and as much again to grow.
 const ANSWER_WORDS: usize = 1280;
 
-/// How many requests of one direction went which way.
+/// How many requests of one direction went which way, as cuFile counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Paths {
     /// All of them.
     pub total: u64,
@@ -51,6 +50,7 @@ pub struct Counters {
 }
 
 /// Statistics switched on. They cost cuFile a little; dropping this stops them.
+#[derive(Debug)]
 pub struct Watch {
     cufile: CuFile,
     first_gpu_at: usize,
@@ -59,38 +59,33 @@ pub struct Watch {
 impl CuFile {
     /// Turns the counters on that tell which way transfers go.
     pub fn watch(&self) -> Result<Watch> {
-        Watch::start(self)
-    }
-}
-
-impl Watch {
-    fn start(cufile: &CuFile) -> Result<Self> {
-        let version = cufile.version();
+        let version = self.version();
         let first_gpu_at = version.and_then(first_gpu_at).ok_or_else(|| {
             let version = version.map_or_else(|| "unknown".into(), |v| v.to_string());
             unsupported(format!(
                 "the layout of version {version} is not known (1.15 to 1.19 are)"
             ))
         })?;
-        let api = cufile.api();
-        need(api.get_stats_l3, "cuFileGetStatsL3")?;
-        let set_level = need(api.set_stats_level, "cuFileSetStatsLevel")?;
-        let start = need(api.stats_start, "cuFileStatsStart")?;
+        let api = self.api();
+        api.get_stats_l3()?;
+        let (set_level, start) = (api.set_stats_level()?, api.stats_start()?);
         // SAFETY: the level is one the header defines, and the driver is open.
         unsafe { set_level(LEVEL) }.ok("set the level of", "cuFile's statistics")?;
         // SAFETY: the driver is open and a level set.
         unsafe { start() }.ok("start", "cuFile's statistics")?;
-        Ok(Self {
-            cufile: cufile.clone(),
+        Ok(Watch {
+            cufile: self.clone(),
             first_gpu_at,
         })
     }
+}
 
+impl Watch {
     /// The counters now of the GPU with that UUID. Only differences mean something: others in this
     /// process may use cuFile too.
     pub fn counters(&self, uuid: [u8; 16]) -> Result<Counters> {
         let mut answer = [0u64; ANSWER_WORDS];
-        let ask = need(self.cufile.api().get_stats_l3, "cuFileGetStatsL3")?;
+        let ask = self.cufile.api().get_stats_l3()?;
         // SAFETY: the answer of every version known has room, twice over.
         unsafe { ask(answer.as_mut_ptr().cast()) }.ok("read", "cuFile's statistics")?;
         // The count stands in the four bytes at the start of the word before the first GPU.
@@ -104,7 +99,12 @@ impl Watch {
             // within the answer; the start is a multiple of 8, and any bits are a value.
             let gpu = unsafe { gpus.add(i).read() };
             if gpu.uuid == uuid {
-                return Ok(gpu.into());
+                return Ok(Counters {
+                    reads: gpu.reads,
+                    writes: gpu.writes,
+                    read_bytes: gpu.read_bytes,
+                    write_bytes: gpu.write_bytes,
+                });
             }
         }
         Err(unsupported(format!(
@@ -115,19 +115,13 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(stop) = self.cufile.api().stats_stop {
-            // SAFETY: started in `start`, and the driver is open.
+        if let Ok(stop) = self.cufile.api().stats_stop() {
+            // SAFETY: started in `watch`, and the driver is open.
             let status = unsafe { stop() };
             if let Err(error) = status.ok("stop", "cuFile's statistics") {
                 tracing::debug!(%error, "cuFile goes on counting");
             }
         }
-    }
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watch({:?})", self.cufile)
     }
 }
 
@@ -152,36 +146,6 @@ impl Paths {
             nvfs: self.nvfs.saturating_sub(earlier.nvfs),
             posix: self.posix.saturating_sub(earlier.posix),
             unaligned: self.unaligned.saturating_sub(earlier.unaligned),
-        }
-    }
-}
-
-impl From<GpuCounters> for Counters {
-    fn from(raw: GpuCounters) -> Self {
-        Self {
-            reads: raw.reads.into(),
-            writes: raw.writes.into(),
-            read_bytes: raw.read_bytes,
-            write_bytes: raw.write_bytes,
-        }
-    }
-}
-
-impl From<PathCounters> for Paths {
-    fn from(raw: PathCounters) -> Self {
-        let PathCounters {
-            total,
-            p2p,
-            nvfs,
-            posix,
-            unaligned,
-        } = raw;
-        Self {
-            total,
-            p2p,
-            nvfs,
-            posix,
-            unaligned,
         }
     }
 }

@@ -1,14 +1,13 @@
 //! A file that cuFile knows, and reads and writes between it and registered device memory.
 
 use std::ffi::c_long;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use straightway_core::{Error, Kind, Result};
 
 use super::ALIGN_BYTES;
-use super::api::{Description, DescriptorUnion, RawHandle, TransferFn, need};
+use super::api::{Description, DescriptorUnion, RawHandle, TransferFn};
 use super::code::OpCode;
 use super::registered_memory::RegisteredMemory;
 use super::session::CuFile;
@@ -28,6 +27,7 @@ pub struct Request {
 }
 
 /// A registered file. It owns its descriptor; dropping it deregisters first and closes then.
+#[derive(Debug)]
 pub struct FileHandle {
     cufile: CuFile,
     raw: RawHandle,
@@ -44,14 +44,8 @@ impl CuFile {
     /// Makes a file known to cuFile. `name` is for errors. The descriptor may be open for direct
     /// I/O or not (since CUDA 12.2), but not for append, nor unnamed, nor non-blocking.
     pub fn register_file(&self, file: OwnedFd, name: &str) -> Result<FileHandle> {
-        FileHandle::register(self, file, name)
-    }
-}
-
-impl FileHandle {
-    fn register(cufile: &CuFile, file: OwnedFd, name: &str) -> Result<Self> {
-        let register = need(cufile.api().handle_register, "cuFileHandleRegister")?;
-        need(cufile.api().handle_deregister, "cuFileHandleDeregister")?;
+        let register = self.api().handle_register()?;
+        self.api().handle_deregister()?;
         let mut description = Description {
             kind: KIND_DESCRIPTOR,
             handle: DescriptorUnion {
@@ -64,23 +58,25 @@ impl FileHandle {
         // SAFETY: both are valid for the call, and the descriptor is open and ours.
         let status = unsafe { register(&raw mut raw, &raw mut description) };
         status.ok("register with cuFile", name)?;
-        Ok(Self {
-            cufile: cufile.clone(),
+        Ok(FileHandle {
+            cufile: self.clone(),
             raw,
             name: name.to_owned(),
             _file: file,
         })
     }
+}
 
+impl FileHandle {
     /// Reads into the memory. Fewer bytes than asked for come back at the end of the file.
     pub fn read(&self, memory: &RegisteredMemory, request: Request) -> Result<usize> {
-        let call = need(self.cufile.api().read, "cuFileRead")?;
+        let call = self.cufile.api().read()?;
         self.transfer("read", call, memory, request)
     }
 
     /// Writes from the memory.
     pub fn write(&self, memory: &RegisteredMemory, request: Request) -> Result<usize> {
-        let call = need(self.cufile.api().write, "cuFileWrite")?;
+        let call = self.cufile.api().write()?;
         self.transfer("write", call, memory, request)
     }
 
@@ -109,30 +105,23 @@ impl FileHandle {
         let invalid = |message| Error::new(Kind::Invalid, "transfer", &self.name, message);
         let address = memory.memory().place(memory_offset, bytes)?;
         let align = ALIGN_BYTES as u64;
-        if [
-            address,
-            memory.memory().address(),
-            file_offset,
-            bytes as u64,
-        ]
-        .iter()
-        .any(|n| n % align != 0)
-        {
+        let base = memory.memory().address();
+        if [address, base, file_offset, bytes as u64].map(|n| n % align) != [0; 4] {
             let message = format!(
                 "{bytes} bytes between {file_offset} of the file and {address:#x} of the device are \
                  not aligned to {ALIGN_BYTES}: cuFile would stage them without saying so"
             );
             return Err(invalid(message));
         }
-        match (
-            c_long::try_from(file_offset),
-            c_long::try_from(memory_offset),
-        ) {
-            (Ok(file), Ok(memory)) => Ok([file, memory]),
-            _ => Err(invalid(format!(
+        let beyond = |_| {
+            invalid(format!(
                 "offset {file_offset} is beyond what files can have"
-            ))),
-        }
+            ))
+        };
+        Ok([
+            c_long::try_from(file_offset).map_err(beyond)?,
+            c_long::try_from(memory_offset).map_err(beyond)?,
+        ])
     }
 
     /// Bytes, or −1 with `errno`, or a negated cuFile code.
@@ -144,27 +133,17 @@ impl FileHandle {
             return Err(Error::os(operation, &self.name, io::Error::last_os_error()));
         }
         let code = OpCode(u32::try_from(answer.unsigned_abs()).unwrap_or(u32::MAX));
-        Err(Error::new(
-            code.kind(),
-            operation,
-            &self.name,
-            code.to_string(),
-        ))
+        let message = code.to_string();
+        Err(Error::new(code.kind(), operation, &self.name, message))
     }
 }
 
 impl Drop for FileHandle {
     fn drop(&mut self) {
-        if let Some(deregister) = self.cufile.api().handle_deregister {
-            // SAFETY: registered in `register`, deregistered once here; calls are synchronous and
+        if let Ok(deregister) = self.cufile.api().handle_deregister() {
+            // SAFETY: registered in `register_file`, deregistered once here; calls are synchronous and
             // borrow `self`, so none is under way.
             unsafe { deregister(self.raw) };
         }
-    }
-}
-
-impl fmt::Debug for FileHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FileHandle({})", self.name)
     }
 }

@@ -3,11 +3,11 @@
 use std::error;
 use std::fmt;
 use std::mem;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use straightway_core::{Error, Kind, Result};
 
-use super::api::{Api, need};
+use super::api::Api;
 use crate::cuda::Version;
 
 /// The names a machine's own library goes by.
@@ -46,7 +46,7 @@ impl Library {
             match unsafe { libloading::Library::new(&name) } {
                 Ok(library) => {
                     let api = Api::resolve(&library);
-                    need(api.driver_open, "cuFileDriverOpen")?;
+                    api.driver_open()?;
                     // It starts threads of its own: unloading would pull the code from under them.
                     mem::forget(library);
                     return Ok(Self {
@@ -65,14 +65,9 @@ impl Library {
         Err(error.with_hint("install it with CUDA, or `pip install nvidia-cufile`"))
     }
 
-    /// The name or path it was found under.
-    pub fn found_as(&self) -> &Path {
-        &self.found_as
-    }
-
     /// Its version; libraries before CUDA 12.3 cannot tell.
     pub fn version(&self) -> Option<Version> {
-        let ask = self.api.get_version?;
+        let ask = self.api.get_version().ok()?;
         let mut number = 0;
         // SAFETY: `number` is a valid place for the answer.
         unsafe { ask(&raw mut number) }
@@ -81,19 +76,9 @@ impl Library {
         u32::try_from(number).ok().map(Version)
     }
 
-    /// What a parameter is set to; `None` where the library (before 12.9) cannot tell.
-    pub fn parameter(&self, parameter: Parameter) -> Option<bool> {
-        let ask = self.api.get_parameter_bool?;
-        let mut value = false;
-        // SAFETY: `value` is a valid place for a C bool; the number is one the header defines.
-        let status = unsafe { ask(parameter as u32, &raw mut value) };
-        status.ok("read a parameter of", "libcufile").ok()?;
-        Some(value)
-    }
-
     /// Sets a parameter. It outranks the environment and the file, if done before `open`.
     pub fn set_parameter(&self, parameter: Parameter, value: bool) -> Result<()> {
-        let set = need(self.api.set_parameter_bool, "cuFileSetParameterBool")?;
+        let set = self.api.set_parameter_bool()?;
         // SAFETY: the number is one the header defines.
         unsafe { set(parameter as u32, value) }
             .ok("set", format_args!("cuFile's parameter {parameter:?}"))

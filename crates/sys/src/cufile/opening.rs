@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use straightway_core::{Error, Kind, Result};
 
-use super::api::need;
 use super::code::{OpCode, Status};
 use super::library::Library;
 use crate::cuda::Context;
@@ -30,7 +29,7 @@ pub(super) fn open(library: Arc<Library>, context: Context, deadline: Duration) 
     if HUNG.load(Ordering::Relaxed) {
         return Err(failed("an earlier call has not returned yet".into()));
     }
-    let call = need(library.api.driver_open, "cuFileDriverOpen")?;
+    let call = library.api.driver_open()?;
     let guard = StandardInput::guard().map_err(|e| Error::os("keep", "descriptor 0", e))?;
     let (send, receive) = mpsc::channel();
     let spawned = thread::Builder::new()

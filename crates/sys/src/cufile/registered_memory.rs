@@ -1,16 +1,15 @@
 //! Device memory that cuFile has mapped for the life of the registration.
 
 use std::ffi::c_void;
-use std::fmt;
 use std::sync::Arc;
 
 use straightway_core::Result;
 
-use super::api::need;
 use super::session::CuFile;
 use crate::cuda::DeviceMemory;
 
 /// A registration of one device memory. Dropping it deregisters; the memory lives at least as long.
+#[derive(Debug)]
 pub struct RegisteredMemory {
     cufile: CuFile,
     memory: Arc<DeviceMemory>,
@@ -19,25 +18,21 @@ pub struct RegisteredMemory {
 impl CuFile {
     /// Registers device memory, once for its life: dear, and limited by BAR1.
     pub fn register_memory(&self, memory: &Arc<DeviceMemory>) -> Result<RegisteredMemory> {
-        RegisteredMemory::register(self, memory)
+        let register = self.api().buf_register()?;
+        self.api().buf_deregister()?;
+        let _entered = memory.context().enter()?;
+        // SAFETY: the range is live device memory, held by what this returns until it is deregistered;
+        // flags must be zero and are.
+        let status = unsafe { register(base(memory), memory.bytes(), 0) };
+        status.ok("register with cuFile", memory)?;
+        Ok(RegisteredMemory {
+            cufile: self.clone(),
+            memory: Arc::clone(memory),
+        })
     }
 }
 
 impl RegisteredMemory {
-    fn register(cufile: &CuFile, memory: &Arc<DeviceMemory>) -> Result<Self> {
-        let register = need(cufile.api().buf_register, "cuFileBufRegister")?;
-        need(cufile.api().buf_deregister, "cuFileBufDeregister")?;
-        let _entered = memory.context().enter()?;
-        // SAFETY: the range is live device memory, held by `self` until it is deregistered; flags
-        // must be zero and are.
-        let status = unsafe { register(base(memory), memory.len(), 0) };
-        status.ok("register with cuFile", memory)?;
-        Ok(Self {
-            cufile: cufile.clone(),
-            memory: Arc::clone(memory),
-        })
-    }
-
     /// The memory registered.
     pub fn memory(&self) -> &Arc<DeviceMemory> {
         &self.memory
@@ -52,8 +47,8 @@ impl RegisteredMemory {
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         let entered = self.memory.context().enter();
-        if let Some(deregister) = self.cufile.api().buf_deregister {
-            // SAFETY: registered in `register`, deregistered once here; reads and writes are
+        if let Ok(deregister) = self.cufile.api().buf_deregister() {
+            // SAFETY: registered in `register_memory`, deregistered once here; reads and writes are
             // synchronous and borrow `self`, so none is under way.
             let status = unsafe { deregister(self.base()) };
             if let Err(error) = status.ok("deregister from cuFile", &self.memory) {
@@ -61,12 +56,6 @@ impl Drop for RegisteredMemory {
             }
         }
         drop(entered);
-    }
-}
-
-impl fmt::Debug for RegisteredMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RegisteredMemory({:?})", self.memory)
     }
 }
 

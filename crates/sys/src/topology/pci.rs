@@ -80,8 +80,6 @@ pub enum PciKind {
 /// A PCIe link as trained, and what it could be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Transfers per second and lane now, in GT/s.
-    pub speed_gt: f64,
     /// Lanes now.
     pub width: u32,
     /// The fastest the device can do, in GT/s.
@@ -105,10 +103,6 @@ impl Link {
 pub struct PciDevice {
     /// Where it is.
     pub address: PciAddress,
-    /// Who made it.
-    pub vendor: u16,
-    /// Which of the maker's devices.
-    pub device: u16,
     /// The class code: base class, subclass, interface.
     pub class: u32,
     /// What it is to us.
@@ -123,8 +117,6 @@ pub struct PciDevice {
     pub link: Option<Link>,
     /// The kernel driver bound to it.
     pub driver: Option<String>,
-    /// What the kernel calls its parts: `nvme0`, `mlx5_0`, `eth0`.
-    pub names: Vec<String>,
 }
 
 impl PciDevice {
@@ -159,10 +151,6 @@ fn read_device(root: &Root, address: PciAddress, folder: &Path) -> Option<PciDev
     let parents = folder.parent()?;
     Some(PciDevice {
         address,
-        vendor,
-        device: id("device")
-            .and_then(|id| u16::try_from(id).ok())
-            .unwrap_or_default(),
         class,
         kind: kind(vendor, class),
         numa_node: root
@@ -183,7 +171,6 @@ fn read_device(root: &Root, address: PciAddress, folder: &Path) -> Option<PciDev
         driver: root
             .resolve(folder.join("driver"))
             .map(|driver| name(&driver)),
-        names: kernel_names(root, folder),
     })
 }
 
@@ -209,27 +196,8 @@ fn read_link(root: &Root, folder: &Path) -> Option<Link> {
         (1..=32).contains(&width).then_some(width)
     };
     Some(Link {
-        speed_gt: speed("current_link_speed")?,
         width: width("current_link_width")?,
         speed_gt_max: speed("max_link_speed")?,
         width_max: width("max_link_width")?,
     })
-}
-
-/// The kernel's names for what a device offers, found below it by class; a virtio device has them
-/// one floor down.
-fn kernel_names(root: &Root, folder: &Path) -> Vec<String> {
-    let virtio = root.list(folder).into_iter().filter(|name| {
-        name.strip_prefix("virtio")
-            .is_some_and(|n| n.parse::<u32>().is_ok())
-    });
-    let folders = [folder.to_owned()]
-        .into_iter()
-        .chain(virtio.map(|name| folder.join(name)));
-    folders
-        .flat_map(|folder| {
-            ["nvme", "infiniband", "net", "block"].map(|class| root.list(folder.join(class)))
-        })
-        .flatten()
-        .collect()
 }

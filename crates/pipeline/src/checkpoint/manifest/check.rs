@@ -5,7 +5,7 @@ use std::sync::Arc;
 use straightway_core::{Alignment, Error, Kind, Result};
 
 use super::{
-    Manifest, PARITY_MAX, RANKS_MAX, Saved, ShardRecord, Stored,
+    Manifest, PARITY_MAX, RANKS_MAX, Saved, SavedPart, ShardRecord, Stored,
     overlap::{covers, overlapping},
 };
 use crate::{
@@ -35,16 +35,14 @@ impl Manifest {
             return Err(corrupt(format!("it has more than {TENSORS_MAX} tensors")));
         }
         self.tensors.sort_by(|a, b| a.name.cmp(&b.name));
-        for pair in self.tensors.windows(2) {
-            if pair[0].name == pair[1].name {
-                let tensor = quoted(&pair[0].name);
-                return Err(corrupt(format!("tensor {tensor} is there twice")));
-            }
+        let is_twice = |pair: &&[Saved]| pair[0].name == pair[1].name;
+        if let Some(pair) = self.tensors.windows(2).find(is_twice) {
+            let tensor = quoted(&pair[0].name);
+            return Err(corrupt(format!("tensor {tensor} is there twice")));
         }
         for tensor in &self.tensors {
             check_tensor(tensor)
                 .and_then(|()| check_parts(tensor, &self.shards))
-                .and_then(|()| check_whole(tensor))
                 .map_err(corrupt)?;
         }
         self.check_parity().map_err(corrupt)?;
@@ -65,10 +63,8 @@ impl Manifest {
             return Err(format!("{shards} shards of {world} ranks are not one each"));
         }
         let in_order = self.shards.iter().zip(0..).all(|(s, rank)| s.rank == rank);
-        if !in_order {
-            return Err("its shards are not in the order of the ranks".to_owned());
-        }
-        Ok(())
+        let refuse = || "its shards are not in the order of the ranks".to_owned();
+        in_order.then_some(()).ok_or_else(refuse)
     }
 
     fn check_parity(&self) -> Result<(), String> {
@@ -107,11 +103,9 @@ fn check_shard(shard: &ShardRecord, world: u32, chunk_bytes: u64) -> Result<(), 
     let chunks = shard.bytes.div_ceil(chunk_bytes);
     let fits = |count: usize| count as u64 == chunks;
     if !fits(shard.chunks.len()) || !(shard.digests.is_empty() || fits(shard.digests.len())) {
+        let (bytes, sums, digests) = (shard.bytes, shard.chunks.len(), shard.digests.len());
         return Err(format!(
-            "{} bytes are {chunks} chunks, and {} have a checksum and {} a digest",
-            shard.bytes,
-            shard.chunks.len(),
-            shard.digests.len()
+            "{bytes} bytes are {chunks} chunks, and {sums} have a checksum and {digests} a digest"
         ));
     }
     let Some(stored) = &shard.stored else {
@@ -138,22 +132,17 @@ fn check_stored(place: &Stored, chunk_bytes: u64) -> Result<(), String> {
         Codec::Raw => place.bytes == chunk_bytes,
         Codec::Zstd | Codec::Lz4 => (1..chunk_bytes).contains(&place.bytes),
     };
-    if !fits {
-        return Err(format!(
-            "{} bytes as {:?} cannot be its {chunk_bytes}",
-            place.bytes, place.codec
-        ));
-    }
-    Ok(())
+    let (bytes, codec) = (place.bytes, place.codec);
+    let refuse = || format!("{bytes} bytes as {codec:?} cannot be its {chunk_bytes}");
+    fits.then_some(()).ok_or_else(refuse)
 }
 
 /// Checks what a tensor says of itself.
 pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
     let name = quoted(&tensor.name);
     if tensor.name.len() > NAME_BYTES_MAX || tensor.shape.len() > RANK_MAX {
-        return Err(format!(
-            "tensor {name} has too long a name or too many dimensions"
-        ));
+        let why = "has too long a name or too many dimensions";
+        return Err(format!("tensor {name} {why}"));
     }
     let (shape, dtype) = (&tensor.shape, tensor.dtype);
     let Some(bytes) = shape.elements().and_then(|n| whole_bytes(n, dtype)) else {
@@ -178,42 +167,33 @@ pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
         }
     }
     if let Some((a, b)) = overlapping(&tensor.parts) {
-        return Err(format!(
-            "parts of tensor {name} overlap: that of shard {} from {} on and that of shard {} from \
-             {} on",
-            a.shard,
-            a.rectangle.offsets(),
-            b.shard,
-            b.rectangle.offsets()
-        ));
+        let words = |part: &SavedPart| {
+            let (shard, start) = (part.shard, part.rectangle.offsets());
+            format!("that of shard {shard} from {start} on")
+        };
+        let (a, b) = (words(a), words(b));
+        return Err(format!("parts of tensor {name} overlap: {a} and {b}"));
     }
     Ok(())
 }
 
-/// Checks that the parts of a tensor, which do not overlap, are all of it.
-fn check_whole(tensor: &Saved) -> Result<(), String> {
-    if covers(&tensor.parts, tensor.shape.elements().unwrap_or(0)) {
-        return Ok(());
-    }
-    let name = quoted(&tensor.name);
-    Err(format!(
-        "tensor {name} is not whole: some of it is in no shard"
-    ))
-}
-
-/// Checks that the parts of a tensor lie inside their shards.
+/// Checks that the parts of a tensor, which do not overlap, lie inside their shards and are all of it.
 fn check_parts(tensor: &Saved, shards: &[ShardRecord]) -> Result<(), String> {
+    let name = quoted(&tensor.name);
     for part in &tensor.parts {
         let bytes = whole_bytes(part.rectangle.elements(), tensor.dtype);
         let end = bytes.and_then(|bytes| part.offset.checked_add(bytes));
-        let shard = shards.get(part.shard as usize);
+        let (number, shard) = (part.shard, shards.get(part.shard as usize));
         if shard.zip(end).is_none_or(|(shard, end)| end > shard.bytes) {
-            let name = quoted(&tensor.name);
             return Err(format!(
-                "a part of tensor {name} lies outside shard {}",
-                part.shard
+                "a part of tensor {name} lies outside shard {number}"
             ));
         }
+    }
+    if !covers(&tensor.parts, tensor.shape.elements().unwrap_or(0)) {
+        return Err(format!(
+            "tensor {name} is not whole: some of it is in no shard"
+        ));
     }
     Ok(())
 }

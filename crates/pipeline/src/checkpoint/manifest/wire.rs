@@ -8,7 +8,11 @@ use straightway_core::{Error, Kind, Result};
 
 use super::{Manifest, ParityRecord, Saved, SavedPart, ShardRecord, VERSION};
 use crate::{
-    checkpoint::sum::{CHECKSUM, DIGEST},
+    checkpoint::{
+        name::{Attempt, is_nonce},
+        part::Part,
+        sum::{CHECKSUM, DIGEST},
+    },
     weights::{Dtype, Rectangle, Shape},
 };
 
@@ -69,17 +73,17 @@ struct RectangleWire {
 pub(crate) struct PartWire {
     schema: String,
     version: u32,
-    pub(crate) step: u64,
-    pub(crate) run: String,
-    pub(crate) sequence: u64,
-    pub(crate) rank: u32,
-    pub(crate) world: u32,
-    pub(crate) chunk_bytes: u64,
+    step: u64,
+    run: String,
+    sequence: u64,
+    rank: u32,
+    world: u32,
+    chunk_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) parent: Option<u64>,
-    pub(crate) writer: String,
+    parent: Option<u64>,
+    writer: String,
     tensors: Vec<TensorWire>,
-    pub(crate) shard: ShardRecord,
+    shard: ShardRecord,
 }
 
 impl ManifestWire {
@@ -174,34 +178,47 @@ impl TensorWire {
 }
 
 impl PartWire {
-    /// A part of these tensors, each with one rectangle or more in `shard`, which is number 0.
-    pub(crate) fn new(
-        attempt: &crate::checkpoint::Attempt,
-        world: u32,
-        chunk_bytes: u64,
-        parent: Option<u64>,
-        tensors: &[Saved],
-        shard: ShardRecord,
-    ) -> Self {
+    pub(crate) fn of(part: &Part) -> Self {
         Self {
             schema: PART_SCHEMA.to_owned(),
             version: VERSION,
-            step: attempt.step,
-            run: attempt.run.clone(),
-            sequence: attempt.sequence,
-            rank: shard.rank,
-            world,
-            chunk_bytes,
-            parent,
-            writer: String::new(),
-            tensors: tensors.iter().map(TensorWire::of).collect(),
-            shard,
+            step: part.attempt.step,
+            run: part.attempt.run.clone(),
+            sequence: part.attempt.sequence,
+            rank: part.shard.rank,
+            world: part.world,
+            chunk_bytes: part.chunk_bytes,
+            parent: part.parent,
+            writer: part.writer.clone(),
+            tensors: part.tensors.iter().map(TensorWire::of).collect(),
+            shard: part.shard.clone(),
         }
     }
 
-    /// Its tensors, checked one by one.
-    pub(crate) fn take_tensors(&mut self, name: &str) -> Result<Vec<Saved>> {
-        let tensors = std::mem::take(&mut self.tensors);
-        tensors.into_iter().map(|t| t.checked(name)).collect()
+    /// The part, if its tensors hold together one by one.
+    pub(crate) fn checked(self, name: &str) -> Result<Part> {
+        let corrupt = |why: &str| Err(Error::new(Kind::Corrupt, "read", name, why));
+        let tensors = self.tensors.into_iter().map(|t| t.checked(name));
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        let mut parts = tensors.iter().flat_map(|tensor| &tensor.parts);
+        if parts.any(|part| part.shard != 0) {
+            return corrupt("it speaks of shards of other ranks");
+        }
+        if !is_nonce(&self.writer) {
+            return corrupt("its writer has no name that a saver has");
+        }
+        Ok(Part {
+            attempt: Attempt {
+                step: self.step,
+                run: self.run,
+                sequence: self.sequence,
+            },
+            world: self.world,
+            chunk_bytes: self.chunk_bytes,
+            parent: self.parent,
+            writer: self.writer,
+            tensors,
+            shard: self.shard,
+        })
     }
 }

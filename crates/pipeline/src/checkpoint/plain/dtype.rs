@@ -17,28 +17,15 @@ const FIELDS_MAX: usize = 1 << 12;
 /// How deep records may lie in each other.
 pub(super) const RECORDS_DEPTH_MAX: usize = 8;
 
-/// The dtypes of `ml_dtypes`, and how long their elements are.
-const EXTENSIONS: [(&str, u64); 20] = [
-    ("bfloat16", 2),
-    ("float8_e3m4", 1),
-    ("float8_e4m3", 1),
-    ("float8_e4m3b11fnuz", 1),
-    ("float8_e4m3fn", 1),
-    ("float8_e4m3fnuz", 1),
-    ("float8_e5m2", 1),
-    ("float8_e5m2fnuz", 1),
-    ("float8_e8m0fnu", 1),
-    ("float6_e2m3fn", 1),
-    ("float6_e3m2fn", 1),
-    ("float4_e2m1fn", 1),
-    ("int4", 1),
-    ("uint4", 1),
-    ("int2", 1),
-    ("uint2", 1),
-    ("int1", 1),
-    ("uint1", 1),
-    ("complex32", 4),
-    ("bcomplex32", 4),
+/// How long the elements of the dtypes of `ml_dtypes` are.
+const EXTENSIONS: [(u64, &str); 3] = [
+    (
+        1,
+        "float8_e3m4 float8_e4m3 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz \
+         float8_e8m0fnu float6_e2m3fn float6_e3m2fn float4_e2m1fn int4 uint4 int2 uint2 int1 uint1",
+    ),
+    (2, "bfloat16"),
+    (4, "complex32 bcomplex32"),
 ];
 
 /// The units of dates and of times between them.
@@ -117,11 +104,9 @@ impl NumpyType {
 
     /// The type of `ml_dtypes` of a name.
     pub(super) fn extension(name: &str) -> Result<Self> {
-        let found = EXTENSIONS.iter().find(|(known, _)| *known == name);
         let refuse = || corrupt(format!("{name:?} is no dtype"));
-        found
-            .map(|(known, _)| Self::Extension(known))
-            .ok_or_else(refuse)
+        let (name, _) = extension(name).ok_or_else(refuse)?;
+        Ok(Self::Extension(name))
     }
 
     /// A record.
@@ -153,10 +138,7 @@ impl NumpyType {
     pub(super) fn item_bytes(&self) -> u64 {
         match self {
             Self::Basic(basic) => basic.item_bytes,
-            Self::Extension(name) => EXTENSIONS
-                .iter()
-                .find(|(known, _)| known == name)
-                .map_or(0, |(_, bytes)| *bytes),
+            Self::Extension(name) => extension(name).map_or(0, |(_, bytes)| bytes),
             Self::Fields(item_bytes, _) => *item_bytes,
             // It was checked that this does not overflow.
             Self::Rows(dtype, shape) => shape.iter().product::<u64>() * dtype.item_bytes(),
@@ -202,14 +184,17 @@ impl Basic {
             b'U' => data.chunks_exact(4).all(|bytes| word(bytes) <= 0x10_ffff),
             _ => true,
         };
-        if fits {
-            Ok(())
-        } else {
-            Err(corrupt(
-                "an array has an element that its dtype does not have",
-            ))
-        }
+        let refuse = || corrupt("an array has an element that its dtype does not have");
+        fits.then_some(()).ok_or_else(refuse)
     }
+}
+
+/// A dtype of `ml_dtypes`, and how long its elements are.
+fn extension(name: &str) -> Option<(&'static str, u64)> {
+    EXTENSIONS.iter().find_map(|(bytes, names)| {
+        let name = names.split(' ').find(|known| *known == name)?;
+        Some((name, *bytes))
+    })
 }
 
 /// Whether it is what stands in the brackets of a date's dtype: a unit, or a number of them.

@@ -13,92 +13,21 @@ pub struct Name {
     pub attribute: &'static str,
 }
 
-/// What may be named.
-const NAMES: [(&str, &[&str]); 3] = [
+/// What may be named, by module: Python's own types, and of PyTorch dtypes, memory formats and layouts.
+const NAMES: [(&str, &str); 3] = [
     (
         "builtins",
-        &[
-            "bool",
-            "bytearray",
-            "bytes",
-            "complex",
-            "dict",
-            "float",
-            "frozenset",
-            "int",
-            "list",
-            "range",
-            "set",
-            "slice",
-            "str",
-            "tuple",
-        ],
+        "bool bytearray bytes complex dict float frozenset int list range set slice str tuple",
     ),
-    ("numpy", &["ndarray"]),
+    ("numpy", "ndarray"),
     (
         "torch",
-        &[
-            "bcomplex32",
-            "bfloat16",
-            "bit",
-            "bits16",
-            "bits1x8",
-            "bits2x4",
-            "bits4x2",
-            "bits8",
-            "bool",
-            "complex128",
-            "complex32",
-            "complex64",
-            "float16",
-            "float32",
-            "float4_e2m1fn_x2",
-            "float64",
-            "float8_e4m3fn",
-            "float8_e4m3fnuz",
-            "float8_e5m2",
-            "float8_e5m2fnuz",
-            "float8_e8m0fnu",
-            "int1",
-            "int16",
-            "int2",
-            "int3",
-            "int32",
-            "int4",
-            "int5",
-            "int6",
-            "int64",
-            "int7",
-            "int8",
-            "qint32",
-            "qint8",
-            "quint2x4",
-            "quint4x2",
-            "quint8",
-            "uint1",
-            "uint16",
-            "uint2",
-            "uint3",
-            "uint32",
-            "uint4",
-            "uint5",
-            "uint6",
-            "uint64",
-            "uint7",
-            "uint8",
-            "channels_last",
-            "channels_last_3d",
-            "contiguous_format",
-            "preserve_format",
-            "_mkldnn",
-            "jagged",
-            "sparse_bsc",
-            "sparse_bsr",
-            "sparse_coo",
-            "sparse_csc",
-            "sparse_csr",
-            "strided",
-        ],
+        "bcomplex32 bfloat16 bit bits16 bits1x8 bits2x4 bits4x2 bits8 bool complex128 complex32 complex64 float16 \
+         float32 float4_e2m1fn_x2 float64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz \
+         float8_e8m0fnu int1 int16 int2 int3 int32 int4 int5 int6 int64 int7 int8 qint32 qint8 quint2x4 quint4x2 \
+         quint8 uint1 uint16 uint2 uint3 uint32 uint4 uint5 uint6 uint64 uint7 uint8 channels_last \
+         channels_last_3d contiguous_format preserve_format _mkldnn jagged sparse_bsc sparse_bsr sparse_coo \
+         sparse_csc sparse_csr strided",
     ),
 ];
 
@@ -106,110 +35,84 @@ impl Name {
     /// The name, if it is in the table.
     pub(super) fn find(module: &str, attribute: &str) -> Option<Self> {
         let (module, attributes) = NAMES.iter().find(|(known, _)| *known == module)?;
-        let attribute = attributes.iter().find(|known| **known == attribute)?;
+        let attribute = attributes.split(' ').find(|known| *known == attribute)?;
         Some(Self { module, attribute })
     }
 }
 
-/// A class whose objects are made by a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are named as in Python")]
-#[non_exhaustive]
-pub enum Maker {
-    ByteArray,
-    Complex,
-    Slice,
-    Range,
-    OrderedDict,
-    Counter,
-    DefaultDict,
-    Deque,
-    Date,
-    Time,
-    DateTime,
-    TimeDelta,
-    TimeZone,
-    Decimal,
-    Fraction,
-    Uuid,
-    PosixPath,
-    PurePosixPath,
-    TorchSize,
-    TorchDevice,
+macro_rules! makers {
+    ($( $maker:ident = $module:literal $name:literal; )*) => {
+        /// A class whose objects are made by a call.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "they are named as in Python")]
+        #[non_exhaustive]
+        pub enum Maker {
+            $( $maker, )*
+        }
+
+        /// Each maker with its module and its name there.
+        const MAKERS: &[(Maker, &str, &str)] = &[ $( (Maker::$maker, $module, $name), )* ];
+    };
 }
 
-/// Each maker with its tag, its module and its name there.
-const MAKERS: [(Maker, &str, &str, &str); 20] = [
-    (Maker::ByteArray, "bytearray", "builtins", "bytearray"),
-    (Maker::Complex, "complex", "builtins", "complex"),
-    (Maker::Slice, "slice", "builtins", "slice"),
-    (Maker::Range, "range", "builtins", "range"),
-    (
-        Maker::OrderedDict,
-        "OrderedDict",
-        "collections",
-        "OrderedDict",
-    ),
-    (Maker::Counter, "Counter", "collections", "Counter"),
-    (
-        Maker::DefaultDict,
-        "defaultdict",
-        "collections",
-        "defaultdict",
-    ),
-    (Maker::Deque, "deque", "collections", "deque"),
-    (Maker::Date, "date", "datetime", "date"),
-    (Maker::Time, "time", "datetime", "time"),
-    (Maker::DateTime, "datetime", "datetime", "datetime"),
-    (Maker::TimeDelta, "timedelta", "datetime", "timedelta"),
-    (Maker::TimeZone, "timezone", "datetime", "timezone"),
-    (Maker::Decimal, "Decimal", "decimal", "Decimal"),
-    (Maker::Fraction, "Fraction", "fractions", "Fraction"),
-    (Maker::Uuid, "UUID", "uuid", "UUID"),
-    (Maker::PosixPath, "PosixPath", "pathlib", "PosixPath"),
-    (
-        Maker::PurePosixPath,
-        "PurePosixPath",
-        "pathlib",
-        "PurePosixPath",
-    ),
-    (Maker::TorchSize, "torch.Size", "torch", "Size"),
-    (Maker::TorchDevice, "torch.device", "torch", "device"),
-];
+makers! {
+    ByteArray = "builtins" "bytearray";
+    Complex = "builtins" "complex";
+    Slice = "builtins" "slice";
+    Range = "builtins" "range";
+    OrderedDict = "collections" "OrderedDict";
+    Counter = "collections" "Counter";
+    DefaultDict = "collections" "defaultdict";
+    Deque = "collections" "deque";
+    Date = "datetime" "date";
+    Time = "datetime" "time";
+    DateTime = "datetime" "datetime";
+    TimeDelta = "datetime" "timedelta";
+    TimeZone = "datetime" "timezone";
+    Decimal = "decimal" "Decimal";
+    Fraction = "fractions" "Fraction";
+    Uuid = "uuid" "UUID";
+    PosixPath = "pathlib" "PosixPath";
+    PurePosixPath = "pathlib" "PurePosixPath";
+    TorchSize = "torch" "Size";
+    TorchDevice = "torch" "device";
+}
 
 /// The longest numeral of a `Decimal`.
 const NUMERAL_BYTES_MAX: usize = 1 << 16;
 
 impl Maker {
-    /// The maker of a tag.
+    /// The maker of a tag: its name, behind `torch.` for those of PyTorch.
     pub(super) fn of_tag(tag: &str) -> Option<Self> {
-        let found = MAKERS.iter().find(|(_, known, ..)| *known == tag);
-        found.map(|(maker, ..)| *maker)
+        let of_torch = tag.strip_prefix("torch.");
+        let (is_torch, name) = (of_torch.is_some(), of_torch.unwrap_or(tag));
+        Self::find(|module, known| (module == "torch") == is_torch && known == name)
     }
 
     /// The maker that a pickle names.
     pub(super) fn of_global(module: &str, name: &str) -> Option<Self> {
         // Where Python 3.13 keeps its paths, and what a path is here.
-        let module = if module == "pathlib._local" {
-            "pathlib"
-        } else {
-            module
+        let wanted = match (module, name) {
+            ("pathlib" | "pathlib._local", "Path" | "PosixPath") => ("pathlib", "PosixPath"),
+            ("pathlib" | "pathlib._local", "PurePath" | "PurePosixPath") => {
+                ("pathlib", "PurePosixPath")
+            }
+            named => named,
         };
-        let name = match (module, name) {
-            ("pathlib", "Path") => "PosixPath",
-            ("pathlib", "PurePath") => "PurePosixPath",
-            _ => name,
-        };
+        Self::find(|module, known| (module, known) == wanted)
+    }
+
+    fn find(is_meant: impl Fn(&str, &str) -> bool) -> Option<Self> {
         let found = MAKERS
             .iter()
-            .find(|(_, _, m, n)| (*m, *n) == (module, name));
+            .find(|(_, module, name)| is_meant(module, name));
         found.map(|(maker, ..)| *maker)
     }
 
     /// Where Python has it.
     pub fn name(self) -> Name {
         let found = MAKERS.iter().find(|(maker, ..)| *maker == self);
-        let (_, _, module, attribute) = found.expect("every maker is in the table");
+        let (_, module, attribute) = found.expect("every maker is in the table");
         Name { module, attribute }
     }
 
@@ -235,11 +138,9 @@ impl Maker {
             }
             (Self::Range, [_, _, step]) => arguments.iter().all(is_whole) && *step != Plain::Int(0),
             (Self::Date | Self::TimeDelta, [_, _, _]) => arguments.iter().all(is_small),
-            (Self::Time, [rest @ .., zone, fold]) if rest.len() == 4 => {
-                rest.iter().all(is_small) && is_zone(zone) && matches!(fold, Plain::Int(0 | 1))
-            }
-            (Self::DateTime, [rest @ .., zone, fold]) if rest.len() == 7 => {
-                rest.iter().all(is_small) && is_zone(zone) && matches!(fold, Plain::Int(0 | 1))
+            (Self::Time | Self::DateTime, [rest @ .., zone, Plain::Int(0 | 1)]) => {
+                let parts = if self == Self::Time { 4 } else { 7 };
+                rest.len() == parts && rest.iter().all(is_small) && is_zone(zone)
             }
             (Self::TimeZone, [Object(Self::TimeDelta, _), rest @ ..]) => {
                 matches!(rest, [] | [Text(_)])

@@ -13,7 +13,9 @@ use straightway_core::Result;
 
 use super::{
     BUDGET_BYTES_MIN, BUDGET_PER_BYTE, DEPTH_MAX, Maker, Name, Plain, Sequence, VALUES_MAX,
-    corrupt, rebuild, untrusted,
+    corrupt,
+    rebuild::{self, Call},
+    untrusted,
 };
 
 /// The number of a node.
@@ -27,14 +29,8 @@ enum Node {
     Global(String, String),
     Items(Sequence, Vec<Id>),
     Pairs(Vec<(Id, Id)>),
-    /// A call: of a global, with arguments; what was appended or set since; and the state it was given.
-    Call {
-        global: Id,
-        arguments: Vec<Id>,
-        items: Vec<Id>,
-        pairs: Vec<(Id, Id)>,
-        state: Option<Id>,
-    },
+    /// A call of a global.
+    Call(Id, Call<Id>),
 }
 
 /// What stands on the stack.
@@ -116,12 +112,8 @@ impl Machine<'_> {
             b'M' => Plain::Int(i64::from(u16::from_le_bytes(self.array()?))),
             b'J' => Plain::Int(i64::from(i32::from_le_bytes(self.array()?))),
             b'G' => Plain::Float(f64::from_be_bytes(self.array()?)),
-            0x8a => {
-                let length = usize::from(self.byte()?);
-                Plain::integer(self.take(length)?.to_vec())
-            }
             _ => {
-                let length = u64::from(u32::from_le_bytes(self.array()?));
+                let length = self.unsigned(if code == 0x8a { 1 } else { 4 })?;
                 Plain::integer(self.long(length)?.to_vec())
             }
         };
@@ -129,11 +121,11 @@ impl Machine<'_> {
     }
 
     fn string(&mut self, code: u8) -> Result<()> {
-        let length = match code {
-            0x8c | b'C' => u64::from(self.byte()?),
-            b'X' | b'B' => u64::from(u32::from_le_bytes(self.array()?)),
-            _ => u64::from_le_bytes(self.array()?),
-        };
+        let length = self.unsigned(match code {
+            0x8c | b'C' => 1,
+            b'X' | b'B' => 4,
+            _ => 8,
+        })?;
         let bytes = self.long(length)?.to_vec();
         let is_bytes = matches!(code, b'C' | b'B' | 0x8e);
         self.leaf(if is_bytes {
@@ -154,14 +146,12 @@ impl Machine<'_> {
 
     /// Makes a tuple or a frozen set of what lies on the stack.
     fn gather(&mut self, code: u8) -> Result<()> {
-        let count = match code {
-            b't' | 0x91 => None,
-            _ => Some(usize::from(code - 0x84)),
-        };
-        let items = match count {
-            None => self.since_mark()?,
-            Some(count) => {
-                let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
+        let items = match code {
+            b't' | 0x91 => self.since_mark()?,
+            // A tuple of 1 to 3.
+            _ => {
+                let popped = (0x84..code).map(|_| self.pop());
+                let mut items = popped.collect::<Result<Vec<_>>>()?;
                 items.reverse();
                 items
             }
@@ -184,7 +174,7 @@ impl Machine<'_> {
         match &mut self.nodes[target] {
             Node::Items(Sequence::List, items) if code != 0x90 => items.extend(new),
             Node::Items(Sequence::Set, items) if code == 0x90 => items.extend(new),
-            Node::Call { items, .. } if code != 0x90 => items.extend(new),
+            Node::Call(_, call) if code != 0x90 => call.items.extend(new),
             _ => return Err(corrupt("a pickle appends to what is no list")),
         }
         Ok(())
@@ -203,7 +193,7 @@ impl Machine<'_> {
         let new = new.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let target = self.top()?;
         match &mut self.nodes[target] {
-            Node::Pairs(pairs) | Node::Call { pairs, .. } => pairs.extend(new),
+            Node::Pairs(pairs) | Node::Call(_, Call { pairs, .. }) => pairs.extend(new),
             _ => return Err(corrupt("a pickle sets an item of what is no dictionary")),
         }
         Ok(())
@@ -212,8 +202,8 @@ impl Machine<'_> {
     fn memoize(&mut self, code: u8) -> Result<()> {
         let place = match code {
             0x94 => self.memo.len() as u64,
-            b'q' => u64::from(self.byte()?),
-            _ => u64::from(u32::from_le_bytes(self.array()?)),
+            b'q' => self.unsigned(1)?,
+            _ => self.unsigned(4)?,
         };
         let id = self.top()?;
         self.memo.insert(place, id);
@@ -221,10 +211,7 @@ impl Machine<'_> {
     }
 
     fn recall(&mut self, code: u8) -> Result<()> {
-        let place = match code {
-            b'h' => u64::from(self.byte()?),
-            _ => u64::from(u32::from_le_bytes(self.array()?)),
-        };
+        let place = self.unsigned(if code == b'h' { 1 } else { 4 })?;
         let missing = || corrupt("a pickle recalls what it has not noted");
         let id = *self.memo.get(&place).ok_or_else(missing)?;
         self.stack.push(Slot::Value(id));
@@ -268,13 +255,13 @@ impl Machine<'_> {
             Node::Global(..) => {}
             _ => return Err(corrupt("a pickle calls what is no global")),
         }
-        self.push(Node::Call {
-            global,
+        let call = Call {
             arguments,
             items: Vec::new(),
             pairs: Vec::new(),
             state: None,
-        })
+        };
+        self.push(Node::Call(global, call))
     }
 
     /// Notes the state that an object is given.
@@ -282,11 +269,8 @@ impl Machine<'_> {
         let given = self.pop()?;
         let target = self.top()?;
         match &mut self.nodes[target] {
-            Node::Call {
-                state: state @ None,
-                ..
-            } => {
-                *state = Some(given);
+            Node::Call(_, call) if call.state.is_none() => {
+                call.state = Some(given);
                 Ok(())
             }
             _ => Err(corrupt("a pickle gives a state to what takes none")),
@@ -304,13 +288,13 @@ impl Machine<'_> {
         match &self.nodes[id] {
             Node::Leaf(value) => {
                 let value = value.clone();
-                if let Plain::Text(text) = &value {
-                    self.spend(text.len())?;
-                } else if let Plain::Bytes(bytes) | Plain::Long(bytes) | Plain::Surrogates(bytes) =
-                    &value
-                {
-                    self.spend(bytes.len())?;
-                }
+                self.spend(match &value {
+                    Plain::Text(text) => text.len(),
+                    Plain::Bytes(bytes) | Plain::Long(bytes) | Plain::Surrogates(bytes) => {
+                        bytes.len()
+                    }
+                    _ => 0,
+                })?;
                 Ok(value)
             }
             Node::Global(module, name) => {
@@ -325,25 +309,17 @@ impl Machine<'_> {
                 let pairs = pairs.clone();
                 Ok(Plain::Pairs(self.finish_pairs(&pairs, depth)?))
             }
-            Node::Call {
-                global,
-                arguments,
-                items,
-                pairs,
-                state,
-            } => {
+            Node::Call(global, call) => {
                 let Node::Global(module, name) = &self.nodes[*global] else {
                     return Err(corrupt("a pickle calls what is no global"));
                 };
-                let (module, name, state) = (module.clone(), name.clone(), *state);
-                let (arguments, items, pairs) = (arguments.clone(), items.clone(), pairs.clone());
-                let call = rebuild::Call {
-                    arguments: self.finish_all(&arguments, depth)?,
-                    items: self.finish_all(&items, depth)?,
-                    pairs: self.finish_pairs(&pairs, depth)?,
-                    state: state
-                        .map(|state| self.finish(state, depth + 1))
-                        .transpose()?,
+                let (module, name, call) = (module.clone(), name.clone(), call.clone());
+                let state = call.state.map(|state| self.finish(state, depth + 1));
+                let call = Call {
+                    arguments: self.finish_all(&call.arguments, depth)?,
+                    items: self.finish_all(&call.items, depth)?,
+                    pairs: self.finish_pairs(&call.pairs, depth)?,
+                    state: state.transpose()?,
                 };
                 call.value(&module, &name)
             }
@@ -355,13 +331,9 @@ impl Machine<'_> {
     }
 
     fn finish_pairs(&mut self, pairs: &[(Id, Id)], depth: usize) -> Result<Vec<(Plain, Plain)>> {
-        let finish = |(key, value): &(Id, Id)| {
-            Ok((
-                self.finish(*key, depth + 1)?,
-                self.finish(*value, depth + 1)?,
-            ))
-        };
-        pairs.iter().map(finish).collect()
+        let mut finish = |id: &Id| self.finish(*id, depth + 1);
+        let pair = |(key, value): &(Id, Id)| Ok((finish(key)?, finish(value)?));
+        pairs.iter().map(pair).collect()
     }
 
     fn spend(&mut self, bytes: usize) -> Result<()> {
@@ -429,6 +401,13 @@ impl Machine<'_> {
 
     fn byte(&mut self) -> Result<u8> {
         Ok(self.take(1)?[0])
+    }
+
+    /// A number of so many bytes.
+    fn unsigned(&mut self, bytes: usize) -> Result<u64> {
+        let mut wide = [0; 8];
+        wide[..bytes].copy_from_slice(self.take(bytes)?);
+        Ok(u64::from_le_bytes(wide))
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {

@@ -22,18 +22,19 @@ pub(super) fn is_function(module: &str, name: &str) -> bool {
     FUNCTIONS.contains(&(module, name))
 }
 
-/// A call that a pickle asks for, and what it does with the result.
-pub(super) struct Call {
-    pub(super) arguments: Vec<Plain>,
+/// A call that a pickle asks for, and what it does with the result. Its values are made, or still numbers of nodes.
+#[derive(Clone, Debug)]
+pub(super) struct Call<T> {
+    pub(super) arguments: Vec<T>,
     /// What is appended to it.
-    pub(super) items: Vec<Plain>,
+    pub(super) items: Vec<T>,
     /// What is set in it.
-    pub(super) pairs: Vec<(Plain, Plain)>,
+    pub(super) pairs: Vec<(T, T)>,
     /// The state it is given.
-    pub(super) state: Option<Plain>,
+    pub(super) state: Option<T>,
 }
 
-impl Call {
+impl Call<Plain> {
     /// The value that it stands for.
     pub(super) fn value(self, module: &str, name: &str) -> Result<Plain> {
         if let Some(maker) = Maker::of_global(module, name) {
@@ -134,33 +135,25 @@ impl Call {
         let Some(state) = self.state else {
             return NumpyType::basic(code).map(Plain::Dtype);
         };
-        let Plain::Items(Sequence::Tuple, state) = state else {
+        let Some([Plain::Int(3 | 4), Plain::Text(order), form @ ..]) = state.tuple() else {
             return Err(refuse());
         };
-        let [
-            Plain::Int(3 | 4),
-            Plain::Text(order),
-            within,
-            names,
-            fields,
-            item_bytes,
-            _,
-            _,
-            more @ ..,
-        ] = &state[..]
-        else {
+        let [within, names, fields, item_bytes, _, _, more @ ..] = form else {
             return Err(refuse());
         };
         let dtype = match (within, names, fields) {
             (Plain::None, Plain::None, Plain::None) => {
                 NumpyType::basic(&format!("{order}{code}{}", unit(more)?))?
             }
-            (Plain::Items(Sequence::Tuple, rows), Plain::None, Plain::None) => match &rows[..] {
-                [Plain::Dtype(dtype), shape] => NumpyType::rows(dtype.clone(), sides(shape)?)?,
+            (rows, Plain::None, Plain::None) => match rows.tuple() {
+                Some([Plain::Dtype(dtype), shape]) => {
+                    NumpyType::rows(dtype.clone(), sides(shape)?)?
+                }
                 _ => return Err(refuse()),
             },
-            (Plain::None, Plain::Items(Sequence::Tuple, names), Plain::Pairs(fields)) => {
-                let item_bytes = whole(item_bytes).ok_or_else(refuse)?;
+            (Plain::None, names, Plain::Pairs(fields)) => {
+                let (names, item_bytes) = (names.tuple(), whole(item_bytes));
+                let (names, item_bytes) = names.zip(item_bytes).ok_or_else(refuse)?;
                 record(item_bytes, names, fields)?
             }
             _ => return Err(refuse()),
@@ -189,28 +182,23 @@ impl Call {
                     Plain::Bool(is_fortran),
                     Plain::Bytes(data),
                 ],
-            ) => Array {
-                dtype,
-                shape: sides(&shape)?,
-                data,
-                is_fortran,
-                is_scalar: false,
+            ) => {
+                let array = Array::new(dtype, sides(&shape)?, data);
+                Array {
+                    is_fortran,
+                    ..array
+                }
+                .checked()
             }
-            .checked(),
             _ => Err(refuse()),
         }
     }
 
     fn scalar(self) -> Result<Plain> {
         match <[Plain; 2]>::try_from(self.arguments) {
-            Ok([Plain::Dtype(dtype), Plain::Bytes(data)]) if self.state.is_none() => Array {
-                dtype,
-                shape: Vec::new(),
-                data,
-                is_fortran: false,
-                is_scalar: true,
+            Ok([Plain::Dtype(dtype), Plain::Bytes(data)]) if self.state.is_none() => {
+                Array::scalar(dtype, data).checked()
             }
-            .checked(),
             _ => Err(corrupt("a scalar is pickled otherwise")),
         }
     }
@@ -249,27 +237,28 @@ fn latin1(arguments: &[Plain]) -> Result<Vec<u8>> {
 /// The unit of a date's dtype in brackets, as its state has it; nothing for others.
 fn unit(more: &[Plain]) -> Result<String> {
     let refuse = || corrupt("a dtype's unit is pickled otherwise");
-    match more {
-        [] | [Plain::None] => Ok(String::new()),
-        [Plain::Items(Sequence::Tuple, parts)] => match &parts[..] {
-            [_, Plain::Items(Sequence::Tuple, unit)] => match &unit[..] {
-                [
-                    Plain::Bytes(name),
-                    Plain::Int(count @ 1..),
-                    Plain::Int(1),
-                    ..,
-                ] => {
-                    let name = std::str::from_utf8(name).map_err(|_| refuse())?;
-                    Ok(if *count == 1 {
-                        format!("[{name}]")
-                    } else {
-                        format!("[{count}{name}]")
-                    })
-                }
-                _ => Err(refuse()),
-            },
-            _ => Err(refuse()),
-        },
+    let parts = match more {
+        [] | [Plain::None] => return Ok(String::new()),
+        [parts] => parts.tuple(),
+        _ => None,
+    };
+    let Some([_, unit]) = parts else {
+        return Err(refuse());
+    };
+    match unit.tuple() {
+        Some(
+            [
+                Plain::Bytes(name),
+                Plain::Int(count @ 1..),
+                Plain::Int(1),
+                ..,
+            ],
+        ) => {
+            let name = std::str::from_utf8(name).map_err(|_| refuse())?;
+            let count = Some(count).filter(|count| **count > 1);
+            let count = count.map_or_else(String::new, i64::to_string);
+            Ok(format!("[{count}{name}]"))
+        }
         _ => Err(refuse()),
     }
 }
@@ -277,19 +266,12 @@ fn unit(more: &[Plain]) -> Result<String> {
 fn record(item_bytes: u64, names: &[Plain], fields: &[(Plain, Plain)]) -> Result<NumpyType> {
     let refuse = || corrupt("a record is pickled otherwise");
     let field = |name: &Plain| {
-        let Plain::Text(text) = name else {
-            return Err(refuse());
-        };
         let found = fields.iter().find(|(key, _)| key == name);
-        match found {
-            Some((_, Plain::Items(Sequence::Tuple, parts))) => match &parts[..] {
-                [Plain::Dtype(dtype), offset] => Ok((
-                    text.clone(),
-                    dtype.clone(),
-                    whole(offset).ok_or_else(refuse)?,
-                )),
-                _ => Err(refuse()),
-            },
+        match (name, found.and_then(|(_, parts)| parts.tuple())) {
+            (Plain::Text(text), Some([Plain::Dtype(dtype), offset])) => {
+                let offset = whole(offset).ok_or_else(refuse)?;
+                Ok((text.clone(), dtype.clone(), offset))
+            }
             _ => Err(refuse()),
         }
     };

@@ -86,22 +86,12 @@ fn leaf(tag: &str, members: &[Value]) -> Result<Plain> {
             Name::find(module, name).map(Plain::Name).ok_or_else(refuse)
         }
         ("dtype", [dtype]) => Ok(Plain::Dtype(numpy_type(dtype, 0)?)),
-        ("scalar", [dtype, Value::String(digits)]) => Array {
-            dtype: numpy_type(dtype, 0)?,
-            shape: Vec::new(),
-            data: bytes(digits)?,
-            is_fortran: false,
-            is_scalar: true,
+        ("scalar", [dtype, Value::String(digits)]) => {
+            Array::scalar(numpy_type(dtype, 0)?, bytes(digits)?).checked()
         }
-        .checked(),
-        ("array", [dtype, Value::Array(shape), Value::String(digits)]) => Array {
-            dtype: numpy_type(dtype, 0)?,
-            shape: sides(shape)?,
-            data: bytes(digits)?,
-            is_fortran: false,
-            is_scalar: false,
+        ("array", [dtype, Value::Array(shape), Value::String(digits)]) => {
+            Array::new(numpy_type(dtype, 0)?, sides(shape)?, bytes(digits)?).checked()
         }
-        .checked(),
         _ => Err(corrupt(format!("{tag:?} is no tag, or has other members"))),
     }
 }

@@ -9,9 +9,11 @@ use std::{
     sync::Arc,
 };
 
+use straightway_sys::root::{Files, Seen};
+
 /// Files by their absolute paths. A folder is there if it is named or if something is in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Capture {
+pub(crate) struct Capture {
     /// What is changed here: another capture, which stays as it is.
     base: Option<Arc<Self>>,
     /// By the bytes of their paths; `None` where something was removed.
@@ -22,7 +24,7 @@ pub struct Capture {
 
 /// What is under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// A file with these bytes.
     File(Vec<u8>),
     /// A symbolic link that points there.
@@ -40,7 +42,7 @@ enum Found<'a> {
 
 impl Capture {
     /// Reads all that is in `folder`, which is laid out like a machine's `/`.
-    pub fn of(folder: &Path) -> io::Result<Self> {
+    pub(crate) fn of(folder: &Path) -> io::Result<Self> {
         let mut capture = Self::default();
         let mut open = vec![(folder.to_owned(), PathBuf::from("/"))];
         while let Some((outside, inside)) = open.pop() {
@@ -62,7 +64,7 @@ impl Capture {
     }
 
     /// A capture that is like `base` until it is changed.
-    pub fn like(base: &Arc<Self>) -> Self {
+    pub(crate) fn like(base: &Arc<Self>) -> Self {
         Self {
             base: Some(Arc::clone(base)),
             ..Self::default()
@@ -70,7 +72,7 @@ impl Capture {
     }
 
     /// The paths of all files that were put here, in order.
-    pub fn files(&self) -> Vec<PathBuf> {
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
         let is_file = |entry: &Option<Entry>| matches!(entry, Some(Entry::File(_)));
         let files = self.entries.iter().filter(|(_, entry)| is_file(entry));
         let mut files: Vec<_> = files
@@ -81,7 +83,7 @@ impl Capture {
     }
 
     /// Puts something under a name, over what is there.
-    pub fn set(&mut self, path: &Path, entry: Entry) {
+    pub(crate) fn set(&mut self, path: &Path, entry: Entry) {
         let bytes = path.as_os_str().as_bytes().to_vec();
         self.entries.insert(bytes, Some(entry));
         let mut path = path;
@@ -96,13 +98,13 @@ impl Capture {
     }
 
     /// Removes what is under a name, but nothing below it.
-    pub fn remove(&mut self, path: &Path) {
+    pub(crate) fn remove(&mut self, path: &Path) {
         let path = path.as_os_str().as_bytes().to_vec();
         self.entries.insert(path, None);
     }
 
     /// What is under a name; links are not followed.
-    pub(super) fn entry(&self, path: &Path) -> Option<&Entry> {
+    fn entry(&self, path: &Path) -> Option<&Entry> {
         let bytes = path.as_os_str().as_bytes();
         match self.find(bytes) {
             Found::There(entry) => return Some(entry),
@@ -110,17 +112,6 @@ impl Capture {
             Found::Nowhere => {}
         }
         (bytes == b"/" || self.has_names(bytes)).then_some(&Entry::Folder)
-    }
-
-    /// The names in a folder, in order.
-    pub(super) fn list(&self, folder: &Path) -> Vec<String> {
-        let mut names = BTreeSet::new();
-        self.collect(folder.as_os_str().as_bytes(), &mut names);
-        let is_there = |name: &&[u8]| self.entry(&folder.join(OsStr::from_bytes(name))).is_some();
-        let names = names.into_iter().filter(is_there);
-        names
-            .filter_map(|name| Some(std::str::from_utf8(name).ok()?.to_owned()))
-            .collect()
     }
 
     fn collect<'a>(&'a self, folder: &[u8], names: &mut BTreeSet<&'a [u8]>) {
@@ -155,18 +146,46 @@ impl Capture {
     }
 }
 
+impl Files for Capture {
+    fn look(&self, path: &Path) -> Option<Seen> {
+        Some(match self.entry(path)? {
+            Entry::Link(target) => Seen::Link(target.clone()),
+            Entry::File(_) | Entry::Folder => Seen::Other,
+        })
+    }
+
+    fn list(&self, folder: &Path) -> Vec<String> {
+        let mut names = BTreeSet::new();
+        self.collect(folder.as_os_str().as_bytes(), &mut names);
+        let is_there = |name: &&[u8]| self.entry(&folder.join(OsStr::from_bytes(name))).is_some();
+        let names = names.into_iter().filter(is_there);
+        names
+            .filter_map(|name| Some(std::str::from_utf8(name).ok()?.to_owned()))
+            .collect()
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn io::Read + '_>> {
+        match self.entry(path) {
+            Some(Entry::File(bytes)) => Ok(Box::new(io::Cursor::new(bytes))),
+            Some(_) => Err(io::ErrorKind::IsADirectory.into()),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use straightway_sys::root::Root;
+
     use super::*;
-    use crate::root::Root;
 
     #[test]
     fn a_capture_reads_like_the_folder_that_it_is_of_and_can_be_changed() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = "/proc/version = 6.8\n/sys/block/vda/queue dax=0\n/sys/dev/block/8:0 -> ../../block/vda\n/dev/shm/\n";
-        crate::manifest::expand(manifest, folder.path()).unwrap();
+        straightway_standin::expand(manifest, folder.path()).unwrap();
         let base = Arc::new(Capture::of(folder.path()).unwrap());
-        for root in [Root::at(folder.path()), Root::of(Arc::clone(&base))] {
+        for root in [Root::at(folder.path()), Root::of(Arc::clone(&base) as _)] {
             assert_eq!(root.text("/sys/dev/block/8:0/queue/dax").unwrap(), "0");
             assert_eq!(root.list("/"), ["dev", "proc", "sys"]);
             assert_eq!(root.list("/sys/dev/block"), ["8:0"]);

@@ -1,7 +1,7 @@
 //! A machine's files as one text: a capture small enough to read, mail and keep under review.
 //!
 //! sysfs is thousands of one-line files and links. A manifest says only those that matter, a line
-//! for a device; [`expand`] writes them out as a folder for [`Root::at`](crate::root::Root::at).
+//! for a device; [`expand`] writes them out as a folder for `straightway_sys::root::Root::at`.
 //! Several manifests can be expanded over each other: a healthy machine, then what is broken on it.
 //!
 //! ```text
@@ -24,13 +24,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use straightway_core::{Error, Kind, Result};
-
 /// The largest file that a `bytes` line makes.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Writes the files that `manifest` names into the folder `base`, over what is there.
-pub fn expand(manifest: &str, base: &Path) -> Result<()> {
+pub fn expand(manifest: &str, base: &Path) -> io::Result<()> {
     let mut lines = manifest.lines().enumerate().peekable();
     while let Some((index, line)) = lines.next() {
         let line = line.trim_end();
@@ -61,7 +59,7 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    fn expand(&self) -> Result<()> {
+    fn expand(&self) -> io::Result<()> {
         let line = self.line;
         if let Some(path) = line.strip_prefix('!') {
             return self.remove(path);
@@ -101,7 +99,7 @@ impl Entry<'_> {
         Ok(())
     }
 
-    fn bytes(&self, text: &str) -> Result<Vec<u8>> {
+    fn bytes(&self, text: &str) -> io::Result<Vec<u8>> {
         let mut words = text.split_whitespace();
         let length = words.next().and_then(|word| word.parse().ok());
         let length = length
@@ -126,13 +124,13 @@ impl Entry<'_> {
         Ok(bytes)
     }
 
-    fn write(&self, path: &str, bytes: &[u8]) -> Result<()> {
+    fn write(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let place = self.place(path)?;
         self.make(place.parent().unwrap_or(self.base))?;
         fs::write(&place, bytes).map_err(|e| self.failed(&e))
     }
 
-    fn link(&self, path: &str, target: &Path) -> Result<()> {
+    fn link(&self, path: &str, target: &Path) -> io::Result<()> {
         let place = self.place(path)?;
         self.make(place.parent().unwrap_or(self.base))?;
         match fs::remove_file(&place) {
@@ -141,7 +139,7 @@ impl Entry<'_> {
         }
     }
 
-    fn remove(&self, path: &str) -> Result<()> {
+    fn remove(&self, path: &str) -> io::Result<()> {
         let place = self.place(path)?;
         let removed = if place.is_dir() && !place.is_symlink() {
             fs::remove_dir_all(&place)
@@ -151,12 +149,12 @@ impl Entry<'_> {
         removed.map_err(|e| self.failed(&e))
     }
 
-    fn make(&self, folder: &Path) -> Result<()> {
+    fn make(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder).map_err(|e| self.failed(&e))
     }
 
     /// Where the path goes below the base. It must be absolute and may not climb.
-    fn place(&self, path: &str) -> Result<PathBuf> {
+    fn place(&self, path: &str) -> io::Result<PathBuf> {
         let inside = path.trim().strip_prefix('/');
         let inside = inside.filter(|inside| !inside.split('/').any(|name| name == ".."));
         Ok(self
@@ -164,73 +162,12 @@ impl Entry<'_> {
             .join(inside.ok_or_else(|| self.wrong("expected an absolute path without .."))?))
     }
 
-    fn wrong(&self, message: &str) -> Error {
-        let target = format!("manifest line {}", self.index + 1);
-        let message = format!("{message}: {:?}", self.line);
-        Error::new(Kind::Invalid, "read", target, message)
+    fn wrong(&self, message: &str) -> io::Error {
+        let (number, line) = (self.index + 1, self.line);
+        io::Error::other(format!("manifest line {number}: {message}: {line:?}"))
     }
 
-    fn failed(&self, error: &io::Error) -> Error {
+    fn failed(&self, error: &io::Error) -> io::Error {
         self.wrong(&error.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::root::Root;
-
-    #[test]
-    fn each_kind_of_line_becomes_what_it_says() {
-        let folder = tempfile::tempdir().unwrap();
-        let manifest = "\
-# a machine
-/proc/version = Linux version 6.8.0
-/sys/block/vda/queue rotational=0 scheduler=[none]_mq-deadline
-pci /sys/devices/pci0000:00/0000:00:02.0 vendor=0x1af4
-/sys/dev/block/254:0 -> ../../block/vda
-/dev/shm/
-/proc/mounts <<
-| proc /proc proc rw 0 0
-|
-| sysfs /sys sysfs rw 0 0
-/sys/config bytes 8 0x2:0d01
-";
-        expand(manifest, folder.path()).unwrap();
-        let root = Root::at(folder.path());
-        assert_eq!(root.text("/proc/version").unwrap(), "Linux version 6.8.0");
-        assert_eq!(
-            root.text("/sys/block/vda/queue/scheduler").unwrap(),
-            "[none] mq-deadline"
-        );
-        assert_eq!(
-            root.hex("/sys/bus/pci/devices/0000:00:02.0/vendor"),
-            Some(0x1af4)
-        );
-        assert_eq!(root.value("/sys/dev/block/254:0/queue/rotational"), Some(0));
-        assert!(root.exists("/dev/shm") && root.list("/dev/shm").is_empty());
-        assert_eq!(root.text("/proc/mounts").unwrap().lines().count(), 3);
-        assert_eq!(
-            root.read("/sys/config").unwrap(),
-            [0, 0, 0x0d, 1, 0, 0, 0, 0]
-        );
-        expand("!/sys/block", folder.path()).unwrap();
-        assert!(!root.exists("/sys/dev/block/254:0"));
-    }
-
-    #[test]
-    fn a_line_that_climbs_out_or_makes_no_sense_is_refused_by_number() {
-        let folder = tempfile::tempdir().unwrap();
-        for line in [
-            "/../etc/passwd = x",
-            "etc/passwd = x",
-            "/sys/block vda",
-            "/a bytes 4 0x3:0000",
-            "/a bytes 99999999999",
-            "!/missing",
-        ] {
-            let error = expand(&format!("# first\n{line}\n"), folder.path()).unwrap_err();
-            assert!(error.to_string().contains("line 2"), "{error}");
-        }
     }
 }

@@ -1,0 +1,63 @@
+//! How far two devices are apart.
+
+use std::fmt;
+
+use super::{PciAddress, PciDevice, Topology};
+
+/// How far apart two devices are, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Distance {
+    /// Below one switch: bytes need not go up to the processor.
+    Switch,
+    /// Below one host bridge.
+    Root,
+    /// On one NUMA node.
+    Node,
+    /// On one socket.
+    Socket,
+    /// On two sockets, or on nobody knows which.
+    Across,
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Switch => "same PCIe switch",
+            Self::Root => "same root complex",
+            Self::Node => "same NUMA node",
+            Self::Socket => "same socket",
+            Self::Across => "across sockets",
+        })
+    }
+}
+
+impl Topology {
+    /// How far `a` and `b` are apart. A device that is not in the tree is far from everything.
+    pub fn distance(&self, a: PciAddress, b: PciAddress) -> Distance {
+        match (self.device(a), self.device(b)) {
+            (Some(a), Some(b)) => self.between(a, b),
+            _ => Distance::Across,
+        }
+    }
+
+    fn between(&self, a: &PciDevice, b: &PciDevice) -> Distance {
+        // A bridge above both is a switch, or a port that leads to functions of one device.
+        if a.address == b.address || a.shared_bridge_count(b) > 0 {
+            return Distance::Switch;
+        }
+        if a.same_root(b) {
+            return Distance::Root;
+        }
+        let (Some(a), Some(b)) = (a.numa_node, b.numa_node) else {
+            return Distance::Across;
+        };
+        let socket = |id| self.node(id).and_then(|node| node.socket);
+        if a == b {
+            Distance::Node
+        } else if socket(a).is_some() && socket(a) == socket(b) {
+            Distance::Socket
+        } else {
+            Distance::Across
+        }
+    }
+}
