@@ -276,9 +276,15 @@ impl Ingest {
         let (memory, gpus) = (self.node.host.memory, self.gpus_in_node());
         let staged = held * gpus as f64;
         if staged > memory.0 as f64 {
-            let hosts = (held * cluster.gpus as f64 / memory.0 as f64).ceil();
+            let fit = (memory.0 as f64 / held).floor();
+            let others = if fit < 1.0 {
+                String::new()
+            } else {
+                let hosts = (cluster.gpus as f64 / fit).ceil();
+                format!(" (or {hosts:.0} hosts of {memory} with {fit:.0} GPUs each)")
+            };
             let allowed = format!(
-                "at least {} to stage the samples of {gpus} GPUs (or the GPUs over {hosts:.0} hosts of {memory})",
+                "at least {} to stage the samples of {gpus} GPUs{others}",
                 shown_bytes(staged)
             );
             c.refuse("node.host.memory", memory, allowed);
