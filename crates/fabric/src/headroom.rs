@@ -364,7 +364,7 @@ pub fn incast_corrections() -> Vec<Correction> {
         Correction {
             claim: "1,024 GPUs asking for their next batch at once offer the network".to_owned(),
             article_says: "400 Tb/s".to_owned(),
-            model_says: format!("{:.1} Tb/s", offered_tbit),
+            model_says: format!("{offered_tbit:.1} Tb/s"),
             holds: (offered_tbit / 400.0 - 1.0).abs() <= 0.05,
             fitted: false,
             why: "1,024 × 400 Gb/s, rounded in the article".to_owned(),

@@ -418,6 +418,10 @@ impl Question for Checkpoint {
         let best = best.map_or("none", |(name, _)| name);
         format!("{pays}; best goodput {best}")
     }
+
+    fn drop_lists(answer: &mut Answer) {
+        answer.curve.clear();
+    }
 }
 
 /// The gain from which on the direct path is said to pay off: less is within what the constants are known to.

@@ -194,7 +194,7 @@ fn pieces(stream: &Stream, piece_bytes: u32) -> u64 {
 /// How many of a stream's read requests end within a word.
 fn partial_words(stream: &Stream) -> u64 {
     let of = |bytes: u64, ios: u64| {
-        if bytes % u64::from(WORD_BYTES) == 0 {
+        if bytes.is_multiple_of(u64::from(WORD_BYTES)) {
             0
         } else {
             ios

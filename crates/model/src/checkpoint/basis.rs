@@ -19,8 +19,7 @@ const MTBF_BAND: Source = Source::quoted(
     "50,677, about 43,000, 13,600 and 8,000 GPU-hours",
 );
 
-/// No published figure stands for this alone. MegaScale (NSDI 2024) reports less than 10 minutes to detect and diagnose a
-/// failure, and ByteRobust (SOSP 2025) reports minutes; the range is wide on purpose.
+/// No published figure stands for this part alone, so the range is wide.
 const RESTART: Source = Source {
     name: "an assumption",
     place: "1 to 30 minutes: detect, replace, start processes",

@@ -210,15 +210,13 @@ impl Device {
     /// Notes that `head` went at `now`.
     #[inline(always)]
     pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
-        match head.class {
-            Class::Posted => self
-                .writes
-                .spend(now, self.turns(u64::from(head.tlp.bytes()))),
-            _ => {
-                self.reads.spend(now, 1);
-                if u32::from(head.tlp.bytes()) % WORD_BYTES != 0 {
-                    self.reads.hold(self.partial_word);
-                }
+        let bytes = head.tlp.bytes();
+        if head.class == Class::Posted {
+            self.writes.spend(now, self.turns(u64::from(bytes)));
+        } else {
+            self.reads.spend(now, 1);
+            if !u32::from(bytes).is_multiple_of(WORD_BYTES) {
+                self.reads.hold(self.partial_word);
             }
         }
         match mode {
