@@ -164,6 +164,14 @@ SPEED_BAR = 0.93
 STUDENT = {10: 1.812, 11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 16: 1.746, 18: 1.734, 20: 1.725, 24: 1.711, 30: 1.697}
 
 
+def written(binary, name, folder):
+    """The scenario as that build has it, in a file."""
+    path = os.path.join(folder, f"{name}.toml")
+    with open(path, "w") as f:
+        f.write(sh(binary, "plan", "list", name))
+    return path
+
+
 def compare(new, old, pairs):
     """The two builds in turn, on the old one's scenario files."""
     core = sorted(os.sched_getaffinity(0))[0]
@@ -178,9 +186,7 @@ def compare(new, old, pairs):
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for command, name, short in PAIRED:
-            path = os.path.join(folder, f"{name}.toml")
-            with open(path, "w") as f:
-                f.write(sh(old, "plan", "list", name))
+            path = written(old, name, folder)
             args = ["sim", command, "--scenario", path, *short]
             # A run of fewer than 50 ms says little: several make one.
             repeats = max(1, math.ceil(0.05 / max(cpu_s(old, args), 0.001)))
@@ -219,9 +225,7 @@ def count(new, old):
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for command, name, short in PAIRED:
-            path = os.path.join(folder, f"{name}.toml")
-            with open(path, "w") as f:
-                f.write(sh(old, "plan", "list", name))
+            path = written(old, name, folder)
             args = ["sim", command, "--scenario", path, *COUNTED.get(name, short)]
             counts = {binary: instructions(binary, args, folder) for binary in (old, new)}
             ratio = counts[old] / counts[new]

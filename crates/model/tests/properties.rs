@@ -322,6 +322,18 @@ fn assert_not_worse(
     Ok(())
 }
 
+/// Fails where a scenario is accepted and does not fit, or is refused and does, or without saying what it needs.
+fn assert_accepted(text: &str, fits: bool) -> Result<(), TestCaseError> {
+    match Scenario::read(text) {
+        Ok(_) => prop_assert!(fits, "accepted: {text}"),
+        Err(refused) => {
+            prop_assert!(!fits, "refused: {refused}");
+            prop_assert!(refused.to_string().contains("at least"), "{refused}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn every_topic_has_its_properties() {
     for topic in Topic::ALL {
@@ -413,13 +425,7 @@ proptest! {
         let fits = size <= gpus as f64 * gpu_gb as f64 * 1e9
             && size <= nodes * host_gb as f64 * 1e9
             && size * kept as f64 <= storage_tb as f64 * 1e12;
-        match Scenario::read(&text) {
-            Ok(_) => prop_assert!(fits, "accepted: {text}"),
-            Err(refused) => {
-                prop_assert!(!fits, "refused: {refused}");
-                prop_assert!(refused.to_string().contains("at least"), "{refused}");
-            }
-        }
+        assert_accepted(&text, fits)?;
     }
 
     #[test]
@@ -464,13 +470,7 @@ proptest! {
         let fits = held <= gpu_gb as f64 * 1e9
             && held * gpus_per_node.min(gpus) as f64 <= host_gb as f64 * 1e9
             && dataset_tb <= storage_tb;
-        match Scenario::read(&text) {
-            Ok(_) => prop_assert!(fits, "accepted: {text}"),
-            Err(refused) => {
-                prop_assert!(!fits, "refused: {refused}");
-                prop_assert!(refused.to_string().contains("at least"), "{refused}");
-            }
-        }
+        assert_accepted(&text, fits)?;
     }
 
     #[test]
@@ -491,12 +491,6 @@ proptest! {
         let target = target_tb as f64 * 0.8;
         let fits = (size_tb * kept) as f64 <= target * (servers * targets) as f64
             && size_tb as f64 / files as f64 <= target * stripe as f64;
-        match Scenario::read(&text) {
-            Ok(_) => prop_assert!(fits, "accepted: {text}"),
-            Err(refused) => {
-                prop_assert!(!fits, "refused: {refused}");
-                prop_assert!(refused.to_string().contains("at least"), "{refused}");
-            }
-        }
+        assert_accepted(&text, fits)?;
     }
 }
