@@ -10,12 +10,18 @@ clock's seconds are kept beside them; the 60 s of the large fabric and the plann
 How cost grows is judged by the ratio of the two sizes within a round, which ran one after the other.
 
     make bench-planner               # or
-    STRAIGHTWAY=path/to/straightway python3 bench/planner.py [--rounds N] [--out FILE]
+    python3 bench/planner.py --new path/to/straightway [--rounds N] [--out FILE]
 
 With `--against OLD` it compares two builds instead: the same scenario files, the two in turn, many short pairs. What is
 compared is the CPU time while simulating; the ratio old / new of each pair gives a mean and its lower 95 % bound.
 
-    STRAIGHTWAY=new python3 bench/planner.py --against old --pairs 15
+    python3 bench/planner.py --new path/to/new --against path/to/old --pairs 15
+
+With `--count` it compares instructions by valgrind instead of time: exact, and the same on a busy machine.
+
+    python3 bench/planner.py --new path/to/new --against path/to/old --count
+
+Every result is kept as JSON, and what is printed as text beside it. `--new` may also come as $STRAIGHTWAY.
 """
 
 import argparse
@@ -50,9 +56,7 @@ def sh(*args):
 class Bench:
     def __init__(self, args):
         self.rounds = args.rounds
-        self.straightway = os.environ.get("STRAIGHTWAY") or shutil.which("straightway")
-        if not self.straightway:
-            sys.exit("set STRAIGHTWAY to the binary to measure")
+        self.straightway = args.new
         self.core = sorted(os.sched_getaffinity(0))[0]
         self.runs = {}
 
@@ -68,7 +72,8 @@ class Bench:
         if child.returncode not in (0, 1):
             sys.exit(f"{' '.join(args)} failed: {talk}")
         self.runs.setdefault(name, []).append(
-            {"seconds": time.monotonic() - start, "rss_bytes": usage.ru_maxrss * 1024, **said(talk)})
+            {"seconds": time.monotonic() - start, "process_cpu_seconds": usage.ru_utime + usage.ru_stime,
+             "rss_bytes": usage.ru_maxrss * 1024, **said(talk)})
 
     def median(self, name, figure):
         return statistics.median(run[figure] for run in self.runs[name])
@@ -146,10 +151,25 @@ PAIRED = [
     ("fabric", "fabric-rail", []),
     ("fabric", "fabric-permutation-1024", ["--set", "traffic[0].permutation.bytes=1MB"]),
 ]
+# Shorter still, where valgrind plays them.
+COUNTED = {
+    "fabric-incast-dcqcn": ["--set", "duration=400us"],
+    "fabric-incast-pfc": ["--set", "duration=400us"],
+    "fabric-permutation-1024": ["--set", "traffic[0].permutation.bytes=200kB"],
+    "pcie-article-8gpu": ["--set", "stream[0].size=4MiB"],
+}
 # The bar of the lower 95 % bound.
 SPEED_BAR = 0.93
 # Student's t for a one-sided 95 % bound, by degrees of freedom; beyond the table the normal one.
 STUDENT = {10: 1.812, 11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 16: 1.746, 18: 1.734, 20: 1.725, 24: 1.711, 30: 1.697}
+
+
+def written(binary, name, folder):
+    """The scenario as that build has it, in a file."""
+    path = os.path.join(folder, f"{name}.toml")
+    with open(path, "w") as f:
+        f.write(sh(binary, "plan", "list", name))
+    return path
 
 
 def compare(new, old, pairs):
@@ -166,9 +186,7 @@ def compare(new, old, pairs):
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for command, name, short in PAIRED:
-            path = os.path.join(folder, f"{name}.toml")
-            with open(path, "w") as f:
-                f.write(sh(old, "plan", "list", name))
+            path = written(old, name, folder)
             args = ["sim", command, "--scenario", path, *short]
             # A run of fewer than 50 ms says little: several make one.
             repeats = max(1, math.ceil(0.05 / max(cpu_s(old, args), 0.001)))
@@ -182,7 +200,7 @@ def compare(new, old, pairs):
             low = mean - t * statistics.stdev(ratios) / math.sqrt(pairs)
             rows.append({"what": name, "mean": round(mean, 3), "low95": round(low, 3), "met": low >= SPEED_BAR,
                          "ratios": [round(r, 3) for r in ratios]})
-            print(f"{name:32} {mean:6.3f} {low:6.3f}{'' if low >= SPEED_BAR else '  MISSED'}", flush=True)
+            say(f"{name:32} {mean:6.3f} {low:6.3f}{'' if low >= SPEED_BAR else '  MISSED'}")
     return {
         "date": datetime.date.today().isoformat(),
         "machine": about() | {"load_average": os.getloadavg()[0]},
@@ -191,11 +209,52 @@ def compare(new, old, pairs):
     }
 
 
+# Functions of the two simulators, in any version: what is counted of a run.
+SIMULATING = re.compile(r"straightway_(model|fabric|pcie)::(fabric::|pcie::)?(engine|wheel|port|series|buffer)")
+
+
+def count(new, old):
+    """Instructions of both builds while simulating, by valgrind."""
+    def instructions(binary, args, folder):
+        out = os.path.join(folder, "callgrind")
+        sh("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", binary, *args, "--json")
+        listed = sh("callgrind_annotate", "--threshold=100", out)
+        rows = re.findall(r"^ *([\d,]+) \([^)]*\) +(.*)$", listed, re.M)
+        return sum(int(n.replace(",", "")) for n, function in rows if SIMULATING.search(function))
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for command, name, short in PAIRED:
+            path = written(old, name, folder)
+            args = ["sim", command, "--scenario", path, *COUNTED.get(name, short)]
+            counts = {binary: instructions(binary, args, folder) for binary in (old, new)}
+            ratio = counts[old] / counts[new]
+            rows.append({"what": name, "old": counts[old], "new": counts[new], "ratio": round(ratio, 4),
+                         "met": ratio >= SPEED_BAR})
+            say(f"{name:32} {counts[old]:>14,} {counts[new]:>14,} {ratio:7.3f}{'' if ratio >= SPEED_BAR else '  MISSED'}")
+    return {
+        "date": datetime.date.today().isoformat(), "machine": about(),
+        "versions": {"old": sh(old, "--version").strip(), "new": sh(new, "--version").strip()},
+        "what": "instructions while simulating, by valgrind, old over new", "rows": rows,
+    }
+
+
+# What was printed, to be kept beside the figures.
+SAID = []
+
+
+def say(line):
+    print(line, flush=True)
+    SAID.append(line)
+
+
 def keep(result, out, here, name):
     out = out or os.path.join(here, "results", f"{name}-{result['date']}.json")
     with open(out, "w") as f:
         json.dump(result, f, indent=1, ensure_ascii=False)
         f.write("\n")
+    with open(os.path.splitext(out)[0] + ".txt", "w") as f:
+        f.write("\n".join(SAID) + "\n")
 
 
 def main():
@@ -203,18 +262,25 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", help="where the result is kept [default: bench/results/planner-DATE.json]")
     parser.add_argument("--against", metavar="OLD", help="compare with this build instead")
+    parser.add_argument("--new", metavar="BINARY", default=os.environ.get("STRAIGHTWAY") or shutil.which("straightway"),
+                        help="the build to measure [default: $STRAIGHTWAY, or straightway on the path]")
+    parser.add_argument("--count", action="store_true", help="with --against: instructions instead of time")
     parser.add_argument("--pairs", type=int, default=11, help="pairs of runs with --against")
     args = parser.parse_args()
     here = os.path.dirname(os.path.abspath(__file__))
+    if not args.new:
+        sys.exit("give --new, the binary to measure")
+    if args.against and args.count:
+        keep(count(args.new, args.against), args.out, here, "planner-instructions")
+        return
     if args.against:
-        new = os.environ.get("STRAIGHTWAY") or shutil.which("straightway") or sys.exit("set STRAIGHTWAY")
-        keep(compare(new, args.against, args.pairs), args.out, here, "planner-versions")
+        keep(compare(args.new, args.against, args.pairs), args.out, here, "planner-versions")
         return
     result = Bench(args).measure()
-    keep(result, args.out, here, "planner")
-    print(f"{'what':58} {'measured':>12}  bar")
+    say(f"{'what':58} {'measured':>12}  bar")
     for r in result["rows"]:
-        print(f"{r['what']:58} {r['measured']:>7g} {r['unit']:4}  {r['bar']}{'' if r['met'] else '  MISSED'}")
+        say(f"{r['what']:58} {r['measured']:>7g} {r['unit']:4}  {r['bar']}{'' if r['met'] else '  MISSED'}")
+    keep(result, args.out, here, "planner")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 //! `--sweep` as the planner and both simulators have it: one table, one JSON, any number of threads.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::Value;
@@ -58,6 +59,27 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
             assert_eq!(one.0, 0, "{args:?}: {}", one.2);
             assert_eq!(one, many, "{args:?} {form:?}");
         }
+    }
+}
+
+#[test]
+fn every_topic_and_simulator_answers_the_same_on_any_number_of_threads() {
+    let (_, listed, _) = on_threads("1", &["plan", "list"], &["--json"]);
+    let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+    let commands = listed.iter().filter_map(|entry| entry["command"].as_str());
+    let topics: BTreeSet<&str> = commands.filter(|c| c.starts_with("plan ")).collect();
+    assert_eq!(topics.len(), 11, "{topics:?}");
+    let mut asked: Vec<Vec<&str>> = topics.iter().map(|c| c.split(' ').collect()).collect();
+    asked.push(vec!["plan", "claims"]);
+    asked.push(vec!["sim", "ecn", "--flows", "4"]);
+    asked.push(vec!["sim", "headroom"]);
+    asked.push(vec!["sim", "pcie", "--scenario", "gen6"]);
+    asked.push(vec!["sim", "fabric", "--scenario", "microburst"]);
+    for args in asked {
+        // What a simulator says of its own speed goes to stderr.
+        let [one, many] = ["1", "5"].map(|threads| on_threads(threads, &args, &["--json"]));
+        assert_eq!(one.0, 0, "{args:?}: {}", one.2);
+        assert_eq!((one.0, one.1), (many.0, many.1), "{args:?}");
     }
 }
 

@@ -11,6 +11,8 @@
 
 mod linear;
 
+pub use self::linear::Margins;
+
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
@@ -99,8 +101,8 @@ pub struct Choice {
     pub fixed: FixedPoint,
     /// How long the queue delays a packet there.
     pub queue_delay: Seconds,
-    /// The phase margin in degrees; none where the queue is pinned at `kmax`.
-    pub margin_deg: Option<f64>,
+    /// How far it is from instability; none where the queue is pinned at `kmax`.
+    pub margins: Option<Margins>,
 }
 
 /// The flows' state and what they see of the queue, in packets and seconds.
@@ -329,7 +331,7 @@ impl Fluid {
             ecn: self.ecn,
             fixed,
             queue_delay: Seconds(fixed.queue.0 as f64 / self.rate.0),
-            margin_deg: self.phase_margin(),
+            margins: self.margins(),
         }
     }
 }
@@ -343,12 +345,15 @@ impl Settled {
     }
 }
 
-/// How much longer than assumed the feedback may take before recommended thresholds lose their stability. DCQCN has few
-/// degrees of phase margin whatever the thresholds; what a network can get wrong is the delay.
+/// The least gain margin of recommended thresholds: 6 dB, as is usual for a control loop.
+pub const GAIN_MARGIN_MIN: f64 = 2.0;
+
+/// How much longer than assumed the feedback may take before recommended thresholds lose their stability.
 pub const DELAY_FACTOR: f64 = 2.0;
 
-/// Tries every combination of thresholds around those given. The best is the shortest queue that is not pinned, would
-/// still be stable with [`DELAY_FACTOR`] times the feedback delay, and comes to rest when the equations are integrated.
+/// Tries every combination of thresholds around those given. The best is the shortest queue that is not pinned, has a
+/// gain margin of [`GAIN_MARGIN_MIN`], stays stable with [`DELAY_FACTOR`] times the feedback delay, and comes to rest
+/// when the equations are integrated. DCQCN has few degrees of phase margin whatever the thresholds; it is shown.
 pub fn tune(fluid: &Fluid) -> Tuned {
     let scaled = |size: Bytes, by: f64| bytes((size.0 as f64 * by).max(1.0));
     let mut choices = Vec::new();
@@ -368,14 +373,10 @@ pub fn tune(fluid: &Fluid) -> Tuned {
     }
     choices.dedup_by(|a, b| a.ecn == b.ecn);
     // Without a margin it cannot come to rest; with one it may not, and integrating says so.
+    let delay_min = fluid.delay.0 * (DELAY_FACTOR - 1.0);
     let has_margin = |c: &Choice| {
-        let delay = Seconds(fluid.delay.0 * DELAY_FACTOR);
-        let late = Fluid {
-            ecn: c.ecn,
-            delay,
-            ..*fluid
-        };
-        !c.fixed.pinned && c.margin_deg > Some(0.0) && late.phase_margin() > Some(0.0)
+        let enough = |m: Margins| m.gain >= GAIN_MARGIN_MIN && m.delay.0 >= delay_min;
+        !c.fixed.pinned && c.margins.is_some_and(enough)
     };
     let mut order: Vec<usize> = (0..choices.len())
         .filter(|i| has_margin(&choices[*i]))
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_best_choice_comes_to_rest_and_bears_twice_the_delay_and_no_shorter_one_does_both() {
+    fn a_best_choice_comes_to_rest_with_its_margins_and_no_shorter_one_does() {
         // With half a notification interval, as packets have it, what is given swings.
         for delay_us in [4.0, 29.0] {
             let fluid = paper(10, delay_us);
@@ -474,20 +475,20 @@ mod tests {
                 .settle(SETTLE);
                 !c.fixed.pinned && settled.is_still(&c.fixed)
             };
-            let bears_delay = |c: &Choice| {
+            let has_margin = |c: &Choice| {
                 let late = Fluid {
                     ecn: c.ecn,
                     delay: Seconds(fluid.delay.0 * 2.0),
                     ..fluid
                 };
-                late.phase_margin() > Some(0.0)
+                late.phase_margin() > Some(0.0) && c.margins.is_some_and(|m| m.gain >= 2.0)
             };
-            assert!(still(&best) && bears_delay(&best) && tuned.settled.is_some());
+            assert!(still(&best) && has_margin(&best) && tuned.settled.is_some());
             let shorter = tuned
                 .choices
                 .iter()
                 .filter(|c| c.fixed.queue < best.fixed.queue);
-            assert!(!shorter.into_iter().any(|c| still(c) && bears_delay(c)));
+            assert!(!shorter.into_iter().any(|c| still(c) && has_margin(c)));
         }
     }
 

@@ -11,6 +11,7 @@ mod basis;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+use crate::capacity::shown_bytes;
 use crate::question::Question;
 use crate::queue::{self, Wait};
 use straightway_scenario::check::Refusals;
@@ -55,6 +56,8 @@ pub struct Hardware {
     pub target_read: Rate,
     /// What one target writes.
     pub target_write: Rate,
+    /// What one target holds.
+    pub target_capacity: Bytes,
     /// Creates one metadata server does in a second.
     pub creates_per_s: f64,
     /// Lookups one metadata server does in a second.
@@ -95,6 +98,8 @@ pub struct Write {
     pub size: Bytes,
     /// The files it is written as.
     pub files: u64,
+    /// Checkpoints that are kept.
+    pub kept: u64,
 }
 
 /// An ingest of small files.
@@ -184,14 +189,8 @@ impl Default for Architecture {
             hop: Seconds(10e-6),
             hardware: Hardware::default(),
             systems: systems(),
-            checkpoint: Write {
-                size: Bytes(14_000_000_000_000),
-                files: 1024,
-            },
-            ingest: Reads {
-                file: Bytes::kib(110),
-                lookups: 2.0,
-            },
+            checkpoint: Write::default(),
+            ingest: Reads::default(),
             storm: Storm::default(),
         }
     }
@@ -205,6 +204,7 @@ impl Default for Hardware {
             targets_per_server: 8,
             target_read: Rate(12e9),
             target_write: Rate(6e9),
+            target_capacity: Bytes(15_360_000_000_000),
             creates_per_s: 35e3,
             stats_per_s: 100e3,
         }
@@ -216,6 +216,8 @@ impl Default for Write {
         Self {
             size: Bytes(14_000_000_000_000),
             files: 1024,
+            // The old one goes only when the new one is whole.
+            kept: 2,
         }
     }
 }
@@ -290,6 +292,7 @@ impl Checked for Architecture {
             );
             c.rate("target_read", hardware.target_read, RATE_ANY);
             c.rate("target_write", hardware.target_write, RATE_ANY);
+            c.bytes("target_capacity", hardware.target_capacity, BYTES_ANY);
             c.range("creates_per_s", hardware.creates_per_s, 1.0..=1e12, "per s");
             c.range("stats_per_s", hardware.stats_per_s, 1.0..=1e12, "per s");
         });
@@ -297,6 +300,7 @@ impl Checked for Architecture {
         c.within("checkpoint", |c| {
             c.bytes("size", self.checkpoint.size, BYTES_ANY);
             c.count("files", self.checkpoint.files, 1..=1_000_000_000);
+            c.count("kept", self.checkpoint.kept, 1..=1_000_000);
         });
         c.within("ingest", |c| {
             c.bytes("file", self.ingest.file, BYTES_ANY);
@@ -311,6 +315,9 @@ impl Checked for Architecture {
             );
             c.range("operations", self.storm.operations, 0.0..=1e18, "");
         });
+        if c.is_clean() {
+            self.check_capacities(c);
+        }
     }
 }
 
@@ -340,6 +347,38 @@ impl Checked for System {
 }
 
 impl Architecture {
+    /// Refuses a checkpoint that does not fit into the targets it is written to, and says what would.
+    fn check_capacities(&self, c: &mut Checker) {
+        let (hardware, checkpoint) = (&self.hardware, &self.checkpoint);
+        let target = hardware.target_capacity;
+        let kept = checkpoint.size.0 as f64 * checkpoint.kept as f64;
+        let (count, size) = (checkpoint.kept, checkpoint.size);
+        for (i, system) in self.systems.iter().enumerate() {
+            let server = (hardware.targets_per_server * target.0) as f64 * system.write_share;
+            let servers = (kept / server).ceil();
+            if servers > hardware.servers as f64 {
+                let name = &system.name;
+                let allowed = format!(
+                    "at least {servers:.0} for {count} checkpoints of {size} on {name} (targets of {target})"
+                );
+                c.refuse("hardware.servers", hardware.servers, allowed);
+                return;
+            }
+            let Some(stripe) = system.stripe else {
+                continue;
+            };
+            let file = size.0 as f64 / checkpoint.files as f64;
+            let stripes = (file / (target.0 as f64 * system.write_share)).ceil();
+            if stripes > stripe as f64 {
+                let file = shown_bytes(file);
+                let allowed =
+                    format!("at least {stripes:.0} for a file of {file} (targets of {target})");
+                c.refuse(&format!("systems[{i}].stripe"), stripe, allowed);
+                return;
+            }
+        }
+    }
+
     /// Compares the systems.
     fn compute(&self) -> Answer {
         Answer {

@@ -1,19 +1,18 @@
 //! Every figure of the four articles that describe such a system, with a verdict.
 //!
-//! A figure that a model speaks of is computed: by a claim of a scenario, by a figure of a scenario's answer, or by
-//! the PCIe and incast arithmetic of the simulators. Others are decided by a source or not at all. The verdict is kept
-//! beside each figure in `articles.toml`; a test computes it again and fails where one changed.
+//! Every verdict is computed ([`by`]): by a scenario's answer, a simulation, arithmetic, or a comparison with a published
+//! figure. What none of them decides cannot be decided, and says why. The verdict is also kept beside each figure in
+//! `articles.toml`; a test computes it again and fails where one changed.
+
+mod by;
 
 use serde::{Deserialize, Serialize};
-use straightway_fabric::headroom::incast_corrections;
-use straightway_pcie::{article::corrections, scenario::Article};
 use straightway_scenario::{
     check::{self, Checked, Checker, Refusals},
-    claim::{Claim, Compare, Figure},
-    provenance::Correction,
+    claim::{Compare, Figure},
 };
 
-use crate::{library, scenario::Scenario};
+use self::by::{By, Said};
 
 /// The articles, by their number less one.
 pub const ARTICLES: [&str; 4] = [
@@ -43,28 +42,14 @@ struct Row {
     says: String,
     verdict: Verdict,
     by: Option<By>,
+    /// The figure itself, where `by` gives one to set beside it.
+    value: Option<Figure>,
+    #[serde(default)]
+    compare: Compare,
+    #[serde(default)]
+    tolerance: f64,
     #[serde(default)]
     why: String,
-}
-
-/// How a figure is judged.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum By {
-    /// By a claim of a scenario.
-    Claim { scenario: String, says: String },
-    /// By a figure of a scenario's answer.
-    Answer {
-        scenario: String,
-        figure: String,
-        value: Figure,
-        compare: Compare,
-        tolerance: f64,
-    },
-    /// By a claim about PCIe.
-    Pcie(String),
-    /// By a claim about incast.
-    Incast(String),
 }
 
 #[derive(Debug, Deserialize)]
@@ -79,7 +64,10 @@ impl Checked for File {
             c.within(&format!("figure[{i}]"), |c| {
                 c.count("article", row.article as u64, 1..=ARTICLES.len() as u64);
                 if row.by.is_none() && row.why.is_empty() {
-                    c.refuse("why", "nothing", "a reason, where no model judges it");
+                    c.refuse("why", "nothing", "a reason, where nothing judges it");
+                }
+                if row.by.is_none() && row.verdict != Verdict::Undecided {
+                    c.refuse("verdict", "typed in", "undecided, where nothing judges it");
                 }
             });
         }
@@ -95,7 +83,9 @@ pub struct Judged {
     pub says: String,
     /// What becomes of it.
     pub verdict: Verdict,
-    /// What the model says, where one does.
+    /// What decided it: a scenario, a simulation, arithmetic, or a published figure; none where nothing does.
+    pub by: Option<&'static str>,
+    /// What was computed or published instead.
     pub model_says: Option<String>,
     /// Why.
     pub why: String,
@@ -110,97 +100,33 @@ pub fn judge() -> Result<Vec<Judged>, Refusals> {
 }
 
 fn judged(row: &Row) -> Result<Judged, Refusals> {
-    let correction = row
-        .by
-        .as_ref()
-        .map(|by| corrected(by, &row.says))
-        .transpose()?;
-    let verdict = correction.as_ref().map_or(row.verdict, |found| {
-        // A figure that computes as published but is measured to be otherwise is decided by the row.
-        match (found.holds, found.fitted) {
-            (true, true) => Verdict::Undecided,
-            (true, false) if row.verdict == Verdict::DoesNotFollow && is_counter(row) => {
-                Verdict::DoesNotFollow
-            }
-            (true, false) => Verdict::Follows,
-            (false, _) => Verdict::DoesNotFollow,
-        }
-    });
-    let why = match (&correction, row.why.as_str()) {
-        (Some(found), "") => found.why.clone(),
-        (_, why) => why.to_owned(),
+    let said = Said {
+        says: &row.says,
+        value: row.value.as_ref(),
+        compare: row.compare,
+        tolerance: row.tolerance,
+    };
+    let found = row.by.as_ref().map(|by| by.judge(&said)).transpose()?;
+    let verdict = match &found {
+        None => Verdict::Undecided,
+        // An input was fitted to the figure: it follows by construction.
+        Some(found) if found.holds && found.fitted => Verdict::Undecided,
+        Some(found) if found.holds => Verdict::Follows,
+        Some(_) => Verdict::DoesNotFollow,
+    };
+    let why = match &found {
+        Some(found) if row.why.is_empty() => found.why.clone(),
+        _ => row.why.clone(),
     };
     Ok(Judged {
         article: row.article,
         says: row.says.clone(),
         verdict,
-        model_says: correction.map(|found| found.model_says),
+        by: row.by.as_ref().map(By::name),
+        model_says: found.map(|found| found.model_says),
         why,
         kept: row.verdict,
     })
-}
-
-/// Whether the row holds a measured counter-example against the article: the model reproduces that, and the article's
-/// figure does not follow.
-fn is_counter(row: &Row) -> bool {
-    matches!(
-        &row.by,
-        Some(By::Answer {
-            compare: Compare::Near,
-            ..
-        })
-    )
-}
-
-fn corrected(by: &By, says: &str) -> Result<Correction, Refusals> {
-    let missing = |what: &str| Refusals::one("by", what, "a claim or a figure that is there");
-    let named = |all: Vec<Correction>, claim: &str| {
-        let mut all = all.into_iter();
-        all.find(|c| c.claim.starts_with(claim))
-            .ok_or_else(|| missing(claim))
-    };
-    match by {
-        By::Claim { scenario, says } => {
-            let scenario = read(scenario)?;
-            let claim = scenario.claims.iter().find(|claim| claim.says == *says);
-            let claim = claim.ok_or_else(|| missing(says))?;
-            let answer = scenario.answer()?.to_json();
-            claim.judge(&answer).ok_or_else(|| missing(says))
-        }
-        By::Answer {
-            scenario,
-            figure,
-            value,
-            compare,
-            tolerance,
-        } => {
-            let claim = Claim {
-                says: says.to_owned(),
-                answer: Some(figure.clone()),
-                value: Some(value.clone()),
-                instead: None,
-                compare: *compare,
-                tolerance: *tolerance,
-                holds: true,
-                why: String::new(),
-                fitted: false,
-                source: "article".to_owned(),
-            };
-            let answer = read(scenario)?.answer()?.to_json();
-            claim.judge(&answer).ok_or_else(|| missing(figure))
-        }
-        By::Pcie(claim) => {
-            let both = [Article::Contention, Article::Flit];
-            named(both.into_iter().flat_map(corrections).collect(), claim)
-        }
-        By::Incast(claim) => named(incast_corrections(), claim),
-    }
-}
-
-fn read(name: &str) -> Result<Scenario, Refusals> {
-    let entry = library::find(name)
-        .ok_or_else(|| Refusals::one("scenario", name, "one that comes along"))?;
-    Scenario::read(entry.text)
 }
 
 #[cfg(test)]
@@ -230,6 +156,20 @@ mod tests {
             })
             .collect();
         assert!(silent.is_empty(), "{silent:#?}");
-        assert!(judged.len() >= 90, "{}", judged.len());
+    }
+
+    #[test]
+    fn so_many_figures_follow_do_not_and_cannot_be_decided() {
+        let judged = judge().unwrap();
+        let count = |verdict| judged.iter().filter(|j| j.verdict == verdict).count();
+        let counts = [Verdict::Follows, Verdict::DoesNotFollow, Verdict::Undecided].map(count);
+        assert_eq!(counts, [34, 35, 29]);
+    }
+
+    #[test]
+    fn a_verdict_that_nothing_computes_is_refused() {
+        let typed = "[[figure]]\narticle = 1\nsays = \"it\"\nverdict = \"follows\"\nwhy = \"so\"";
+        let refused = check::read::<File>(typed).unwrap_err().to_string();
+        assert!(refused.contains("figure[0].verdict"), "{refused}");
     }
 }

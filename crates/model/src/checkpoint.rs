@@ -15,7 +15,6 @@ mod limits;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-pub(crate) use self::basis::LLAMA_STORAGE;
 pub use self::{
     answer::{Answer, Outcome, Point, Ways},
     failures::Played,
@@ -24,6 +23,7 @@ use self::{
     failures::{Job, Trials},
     interval::{availability, availability_of_cycle, daly_s, goodput, training, young_s},
 };
+use crate::capacity::{GPU_MEMORY, STORAGE_CAPACITY};
 use crate::path::{Carried, Node};
 use crate::question::Question;
 use straightway_scenario::check::Refusals;
@@ -139,7 +139,7 @@ impl Default for Cluster {
         Self {
             gpus: 1024,
             gpus_per_node: 8,
-            gpu_memory: Bytes(80_000_000_000),
+            gpu_memory: GPU_MEMORY,
             mtbf_per_gpu: Seconds(50_677.0 * 3600.0),
             power_w: 1.2e6,
             idle_power_share: 1.0,
@@ -153,7 +153,7 @@ impl Default for Storage {
         Self {
             rate: Rate(2e12),
             read_rate: None,
-            capacity: Bytes(240_000_000_000_000_000),
+            capacity: STORAGE_CAPACITY,
             kept: 3,
             sync: Seconds(1.0),
         }
@@ -417,6 +417,10 @@ impl Question for Checkpoint {
             .max_by(|a, b| a.1.total_cmp(&b.1));
         let best = best.map_or("none", |(name, _)| name);
         format!("{pays}; best goodput {best}")
+    }
+
+    fn drop_lists(answer: &mut Answer) {
+        answer.curve.clear();
     }
 }
 

@@ -9,7 +9,7 @@ use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::question::Question;
 use crate::{
-    checkpoint::LLAMA_STORAGE,
+    capacity::{DGX_MEMORY, GPU_MEMORY, H100_MEMORY, LLAMA_STORAGE, STORAGE_CAPACITY, shown_bytes},
     path::{self, Carried, Node},
     queue::{self, Wait},
 };
@@ -67,6 +67,10 @@ pub struct Cluster {
     pub cores_per_node: u64,
     /// What the storage gives all nodes together, however many they are.
     pub storage_rate: Rate,
+    /// What the storage holds.
+    pub storage_capacity: Bytes,
+    /// The memory of a GPU.
+    pub gpu_memory: Bytes,
 }
 
 /// The files the samples lie in.
@@ -81,6 +85,8 @@ pub struct Files {
     pub servers: u64,
     /// Lookups one of them does in a second.
     pub lookups_per_s: f64,
+    /// All samples together.
+    pub dataset: Bytes,
 }
 
 /// What follows.
@@ -102,6 +108,8 @@ pub struct Answer {
     pub metadata: Wait,
     /// Cores a node needs to decode when no GPU waits.
     pub decode_cores_per_node: f64,
+    /// Samples of a GPU that are in memory at once: those of a step, and of the next with prefetch.
+    pub held_per_gpu_bytes: f64,
     /// What all this rests on.
     pub basis: Basis,
 }
@@ -131,6 +139,11 @@ pub struct Outcome {
 const UNET3D: Source = Source::read(
     "mlcommons/storage unet3d_h100.yaml",
     "7 × 146.6 MB in 0.323 s, AU ≥ 90 %",
+);
+
+const UNET3D_FILES: Source = Source::read(
+    "mlcommons/storage_results_v1.0",
+    "36 H100s: at least 126,000 files, 500 steps",
 );
 
 const FORMULAS: [Formula; 2] = [
@@ -165,6 +178,8 @@ impl Default for Cluster {
             gpus_per_node: 8,
             cores_per_node: 96,
             storage_rate: Rate(2e12),
+            storage_capacity: STORAGE_CAPACITY,
+            gpu_memory: GPU_MEMORY,
         }
     }
 }
@@ -176,6 +191,8 @@ impl Default for Files {
             lookups: 2.0,
             servers: 2,
             lookups_per_s: 100e3,
+            // 126,000 files of one sample.
+            dataset: Bytes(126_000 * 146_600_628),
         }
     }
 }
@@ -196,6 +213,8 @@ impl Checked for Ingest {
             c.count("gpus_per_node", cluster.gpus_per_node, 1..=1024);
             c.count("cores_per_node", cluster.cores_per_node, 1..=4096);
             c.rate("storage_rate", cluster.storage_rate, RATE_ANY);
+            c.bytes("storage_capacity", cluster.storage_capacity, BYTES_ANY);
+            c.bytes("gpu_memory", cluster.gpu_memory, BYTES_ANY);
         });
         c.nested("node", &self.node);
         c.within("files", |c| {
@@ -208,7 +227,11 @@ impl Checked for Ingest {
                 1.0..=1e12,
                 "per s",
             );
+            c.bytes("dataset", self.files.dataset, BYTES_ANY);
         });
+        if c.is_clean() {
+            self.check_capacities(c);
+        }
     }
 }
 
@@ -231,8 +254,52 @@ impl Ingest {
             metadata: queue::mmc(files.servers, files.lookups_per_s, lookups_per_s),
             decode_cores_per_node: node_gpus * training.batch as f64 * training.decode.0
                 / training.compute.0,
+            held_per_gpu_bytes: self.held_bytes(),
             basis: self.basis(),
         }
+    }
+
+    /// Refuses what does not fit into GPU memory, host memory or storage, and says what would.
+    fn check_capacities(&self, c: &mut Checker) {
+        let (cluster, held) = (&self.cluster, self.held_bytes());
+        let memory = cluster.gpu_memory;
+        if held > memory.0 as f64 {
+            let gpus = (held * cluster.gpus as f64 / memory.0 as f64).ceil();
+            let allowed = format!(
+                "at least {} for the samples it holds (or the same samples a step over {gpus:.0} GPUs of {memory})",
+                shown_bytes(held)
+            );
+            c.refuse("cluster.gpu_memory", memory, allowed);
+            // More GPUs bring more hosts.
+            return;
+        }
+        let (memory, gpus) = (self.node.host.memory, self.gpus_in_node());
+        let staged = held * gpus as f64;
+        if staged > memory.0 as f64 {
+            let fit = (memory.0 as f64 / held).floor();
+            let others = if fit < 1.0 {
+                String::new()
+            } else {
+                let hosts = (cluster.gpus as f64 / fit).ceil();
+                format!(" (or {hosts:.0} hosts of {memory} with {fit:.0} GPUs each)")
+            };
+            let allowed = format!(
+                "at least {} to stage the samples of {gpus} GPUs{others}",
+                shown_bytes(staged)
+            );
+            c.refuse("node.host.memory", memory, allowed);
+        }
+        let (dataset, capacity) = (self.files.dataset, cluster.storage_capacity);
+        if dataset > capacity {
+            let allowed = format!("at least {dataset}, the data set");
+            c.refuse("cluster.storage_capacity", capacity, allowed);
+        }
+    }
+
+    /// Samples of a GPU in memory at once: those of a step, and of the next with prefetch.
+    fn held_bytes(&self) -> f64 {
+        let steps = if self.training.prefetch { 2.0 } else { 1.0 };
+        steps * self.step_bytes()
     }
 
     fn step_bytes(&self) -> f64 {
@@ -326,6 +393,34 @@ impl Ingest {
             "",
             UNET3D,
         );
+        for (path, what, bytes, source) in [
+            (
+                "cluster.gpu_memory",
+                "memory of a GPU",
+                cluster.gpu_memory,
+                H100_MEMORY,
+            ),
+            (
+                "node.host.memory",
+                "memory of a host",
+                self.node.host.memory,
+                DGX_MEMORY,
+            ),
+            (
+                "cluster.storage_capacity",
+                "capacity of the storage",
+                cluster.storage_capacity,
+                LLAMA_STORAGE,
+            ),
+            (
+                "files.dataset",
+                "data set",
+                self.files.dataset,
+                UNET3D_FILES,
+            ),
+        ] {
+            basis.parameter(path, what, bytes.0 as f64, "B", source);
+        }
         self.node.assume(&mut basis, self.gpus_in_node());
         basis
     }

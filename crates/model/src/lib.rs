@@ -6,6 +6,7 @@
 
 pub mod architecture;
 pub mod articles;
+mod capacity;
 pub mod checkpoint;
 pub mod dpu;
 pub mod headroom;

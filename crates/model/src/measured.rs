@@ -71,6 +71,9 @@ pub struct At {
     pub io: Bytes,
     /// I/Os in flight; through the page cache, threads.
     pub depth: u64,
+    /// Lanes that took part, each with a thread of its own; absent for one.
+    #[serde(default)]
+    pub lanes: Option<u64>,
 }
 
 /// Prediction beside measurement.
@@ -161,7 +164,7 @@ enum Through {
     PageCache,
     /// A ring that the GPU's copy engine empties.
     GpuRing,
-    /// A ring that its lane's own thread empties.
+    /// A ring in host memory that the thread of each lane empties.
     HostRing,
     /// Nothing.
     Peer,
@@ -220,6 +223,9 @@ impl Checked for Route {
             c.within(field, |c| {
                 c.bytes("io", at.io, BYTES_ANY);
                 c.count("depth", at.depth, 1..=1_000_000);
+                if let Some(lanes) = at.lanes {
+                    c.count("lanes", lanes, 1..=4096);
+                }
             });
         }
         if let Some(cpu) = self.cpu_s_per_gb {
@@ -344,7 +350,7 @@ impl Measured {
         let cores = self.cores.unwrap_or(node.host.cores);
         let host = &mut node.host;
         host.cores = match case.through {
-            Through::HostRing => 1,
+            Through::HostRing => at.and_then(|at| at.lanes).unwrap_or(1).min(cores),
             // Each I/O through the page cache is a thread's.
             Through::PageCache => cores.min(node.standard_depth),
             Through::GpuRing | Through::Peer => cores,
@@ -361,22 +367,21 @@ impl Measured {
         node
     }
 
-    /// What one core copies: as measured, or its share of what all who took part copied out of
-    /// the page cache.
+    /// What one core copies: as measured; or by the CPU time of reads out of the page cache, which others on the same
+    /// cores do not lengthen; or its share of what all who took part copied out of it.
     fn copy_by_one(&self, cores: u64) -> Option<Rate> {
         let threads = self.cached.read_at.map_or(cores, |at| at.depth.min(cores));
         let shared = self.cached.read.map(|rate| Rate(rate.0 / threads as f64));
-        self.copy_rate.or(shared)
+        let by_time = self.cached.cpu_s_per_gb.filter(|cpu| *cpu > 0.0);
+        let by_time = by_time.map(|cpu| Rate(1e9 / cpu));
+        self.copy_rate.or(by_time).or(shared)
     }
 
     fn missing(&self) -> Vec<&'static str> {
         let wanted = [
             ("drive.read", self.drive.read.is_none()),
             ("drive.read_latency", self.drive.read_latency.is_none()),
-            (
-                "copy_rate",
-                self.copy_rate.is_none() && self.cached.read.is_none(),
-            ),
+            ("copy_rate", self.copy_by_one(1).is_none()),
             ("to_gpu", self.to_gpu.is_none()),
             ("buffered.read", self.buffered.read.is_none()),
             ("staged.read", self.staged.read.is_none()),
@@ -503,11 +508,12 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_emptied_by_one_thread_and_the_page_cache_by_as_many_as_were_measured() {
+    fn a_ring_is_emptied_by_its_lanes_and_the_page_cache_by_as_many_threads_as_were_measured() {
         let at = |depth| {
             Some(At {
                 io: Bytes::mib(4),
                 depth,
+                lanes: None,
             })
         };
         let rate = |gb: f64| Some(Rate(gb * 1e9));
@@ -538,6 +544,16 @@ mod tests {
         let rows = measured.compare(&Node::default()).rows;
         near(rows[0].calibrated, 20e9, 1e-9);
         near(rows[1].calibrated, 6e9, 0.01);
+        let mut two = measured;
+        two.staged.read_at = at(16).map(|at| At {
+            lanes: Some(2),
+            ..at
+        });
+        near(two.compare(&Node::default()).rows[1].calibrated, 12e9, 0.01);
+        // CPU time tells what a core copies even where others took most of the cores.
+        two.cached.read = rate(3.0);
+        two.cached.cpu_s_per_gb = Some(1.0 / 6.0);
+        near(two.compare(&Node::default()).rows[1].calibrated, 12e9, 0.01);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod basis;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+use crate::capacity::HOST_MEMORY;
 use straightway_pcie::{Machine, narrowest::Between};
 use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
@@ -205,7 +206,7 @@ impl Default for Host {
             dram_rate: Rate(300e9),
             gpu_copy_rate: Rate(55.1e9),
             peer_rate: None,
-            memory: Bytes(2_000_000_000_000),
+            memory: HOST_MEMORY,
             io_cost: Seconds(5e-6),
         }
     }

@@ -453,6 +453,12 @@ impl Question for Registration {
     fn answer(&self) -> Result<Answer, Refusals> {
         Ok(self.compute())
     }
+
+    fn drop_lists(answer: &mut Answer) {
+        answer.frontier.clear();
+        answer.surface.clear();
+        answer.cache.curve.clear();
+    }
 }
 
 #[cfg(test)]

@@ -116,6 +116,17 @@ macro_rules! define {
                 }
             }
 
+            /// Leaves its figures alone: without lists that only a page shows, and without what it rests on.
+            pub(crate) fn into_figures(mut self) -> Self {
+                match &mut self {
+                    $(Self::$Topic(answer) => {
+                        <$Question as Question>::drop_lists(answer);
+                        answer.basis = Basis::default();
+                    })*
+                }
+                self
+            }
+
             fn basis_mut(&mut self) -> &mut Basis {
                 match self {
                     $(Self::$Topic(answer) => &mut answer.basis,)*

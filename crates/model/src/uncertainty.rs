@@ -7,6 +7,8 @@
 //!
 //! Only untouched defaults have bands. Whoever gives a value knows it, so a scenario that gives all has no range.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::Value;
 use straightway_scenario::{claim::lookup, provenance::Assumption, setting::Setting};
@@ -68,6 +70,10 @@ struct Moved<'a> {
     figures: Vec<Option<f64>>,
 }
 
+/// The figures with several constants moved at once, by their places among those moved; none where they make no sense
+/// together.
+type Corners = BTreeMap<Vec<usize>, Option<Vec<Option<f64>>>>;
+
 /// The ranges of `figures` (path and label), and the constants that flip the verdict of `answer`.
 pub fn of(scenario: &Scenario, answer: &Answer, figures: &[(&str, &str)]) -> Uncertainty {
     let basis = answer.basis();
@@ -83,7 +89,8 @@ pub fn of(scenario: &Scenario, answer: &Answer, figures: &[(&str, &str)]) -> Unc
         ..Uncertainty::default()
     };
     let quiet = quiet(scenario);
-    let nominal = read(&answer.to_json(), figures);
+    let nominal = read(answer.clone(), figures);
+    let mut corners = Corners::default();
     let mut moved = Vec::new();
     for assumption in &banded {
         let band = assumption.band.expect("only banded constants are here");
@@ -104,13 +111,13 @@ pub fn of(scenario: &Scenario, answer: &Answer, figures: &[(&str, &str)]) -> Unc
             moved.push(Moved {
                 assumption,
                 at,
-                figures: read(&changed.to_json(), figures),
+                figures: read(changed, figures),
             });
         }
     }
     for (i, (path, label)) in figures.iter().enumerate() {
         let Some(value) = nominal[i] else { continue };
-        let spread = spread(&quiet, &moved, (i, figures), value);
+        let spread = spread(&quiet, &moved, (i, figures), value, &mut corners);
         if let Some((low, high, mostly)) = spread {
             uncertainty.figures.push(Spread {
                 figure: (*path).to_owned(),
@@ -131,10 +138,12 @@ fn spread(
     moved: &[Moved<'_>],
     (i, figures): (usize, &[(&str, &str)]),
     value: f64,
+    corners: &mut Corners,
 ) -> Option<(f64, f64, String)> {
     let is_moving =
         |m: &&Moved<'_>| m.figures[i].is_some_and(|f| (f - value).abs() > 1e-9 * value.abs());
     let moving: Vec<&Moved<'_>> = moved.iter().filter(is_moving).collect();
+    let place = |m: &Moved<'_>| moved.iter().position(|other| std::ptr::eq(other, m));
     let figure = |m: &Moved<'_>| m.figures[i].unwrap_or(value);
     let most = moving.iter().max_by(|a, b| {
         let distance = |m: &Moved<'_>| (figure(m) - value).abs();
@@ -145,13 +154,15 @@ fn spread(
     ends.extend(moving.iter().map(|m| figure(m)));
     // All constants together at the ends that lower the figure, and at those that raise it.
     for down in [true, false] {
-        let corner: Vec<(&Assumption, f64)> = moving
-            .iter()
-            .filter(|m| (figure(m) < value) == down)
-            .map(|m| (m.assumption, m.at))
-            .collect();
-        let answer = ask(scenario, &corner);
-        ends.extend(answer.and_then(|answer| read(&answer.to_json(), figures)[i]));
+        let lowering = moving.iter().filter(|m| (figure(m) < value) == down);
+        let corner: Vec<&Moved<'_>> = lowering.copied().collect();
+        // Figures that the same constants push the same way share their corners.
+        let key: Vec<usize> = corner.iter().filter_map(|m| place(m)).collect();
+        let found = corners.entry(key).or_insert_with(|| {
+            let corner: Vec<_> = corner.iter().map(|m| (m.assumption, m.at)).collect();
+            ask(scenario, &corner).map(|answer| read(answer, figures))
+        });
+        ends.extend(found.as_ref().and_then(|found| found[i]));
     }
     let low = ends.iter().copied().fold(f64::INFINITY, f64::min);
     let high = ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -181,10 +192,11 @@ fn ask(scenario: &Scenario, moved: &[(&Assumption, f64)]) -> Option<Answer> {
     scenario.set(&settings).ok()?.compute().ok()
 }
 
-fn read(answer: &Value, figures: &[(&str, &str)]) -> Vec<Option<f64>> {
+fn read(answer: Answer, figures: &[(&str, &str)]) -> Vec<Option<f64>> {
+    let answer = answer.into_figures().to_json();
     figures
         .iter()
-        .map(|(path, _)| lookup(answer, path).and_then(Value::as_f64))
+        .map(|(path, _)| lookup(&answer, path).and_then(Value::as_f64))
         .collect()
 }
 

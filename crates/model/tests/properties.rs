@@ -21,7 +21,26 @@ struct Case {
     rising: &'static [&'static str],
     /// Figures that must not grow.
     falling: &'static [&'static str],
+    /// Sizes that must not grow where a latency falls. A faster link may need more.
+    shrinking: &'static [&'static str],
+    /// Settings of every random input.
+    fixed: &'static [(&'static str, &'static str)],
+    /// How much worse a figure may be that is played from random arrivals.
+    noise: f64,
 }
+
+/// What most topics have.
+const PLAIN: Case = Case {
+    topic: Topic::Checkpoint,
+    rates: &[],
+    times: &[],
+    counts: &[],
+    rising: &[],
+    falling: &[],
+    shrinking: &[],
+    fixed: &[],
+    noise: 0.0,
+};
 
 const NODE_RATES: &[&str] = &[
     "node.media.rate",
@@ -65,6 +84,7 @@ const CASES: &[Case] = &[
             "ways.direct.recovery_s",
             "ways.asynchronous.stop_s",
         ],
+        ..PLAIN
     },
     Case {
         topic: Topic::Ingest,
@@ -79,6 +99,7 @@ const CASES: &[Case] = &[
         counts: &[("cluster.gpus", 1, 4096), ("node.host.cores", 1, 128)],
         rising: &["standard.utilisation", "direct.utilisation"],
         falling: &["standard.step_s", "direct.step_s", "standard.read_s"],
+        ..PLAIN
     },
     Case {
         topic: Topic::Registration,
@@ -92,6 +113,7 @@ const CASES: &[Case] = &[
             "register_untouched.seconds",
             "register_gpu_pages.seconds",
         ],
+        ..PLAIN
     },
     Case {
         topic: Topic::Transport,
@@ -104,6 +126,7 @@ const CASES: &[Case] = &[
             "fabrics[1].iops",
         ],
         falling: &["fabrics[1].latency_s", "fabrics[3].latency_s"],
+        ..PLAIN
     },
     Case {
         topic: Topic::Architecture,
@@ -124,6 +147,7 @@ const CASES: &[Case] = &[
             "systems[3].write_s",
             "metadata_floor_s",
         ],
+        ..PLAIN
     },
     Case {
         topic: Topic::S3,
@@ -132,6 +156,7 @@ const CASES: &[Case] = &[
         counts: &[("nodes", 8, 4096)],
         rising: &["serial_bytes_per_s", "cached_bytes_per_s"],
         falling: &["in_flight_min", "cached_latency_s", "memory_bytes"],
+        ..PLAIN
     },
     Case {
         topic: Topic::Rail,
@@ -148,6 +173,7 @@ const CASES: &[Case] = &[
             "per_gpu_bytes_per_s",
         ],
         falling: &["rails_for_wanted"],
+        ..PLAIN
     },
     Case {
         topic: Topic::Reduction,
@@ -156,6 +182,7 @@ const CASES: &[Case] = &[
         counts: &[("cores", 1, 256)],
         rising: &["codecs[0].write_bytes_per_s", "codecs[0].read_bytes_per_s"],
         falling: &["codecs[0].cores_write", "lookup_s"],
+        ..PLAIN
     },
     Case {
         topic: Topic::Dpu,
@@ -164,13 +191,56 @@ const CASES: &[Case] = &[
         counts: &[],
         rising: &["rate_without_bytes_per_s", "rate_with_bytes_per_s"],
         falling: &[],
+        ..PLAIN
+    },
+    Case {
+        topic: Topic::Qos,
+        rates: &["capacity"],
+        counts: &[
+            ("tenants[0].offered", 1_000, 50_000),
+            ("tenants[1].offered", 1_000, 50_000),
+            ("tenants[2].depth", 1, 1_000),
+        ],
+        rising: &[
+            "fifo[0].operations_per_s",
+            "fifo[1].operations_per_s",
+            "fifo[2].operations_per_s",
+            "tags[0].operations_per_s",
+            "tags[1].operations_per_s",
+        ],
+        falling: &[
+            "reserved",
+            "open_wait_s",
+            "fifo[0].latency_s",
+            "fifo[2].latency_s",
+            "tags[0].latency_s",
+        ],
+        fixed: &[("duration", "0.25s")],
+        noise: 0.15,
+        ..PLAIN
+    },
+    Case {
+        topic: Topic::Headroom,
+        rates: &["rate"],
+        times: &["gearbox", "cable_m"],
+        counts: &[("peer_quanta", 1, 2_000), ("small_packet_share", 0, 1)],
+        falling: &["pause_max"],
+        shrinking: &["xoff", "xon", "size", "propagation", "cable"],
+        ..PLAIN
     },
 ];
 
 /// The scenario with every parameter in `factors` multiplied.
 fn varied(case: &Case, factors: &[f64], shares: &[f64]) -> Option<Scenario> {
     let scenario = Scenario::default_of(case.topic);
-    let mut settings = Vec::new();
+    let mut settings: Vec<Setting> = case
+        .fixed
+        .iter()
+        .map(|(path, value)| Setting {
+            path: (*path).to_owned(),
+            value: (*value).to_owned(),
+        })
+        .collect();
     for (path, factor) in case.rates.iter().chain(case.times).zip(factors) {
         settings.extend(scaled(&scenario, path, *factor));
     }
@@ -188,7 +258,7 @@ fn varied(case: &Case, factors: &[f64], shares: &[f64]) -> Option<Scenario> {
         .filter(|changed| changed.answer().is_ok())
 }
 
-/// One parameter multiplied; what is absent by default starts from 50 GB/s.
+/// One parameter multiplied; what is absent by default starts from 50 GB/s, and a time of zero from 100 ns.
 fn scaled(scenario: &Scenario, path: &str, factor: f64) -> Option<Setting> {
     let table = serde_json::to_value(scenario).expect("a scenario is plain data");
     let full = scenario.full_path(path);
@@ -201,6 +271,7 @@ fn scaled(scenario: &Scenario, path: &str, factor: f64) -> Option<Setting> {
             .ok()?,
         _ => 50e9,
     };
+    let now = if now == 0.0 { 100e-9 } else { now };
     Some(Setting {
         path: path.to_owned(),
         value: format!("{:e}", now * factor),
@@ -218,18 +289,22 @@ fn figures(scenario: &Scenario, paths: &[&str]) -> Vec<Option<f64>> {
         .collect()
 }
 
-/// Fails where `better` is worse than `base` in any figure.
+/// Fails where `better` is worse than `base` in any figure; sizes count too where a time was changed.
 fn assert_not_worse(
     case: &Case,
     base: &Scenario,
     better: &Scenario,
     changed: &str,
 ) -> Result<(), TestCaseError> {
+    let sizes = if case.times.contains(&changed) {
+        case.shrinking
+    } else {
+        &[]
+    };
     let names = || {
-        case.rising
-            .iter()
-            .map(|n| (n, 1.0))
-            .chain(case.falling.iter().map(|n| (n, -1.0)))
+        let rising = case.rising.iter().map(|n| (n, 1.0));
+        let falling = case.falling.iter().chain(sizes);
+        rising.chain(falling.map(|n| (n, -1.0)))
     };
     let paths: Vec<&str> = names().map(|(name, _)| *name).collect();
     let (before, after) = (figures(base, &paths), figures(better, &paths));
@@ -237,7 +312,7 @@ fn assert_not_worse(
         let (Some(before), Some(after)) = (before, after) else {
             continue;
         };
-        let worse = (before - after) * sign > 1e-9 * before.abs().max(1e-12);
+        let worse = (before - after) * sign > (1e-9 + case.noise) * before.abs().max(1e-12);
         prop_assert!(
             !worse,
             "{:?} {changed}: {name} was {before}, is {after}",
@@ -247,17 +322,33 @@ fn assert_not_worse(
     Ok(())
 }
 
+/// Fails where a scenario is accepted and does not fit, or is refused and does, or without saying what it needs.
+fn assert_accepted(text: &str, fits: bool) -> Result<(), TestCaseError> {
+    match Scenario::read(text) {
+        Ok(_) => prop_assert!(fits, "accepted: {text}"),
+        Err(refused) => {
+            prop_assert!(!fits, "refused: {refused}");
+            prop_assert!(refused.to_string().contains("at least"), "{refused}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_topic_has_its_properties() {
+    for topic in Topic::ALL {
+        assert!(CASES.iter().any(|case| case.topic == *topic), "{topic:?}");
+    }
+}
+
 #[test]
 fn every_figure_and_parameter_named_here_is_there() {
     for case in CASES {
         let scenario = Scenario::default_of(case.topic);
         let answer = scenario.answer().unwrap().to_json();
-        for figure in case.rising.iter().chain(case.falling) {
-            assert!(
-                lookup(&answer, figure).is_some(),
-                "{:?}: {figure}",
-                case.topic
-            );
+        for figure in case.rising.iter().chain(case.falling).chain(case.shrinking) {
+            let value = lookup(&answer, figure).and_then(Value::as_f64);
+            assert!(value.is_some(), "{:?}: {figure}", case.topic);
         }
         for path in case.rates.iter().chain(case.times) {
             let setting = scaled(&scenario, path, 1.0).unwrap();
@@ -282,18 +373,18 @@ proptest! {
 
     #[test]
     fn twice_the_bandwidth_or_half_the_latency_never_worsens_anything(
-        case in 0..CASES.len(),
         logs in prop::collection::vec(-2.0f64..2.0, 12),
         shares in prop::collection::vec(0.0f64..1.0, 8),
     ) {
-        let case = &CASES[case];
         let factors: Vec<f64> = logs.iter().map(|log| 10f64.powf(*log)).collect();
-        let Some(base) = varied(case, &factors, &shares) else { return Ok(()) };
-        for (paths, factor) in [(case.rates, 2.0), (case.times, 0.5)] {
-            for path in paths {
-                let Some(better) = scaled(&base, path, factor).and_then(|s| base.set(&[s]).ok()) else { continue };
-                if better.answer().is_ok() {
-                    assert_not_worse(case, &base, &better, path)?;
+        for case in CASES {
+            let Some(base) = varied(case, &factors, &shares) else { continue };
+            for (paths, factor) in [(case.rates, 2.0), (case.times, 0.5)] {
+                for path in paths {
+                    let Some(better) = scaled(&base, path, factor).and_then(|s| base.set(&[s]).ok()) else { continue };
+                    if better.answer().is_ok() {
+                        assert_not_worse(case, &base, &better, path)?;
+                    }
                 }
             }
         }
@@ -334,12 +425,72 @@ proptest! {
         let fits = size <= gpus as f64 * gpu_gb as f64 * 1e9
             && size <= nodes * host_gb as f64 * 1e9
             && size * kept as f64 <= storage_tb as f64 * 1e12;
-        match Scenario::read(&text) {
-            Ok(_) => prop_assert!(fits, "accepted: {text}"),
-            Err(refused) => {
-                prop_assert!(!fits, "refused: {refused}");
-                prop_assert!(refused.to_string().contains("at least"), "{refused}");
-            }
+        assert_accepted(&text, fits)?;
+    }
+
+    #[test]
+    fn tenants_never_get_more_than_the_store_does(
+        capacity in 25e3f64..1e6,
+        offered in 1e3f64..1e6,
+        depth in 1u64..1000,
+        variation in 0.0f64..1.0,
+    ) {
+        let text = format!(
+            "[qos]\ncapacity = {capacity:e}\nvariation = {variation}\nduration = \"0.1s\"\n[[qos.tenants]]\nname = \
+             \"open\"\noffered = {offered:e}\nreservation = 20e3\n[[qos.tenants]]\nname = \"closed\"\ndepth = \
+             {depth}\ncost = 8.0\n"
+        );
+        let answer = Scenario::read(&text).unwrap().answer().unwrap().to_json();
+        for rule in ["fifo", "tags"] {
+            let got: f64 = (0..2)
+                .filter_map(|i| lookup(&answer, &format!("{rule}[{i}].operations_per_s"))?.as_f64())
+                .sum();
+            prop_assert!(got <= capacity * (1.0 + 1e-9), "{rule}: {got} of {capacity}");
         }
+    }
+
+    #[test]
+    fn what_an_ingest_is_accepted_with_fits(
+        batch in 1u64..5_000,
+        sample_mb in 1u64..2_000,
+        gpus in 1u64..10_000,
+        gpus_per_node in 1u64..32,
+        gpu_gb in 16u64..300,
+        host_gb in 64u64..4096,
+        dataset_tb in 1u64..1_000,
+        storage_tb in 1u64..1_000,
+        prefetch in any::<bool>(),
+    ) {
+        let text = format!(
+            "[ingest]\ntraining = {{ batch = {batch}, sample = \"{sample_mb}MB\", prefetch = {prefetch} }}\ncluster = {{ \
+             gpus = {gpus}, gpus_per_node = {gpus_per_node}, gpu_memory = \"{gpu_gb}GB\", storage_capacity = \
+             \"{storage_tb}TB\" }}\nnode.host.memory = \"{host_gb}GB\"\nfiles.dataset = \"{dataset_tb}TB\"\n"
+        );
+        let held = (batch * sample_mb * if prefetch { 2 } else { 1 }) as f64 * 1e6;
+        let fits = held <= gpu_gb as f64 * 1e9
+            && held * gpus_per_node.min(gpus) as f64 <= host_gb as f64 * 1e9
+            && dataset_tb <= storage_tb;
+        assert_accepted(&text, fits)?;
+    }
+
+    #[test]
+    fn what_an_architecture_is_accepted_with_fits(
+        size_tb in 1u64..10_000,
+        files in 1u64..4_096,
+        kept in 1u64..20,
+        servers in 1u64..128,
+        targets in 1u64..32,
+        target_tb in 1u64..64,
+        stripe in 1u64..16,
+    ) {
+        let text = format!(
+            "[architecture]\ncheckpoint = {{ size = \"{size_tb}TB\", files = {files}, kept = {kept} }}\nhardware = {{ servers \
+             = {servers}, targets_per_server = {targets}, target_capacity = \"{target_tb}TB\" \
+             }}\n[[architecture.systems]]\nname = \"one\"\nstripe = {stripe}\nwrite_share = 0.8\n"
+        );
+        let target = target_tb as f64 * 0.8;
+        let fits = (size_tb * kept) as f64 <= target * (servers * targets) as f64
+            && size_tb as f64 / files as f64 <= target * stripe as f64;
+        assert_accepted(&text, fits)?;
     }
 }

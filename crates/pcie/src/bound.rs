@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use super::{
     link::{Generation, Packet},
     scenario::Mode,
-    topology::{PortName, Stream, Topology, initiator},
+    topology::{PortName, Stream, Topology, WORD_BYTES, initiator},
 };
 
 /// Something with a rate that streams share.
@@ -169,8 +169,10 @@ pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, 
         Mode::Read => {
             node.media_write_bytes_per_s
                 .map(|_| costs.insert(Resource::MediaIn(mover), 1.0));
-            node.dma_reads_per_s
-                .map(|_| costs.insert(Resource::Reads(mover), requests));
+            if let Some(reads_per_s) = node.dma_reads_per_s {
+                let held = node.dma_partial_word_s * reads_per_s * partial_words(stream) as f64;
+                costs.insert(Resource::Reads(mover), requests + held / bytes);
+            }
             costs.insert(
                 Resource::Tags(mover),
                 requests * request_s(topology, stream),
@@ -187,6 +189,22 @@ fn pieces(stream: &Stream, piece_bytes: u32) -> u64 {
     let whole = stream.size_bytes / stream.io_bytes;
     let rest = stream.size_bytes % stream.io_bytes;
     whole * stream.io_bytes.div_ceil(piece) + rest.div_ceil(piece)
+}
+
+/// How many of a stream's read requests end within a word.
+fn partial_words(stream: &Stream) -> u64 {
+    let of = |bytes: u64, ios: u64| {
+        if bytes.is_multiple_of(u64::from(WORD_BYTES)) {
+            0
+        } else {
+            ios
+        }
+    };
+    let (ios, tail) = (
+        stream.size_bytes / stream.io_bytes,
+        stream.size_bytes % stream.io_bytes,
+    );
+    of(stream.io_bytes, ios) + of(tail, 1)
 }
 
 /// Completions that answer a stream's reads: full requests in the largest payloads, the rest of an I/O in what the
@@ -262,6 +280,11 @@ fn depth_bytes_per_s(topology: &Topology, stream: &Stream) -> f64 {
         Mode::Write => 0.0,
         Mode::Read => nodes[stream.from].read_s,
     };
-    let seconds = nodes[mover].media_s + nodes[mover].jitter_s + round_s(topology, stream) + answer;
+    let copy = match stream.mode {
+        Mode::Write => 0.0,
+        Mode::Read => nodes[mover].dma_copy_s_per_byte * stream.io_bytes as f64,
+    };
+    let wait = nodes[mover].media_s + nodes[mover].jitter_s;
+    let seconds = wait + round_s(topology, stream) + answer + copy;
     stream.depth as f64 * stream.io_bytes as f64 / seconds
 }

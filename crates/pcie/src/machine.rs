@@ -301,6 +301,8 @@ fn spec(name: &str, kind: Kind, parent: Option<&str>) -> NodeSpec {
         dma_writes_per_s: None,
         dma_chunk: None,
         dma_latency: None,
+        dma_copy_rate: None,
+        dma_partial_word: None,
         completion: None,
         dma_reads_per_s: None,
         peer_rate: None,

@@ -67,6 +67,11 @@ pub struct NodeSpec {
     pub dma_chunk: Option<Bytes>,
     /// What its DMA engine adds to every I/O before the first TLP.
     pub dma_latency: Option<Seconds>,
+    /// The rate at which its DMA engine moves a read I/O on into the device's memory, once all of it has arrived. It
+    /// delays the end of each I/O and limits no rate: the engine receives the next I/O meanwhile.
+    pub dma_copy_rate: Option<Rate>,
+    /// How much longer its DMA engine is busy with a read request that ends within an 8-byte word.
+    pub dma_partial_word: Option<Seconds>,
     /// The completions in which it answers a read shorter than the largest request; absent for the largest payload.
     pub completion: Option<Bytes>,
     /// Read requests a second its DMA engine can issue.

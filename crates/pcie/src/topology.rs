@@ -30,6 +30,10 @@ const HOST_LATENCY_S: f64 = 399e-9;
 const DEVICE_LATENCY_S: f64 = 500e-9;
 /// A drive's media latency.
 const DRIVE_LATENCY_S: f64 = 80e-6;
+/// The word of a device's memory that [`Node::dma_partial_word_s`] is about. `bw_dma_off_rd.dat` of pcie-bench: an
+/// offset in the card's memory costs nothing if it is a multiple of 8 bytes, and the same at 1, 2, 3, 4, 6 and 12.
+pub(super) const WORD_BYTES: u32 = 8;
+
 /// What a read that follows a posted write waits for it: 613 ns less 506 in pcie-bench.
 const COMMIT_S: f64 = 106e-9;
 /// How long a host takes to pass a TLP from one root port to another.
@@ -78,6 +82,10 @@ pub struct Node {
     pub completion_bytes: u32,
     /// Read requests a second.
     pub dma_reads_per_s: Option<f64>,
+    /// How long its engine takes to move a byte of a read I/O on, once all of it has arrived.
+    pub dma_copy_s_per_byte: f64,
+    /// How much longer its engine is busy with a read request that ends within a word of [`WORD_BYTES`].
+    pub dma_partial_word_s: f64,
     /// What it passes between its root ports.
     pub peer_bytes_per_s: Option<f64>,
     /// How long that takes.
@@ -385,6 +393,8 @@ fn node(scenario: &Scenario, spec: &NodeSpec, member: &Member) -> Node {
         dma_chunk_bytes: narrow(spec.dma_chunk.map_or(4096, |b| b.0)),
         completion_bytes: narrow(spec.completion.map_or(4096, |b| b.0)),
         dma_reads_per_s: spec.dma_reads_per_s,
+        dma_copy_s_per_byte: spec.dma_copy_rate.map_or(0.0, |rate| 1.0 / rate.0),
+        dma_partial_word_s: spec.dma_partial_word.map_or(0.0, |s| s.0),
         peer_bytes_per_s: spec.peer_rate.map(|r| r.0),
         peer_s: PEER_LATENCY_S,
         tags: narrow(spec.tags.unwrap_or(settings.tags)),

@@ -154,7 +154,10 @@ impl Figure {
     /// `computed` in the unit this figure was published in, so that the two can be compared by eye.
     fn beside(&self, computed: f64) -> String {
         let digits = self.text.trim_end_matches(|c: char| !c.is_ascii_digit());
-        let unit = self.text[digits.len()..].trim();
+        let unit = match self.text[digits.len()..].trim() {
+            "us" => "µs",
+            unit => unit,
+        };
         // The factor of the unit, from the figure itself; a figure of zero has none to tell.
         let factor = match digits.trim().parse::<f64>() {
             Ok(number) if number != 0.0 => self.value / number,
@@ -166,7 +169,7 @@ impl Figure {
     }
 }
 
-/// Four significant digits, and all digits before the point.
+/// Four significant digits.
 fn significant(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -177,6 +180,12 @@ fn significant(value: f64) -> String {
     )]
     let before_point = value.abs().log10().floor() as i32 + 1;
     let decimals = usize::try_from(4 - before_point).unwrap_or(0);
+    let beyond = 10f64.powi((before_point - 4).max(0));
+    let value = if beyond > 1.0 {
+        (value / beyond).round() * beyond
+    } else {
+        value
+    };
     let text = format!("{value:.decimals$}");
     if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -269,7 +278,8 @@ mod tests {
         assert_eq!(figure("\"1.111TB/s\"").beside(1.2e12), "1.2 TB/s");
         assert_eq!(figure("\"2199s\"").beside(2198.9), "2199 s");
         assert_eq!(figure("1e6").beside(600_000.0), "600000");
-        assert_eq!(figure("\"266us\"").to_string(), "266 us");
+        assert_eq!(figure("\"266us\"").to_string(), "266 µs");
+        assert_eq!(figure("1e6").beside(600_025.4), "600000");
         assert!(toml::from_str::<Claim>("value = \"zzz\"").is_err());
     }
 

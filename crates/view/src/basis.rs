@@ -112,17 +112,17 @@ fn cell(value: f64, unit: &str) -> Cell {
     Cell::number(value, unit)
 }
 
-/// How far published values differ.
+/// How far published values differ, or may be assumed to.
 fn band(assumption: &provenance::Assumption) -> String {
     let show = |value| cell(value, assumption.unit).show();
     let band = assumption.band;
     band.map_or_else(String::new, |band| {
-        format!(
-            "published: {} to {} ({})",
-            show(band.low),
-            show(band.high),
-            source(band.source)
-        )
+        let whose = match band.source.confidence {
+            provenance::Confidence::Assumed => "assumed",
+            _ => "published",
+        };
+        let (low, high) = (show(band.low), show(band.high));
+        format!("{whose}: {low} to {high} ({})", source(band.source))
     })
 }
 

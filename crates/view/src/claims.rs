@@ -14,28 +14,30 @@ pub fn page(judged: &[Judged]) -> Page {
         count(Verdict::Undecided)
     );
     let mut page = Page::new("What the articles say").verdict(Tone::Neutral, says);
-    page = page.section("", [table(judged).into()]);
     for (i, name) in ARTICLES.iter().enumerate() {
-        page = page.fact(format!("article {}", i + 1), *name);
+        let rows = judged.iter().filter(|row| row.article == i + 1);
+        page = page.section(format!("Article {}: {name}", i + 1), [table(rows).into()]);
     }
     page
 }
 
-fn table(judged: &[Judged]) -> Table {
+fn table<'a>(judged: impl Iterator<Item = &'a Judged>) -> Table {
     let columns = [
-        Column::text("article"),
         Column::text("says"),
         Column::text("verdict"),
-        Column::text("model"),
+        Column::text("decided by"),
         Column::text("why"),
     ];
     let mut table = Table::new("", columns);
     for row in judged {
+        let decided = match (row.by, &row.model_says) {
+            (Some(by), Some(says)) => format!("{by}: {says}").into(),
+            _ => Cell::Missing,
+        };
         table.push([
-            row.article.to_string().into(),
             row.says.as_str().into(),
             word(row.verdict).into(),
-            row.model_says.as_deref().map_or(Cell::Missing, Cell::from),
+            decided,
             row.why.as_str().into(),
         ]);
     }

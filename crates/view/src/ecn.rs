@@ -1,8 +1,9 @@
 //! DCQCN's fixed point and thresholds, as a page.
 
+use straightway_core::Bytes;
 use straightway_fabric::{
     beside::Played,
-    fluid::{Choice, DELAY_FACTOR, Fluid, SETTLE, Settled, Tuned},
+    fluid::{Choice, DELAY_FACTOR, Fluid, GAIN_MARGIN_MIN, Margins, SETTLE, Settled, Tuned},
 };
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
@@ -48,15 +49,10 @@ fn fill(answer: &Answer<'_>) -> Page {
     for (i, choice) in choices.iter().enumerate() {
         tried.push(row(if Some(i) == *best { "best" } else { "" }, choice));
     }
-    let (tone, text) = verdict(fluid, choice, settled);
-    let swing = format!(
-        "Moved a tenth from there and left alone, the queue lies between {} and {}, {} on average, \
-         and each flow gets {} of the {} that are its share.",
-        settled.queue_min,
-        settled.queue_max,
-        settled.queue_mean,
-        settled.rate_mean,
-        choice.fixed.rate
+    let (tone, text) = verdict(answer);
+    let rate = format!(
+        "Moved a tenth from its fixed point and left alone, each flow gets {} of the {} that are its share.",
+        settled.rate_mean, choice.fixed.rate
     );
     let title = format!(
         "{} DCQCN flows through {}",
@@ -65,49 +61,83 @@ fn fill(answer: &Answer<'_>) -> Page {
     );
     Page::new(title)
         .verdict(tone, text)
-        .section("", [table.into(), swing.into(), rule(answer).into()])
+        .section("", [table.into(), rule(answer).into()])
+        .section(
+            "The queue, as a fluid and packet by packet",
+            [queues(answer).into(), rate.into()],
+        )
         .section("Thresholds tried", [tried.into()])
 }
 
-/// By what rule a choice is the best, and what it does.
+/// By what rule a choice is the best.
 fn rule(answer: &Answer<'_>) -> String {
     let rule = format!(
-        "the shortest queue, of {} tried, that would still be stable with {DELAY_FACTOR} times the feedback delay and \
-         stays within a tenth of where it stands {SETTLE} after it was moved",
-        answer.tuned.choices.len()
+        "the shortest queue, of {} tried, that has at least {:.0} dB of gain margin, stays stable with {DELAY_FACTOR} \
+         times the feedback delay of {}, and stays within a tenth of where it stands {SETTLE} after it was moved",
+        answer.tuned.choices.len(),
+        decibels(GAIN_MARGIN_MIN),
+        answer.fluid.delay
     );
-    let best = match answer.tuned.settled {
-        Some(settled) => {
-            let (least, most) = (settled.queue_min, settled.queue_max);
-            let packets = packets(answer.best_played);
-            format!("Best is {rule}: between {least} and {most} in the fluid model{packets}.")
-        }
+    match answer.tuned.best {
+        Some(_) => format!("Best is {rule}."),
         None => format!("None is recommended: there is none like {rule}."),
+    }
+}
+
+/// What the queue does after it was moved, by both models.
+fn queues(answer: &Answer<'_>) -> Table {
+    let columns = [
+        Column::text("thresholds"),
+        Column::new("fluid, least", Unit::Bytes),
+        Column::new("mean", Unit::Bytes),
+        Column::new("most", Unit::Bytes),
+        Column::new("packets, least", Unit::Bytes),
+        Column::new("mean", Unit::Bytes),
+        Column::new("most", Unit::Bytes),
+    ];
+    let mut table = Table::new("", columns);
+    let mut push = |name: &str, fluid: &Settled, played: Option<Played>| {
+        let packets = |pick: fn(&Played) -> Bytes| {
+            played
+                .as_ref()
+                .map_or(Cell::Missing, |played| pick(played).into())
+        };
+        table.push([
+            Cell::from(name),
+            fluid.queue_min.into(),
+            fluid.queue_mean.into(),
+            fluid.queue_max.into(),
+            packets(|p| p.queue_min),
+            packets(|p| p.queue_mean),
+            packets(|p| p.queue_max),
+        ]);
     };
-    let given = packets(answer.played);
-    let given = given
-        .strip_prefix(", and ")
-        .map_or_else(String::new, |says| {
-            format!(" With the thresholds given it is {says}.")
-        });
-    format!("{best}{given}")
+    push("as given", answer.settled, answer.played);
+    if let Some(settled) = &answer.tuned.settled {
+        push("best found", settled, answer.best_played);
+    }
+    table
 }
 
-/// What the packet simulator's queue did, which packets make coarser than a fluid.
-fn packets(played: Option<Played>) -> String {
-    played.map_or_else(String::new, |played| {
-        let Played {
-            queue_min,
-            queue_mean,
-            queue_max,
-        } = played;
-        format!(", and {queue_min} to {queue_max} packet by packet, {queue_mean} on average")
-    })
+/// A factor of amplitude in decibels.
+fn decibels(factor: f64) -> f64 {
+    20.0 * factor.log10()
 }
 
-fn verdict(fluid: &Fluid, choice: &Choice, settled: &Settled) -> (Tone, String) {
+fn verdict(answer: &Answer<'_>) -> (Tone, String) {
+    let Answer {
+        fluid,
+        choice,
+        settled,
+        played,
+        ..
+    } = answer;
     let fixed = &choice.fixed;
-    match choice.margin_deg {
+    let packets = played.map_or_else(String::new, |played| {
+        let (least, most) = (played.queue_min, played.queue_max);
+        format!(" Packet by packet it ranges from {least} to {most}.")
+    });
+    match choice.margins.map(|margins| margins.phase_deg) {
         None => (
             Tone::Bad,
             format!(
@@ -130,36 +160,41 @@ fn verdict(fluid: &Fluid, choice: &Choice, settled: &Settled) -> (Tone, String) 
         Some(margin) => (
             Tone::Good,
             format!(
-                "The queue settles at {}, {} of delay, with {margin:.1}° of phase margin.",
-                fixed.queue, choice.queue_delay
+                "The fluid queue settles at {}, {} of delay, with {margin:.1}° of phase margin; {:.2} % of packets are \
+                 marked.{packets}",
+                fixed.queue,
+                choice.queue_delay,
+                fixed.marked * 100.0
             ),
         ),
     }
 }
 
-fn columns() -> [Column; 8] {
+fn columns() -> [Column; 9] {
     [
-        Column::text("thresholds"),
+        Column::text(""),
         Column::new("kmin", Unit::Bytes),
         Column::new("kmax", Unit::Bytes),
         Column::new("pmax", Unit::Share),
-        Column::new("marked", Unit::Share),
         Column::new("queue", Unit::Bytes),
         Column::new("delay", Unit::Seconds),
-        Column::new("margin", Unit::named("°")),
+        Column::new("phase margin", Unit::named("°")),
+        Column::new("gain margin", Unit::named("dB")),
+        Column::new("delay margin", Unit::Seconds),
     ]
 }
 
-fn row(name: &str, choice: &Choice) -> [Cell; 8] {
-    let margin = choice.margin_deg;
+fn row(name: &str, choice: &Choice) -> [Cell; 9] {
+    let margin = |pick: fn(&Margins) -> Cell| choice.margins.as_ref().map_or(Cell::Missing, pick);
     [
         Cell::from(name),
         choice.ecn.kmin.into(),
         choice.ecn.kmax.into(),
         Cell::share(choice.ecn.pmax),
-        Cell::share(choice.fixed.marked),
         choice.fixed.queue.into(),
         choice.queue_delay.into(),
-        margin.map_or(Cell::Missing, |m| Cell::number(m, Unit::named("°"))),
+        margin(|m| Cell::number(m.phase_deg, Unit::named("°"))),
+        margin(|m| Cell::number(decibels(m.gain), Unit::named("dB"))),
+        margin(|m| m.delay.into()),
     ]
 }

@@ -8,6 +8,7 @@ mod registration;
 mod stores;
 mod transport;
 
+use serde_json::Value;
 use straightway_model::{
     question::Question,
     scenario::{Answer, Scenario, Topic},
@@ -15,12 +16,14 @@ use straightway_model::{
     uncertainty::Uncertainty,
 };
 use straightway_report::Page;
+use straightway_scenario::claim::lookup;
 
 use crate::{basis::with_basis, cells::paragraphs};
 
 /// A topic's answer that can be shown.
 pub(crate) trait Shown {
-    /// The figures a sweep shows where none are asked for: path in the JSON answer, and label.
+    /// The figures a sweep shows where none are asked for: path in the JSON answer, and label. `{}` in a label stands for
+    /// the name of the list's member that the path leads to.
     const USUAL: &'static [(&'static str, &'static str)];
 
     /// Adds the verdict, the figures and the tables.
@@ -36,8 +39,7 @@ macro_rules! shown {
             }
         }
 
-        /// The figures a sweep of `topic` shows where none are asked for: path in the JSON answer, and label.
-        pub fn usual(topic: Topic) -> &'static [(&'static str, &'static str)] {
+        fn patterns(topic: Topic) -> &'static [(&'static str, &'static str)] {
             match topic {
                 $(Topic::$Topic => <<$Question as Question>::Answer as Shown>::USUAL,)*
             }
@@ -46,6 +48,17 @@ macro_rules! shown {
 }
 
 topics!(shown);
+
+/// The figures a sweep of `topic` shows where none are asked for: path in the JSON answer, and label, with the names
+/// of `answer`.
+pub fn usual(topic: Topic, answer: &Value) -> Vec<(&'static str, String)> {
+    let named = |(path, label): &(&'static str, &'static str)| {
+        let member = path.split_once(']').map_or(*path, |(list, _)| list);
+        let name = lookup(answer, &format!("{member}].name")).and_then(Value::as_str);
+        (*path, label.replace("{}", name.unwrap_or(path)))
+    };
+    patterns(topic).iter().map(named).collect()
+}
 
 /// The page of an answer and what is not known about it; `in_full` adds every formula and constant.
 pub fn page(

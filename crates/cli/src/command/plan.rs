@@ -64,7 +64,8 @@ fn answer(topic: Topic, ask: &Ask) -> anyhow::Result<ExitCode> {
         let answer = scenario
             .answer()
             .map_err(|refused| question.refuse(refused))?;
-        let uncertainty = uncertainty::of(&scenario, &answer, plan::usual(topic));
+        let usual = plan::usual(topic, &answer.to_json());
+        let uncertainty = uncertainty::of(&scenario, &answer, &labels(&usual));
         let title = scenario.shown_title(&settings);
         let json = serde_json::json!({
             "title": title, "scenario": scenario, "answer": answer, "uncertainty": uncertainty,
@@ -76,7 +77,9 @@ fn answer(topic: Topic, ask: &Ask) -> anyhow::Result<ExitCode> {
 }
 
 fn sweep_over(scenario: &Scenario, topic: Topic, ask: &Ask) -> anyhow::Result<()> {
-    let usual = plan::usual(topic);
+    // Names are those of the scenario as it is; one that cannot be answered has none.
+    let named = scenario.answer().map(|answer| answer.to_json());
+    let usual = plan::usual(topic, &named.unwrap_or_default());
     let answer = |settings: &[Setting], _: &super::bar::Bar| {
         let answer = scenario.set(settings).and_then(|changed| changed.answer());
         Ok(answer.map(|answer| answer.to_json()))
@@ -84,6 +87,14 @@ fn sweep_over(scenario: &Scenario, topic: Topic, ask: &Ask) -> anyhow::Result<()
     let is_count = |path: &str| scenario.is_count(path);
     let grid = ask
         .sweep
-        .answer(topic.name(), usual, POINTS_MAX, is_count, answer)?;
+        .answer(topic.name(), &labels(&usual), POINTS_MAX, is_count, answer)?;
     ask.output.write(&grid.page(), &grid.json())
+}
+
+/// Paths and labels, borrowed.
+fn labels<'a>(usual: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
+    usual
+        .iter()
+        .map(|(path, label)| (*path, label.as_str()))
+        .collect()
 }

@@ -6,6 +6,9 @@
 
 use std::ops::{Add, Mul, Neg, Sub};
 
+use serde::Serialize;
+use straightway_core::Seconds;
+
 use super::{Fluid, Lagged, State};
 
 /// Frequencies tried, spread evenly in the logarithm between these, in radians per second.
@@ -28,36 +31,61 @@ struct Linear {
     lagged_marks: [f64; 3],
 }
 
+/// How far a fixed point is from instability.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Margins {
+    /// The phase margin: how much further the loop may lag where its gain falls through one. Below zero it is unstable.
+    pub phase_deg: f64,
+    /// The gain margin: by what factor the loop's gain may grow. Below one it is unstable.
+    pub gain: f64,
+    /// The delay margin: how much longer the feedback may take.
+    pub delay: Seconds,
+}
+
 impl Fluid {
-    /// The phase margin of the fixed point in degrees, at every delay; none where the queue is
-    /// pinned at `kmax`, for there the marking is a step and nothing is linear.
+    /// The phase margin of the fixed point in degrees; none where the queue is pinned at `kmax`.
     pub fn phase_margin(&self) -> Option<f64> {
-        let fixed = self.fixed_point();
-        if fixed.pinned {
+        self.margins().map(|margins| margins.phase_deg)
+    }
+
+    /// The margins of the fixed point at every delay; none where the queue is pinned at `kmax`, for there the marking
+    /// is a step and nothing is linear.
+    pub fn margins(&self) -> Option<Margins> {
+        if self.fixed_point().pinned {
             return None;
         }
         let linear = self.linearised();
         let ratio = (FREQUENCY_MAX / FREQUENCY_MIN).ln() / f64::from(FREQUENCIES);
         let mut before: Option<(f64, f64)> = None;
-        let mut margin: Option<f64> = None;
+        let mut margins = Margins {
+            phase_deg: f64::INFINITY,
+            gain: f64::INFINITY,
+            delay: Seconds(f64::INFINITY),
+        };
         for i in 0..=FREQUENCIES {
             let frequency = FREQUENCY_MIN * (ratio * f64::from(i)).exp();
             let gain = self.loop_gain(&linear, frequency);
+            let size = gain.size();
             let mut phase = gain.im.atan2(gain.re).to_degrees();
             if let Some((size_before, phase_before)) = before {
                 // The phase runs on where the arc tangent jumps.
                 phase -= ((phase - phase_before) / 360.0).round() * 360.0;
-                if size_before >= 1.0 && gain.size() < 1.0 {
+                if size_before >= 1.0 && size < 1.0 {
                     let here = 180.0 + phase;
-                    margin = Some(margin.map_or(here, |m| m.min(here)));
+                    margins.phase_deg = margins.phase_deg.min(here);
+                    let delay = here.to_radians() / frequency;
+                    margins.delay = Seconds(margins.delay.0.min(delay));
+                }
+                if phase_before > -180.0 && phase <= -180.0 {
+                    margins.gain = margins.gain.min(1.0 / size);
                 }
             } else if phase > 0.0 {
                 // At the lowest frequency the loop lags: it cannot lead.
                 phase -= 360.0;
             }
-            before = Some((gain.size(), phase));
+            before = Some((size, phase));
         }
-        margin
+        margins.phase_deg.is_finite().then_some(margins)
     }
 
     /// What comes back of a disturbance of the queue at `frequency`, after once around.
@@ -186,9 +214,10 @@ impl Neg for Complex {
 
 #[cfg(test)]
 mod tests {
-    use straightway_core::Seconds;
+    use straightway_core::Bytes;
 
     use super::{super::tests::paper, *};
+    use crate::dcqcn::Ecn;
 
     #[test]
     fn cramer_solves_what_it_is_given() {
@@ -202,6 +231,42 @@ mod tests {
         let expected = c(2.0, 1.0) * c(1.0, -1.0) * c(0.0, 2.0) + c(0.0, 12.0);
         assert_eq!(determinant(&m), expected);
         assert_eq!(expected.over(expected), c(1.0, 0.0));
+    }
+
+    #[test]
+    fn a_loop_loses_its_stability_where_its_margins_end() {
+        for flows in [2, 10] {
+            let fluid = paper(flows, 29.0);
+            let margins = fluid.margins().expect("not pinned");
+            let late = |share: f64| Fluid {
+                delay: Seconds(fluid.delay.0 + share * margins.delay.0),
+                ..fluid
+            };
+            assert!(
+                late(0.95).phase_margin() > Some(0.0),
+                "{flows}: {margins:?}"
+            );
+            assert!(
+                late(1.05).phase_margin() < Some(0.0),
+                "{flows}: {margins:?}"
+            );
+            // The slope of the marking is the loop's gain: the fixed point stays, the slope grows.
+            let steep = |share: f64| {
+                let fixed = fluid.fixed_point();
+                let slope = share * margins.gain * fluid.ecn.pmax
+                    / (fluid.ecn.kmax.0 - fluid.ecn.kmin.0) as f64;
+                let pmax = (fixed.marked * 2.0).min(1.0);
+                let span = super::super::bytes(pmax / slope);
+                let ecn = Ecn {
+                    kmin: Bytes(1000),
+                    kmax: Bytes(1000 + span.0),
+                    pmax,
+                };
+                Fluid { ecn, ..fluid }.phase_margin()
+            };
+            assert!(steep(0.9) > Some(0.0), "{flows}: {margins:?}");
+            assert!(steep(1.1) < Some(0.0), "{flows}: {margins:?}");
+        }
     }
 
     #[test]

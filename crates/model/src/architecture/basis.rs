@@ -1,10 +1,15 @@
 //! The constants of a comparison of architectures, with their sources and bands.
 
-use straightway_scenario::provenance::{Basis, Source};
+use straightway_scenario::provenance::{Basis, Confidence, Source};
 
 use super::{Architecture, FORMULAS};
 
-const PARITY: Source = Source::quoted("protection that vendors offer", "4+2 to 146+4");
+/// The narrowest and the widest code in use; which one a system runs is a choice of its operator.
+const PARITY: Source = Source {
+    name: "an assumption",
+    place: "any of them may run 2+2 up to 146+4",
+    confidence: Confidence::Assumed,
+};
 
 const METADATA: Source = Source::quoted(
     "Lustre manual (old) and newer reports",
@@ -16,10 +21,21 @@ const LUSTRE: Source = Source::read(
     "35 k creates and 100 k stats a second for an MDS",
 );
 
-const STRUCTURE: Source = Source::quoted(
-    "vendors' documents",
-    "usual protection: RAID 8+2, 16+2, 146+4, 13+2",
-);
+/// Only VAST's width was read (storagemath.com, "Understanding VAST Data's Erasure Coding Architecture").
+const VAST_CODE: Source = Source::read("VAST, capacity tier", "146+4, 2.7 % of parity");
+
+const USUAL_CODE: Source = Source {
+    name: "an assumption",
+    place: "RAID 8+2, 16+2, 13+2",
+    confidence: Confidence::Assumed,
+};
+
+/// A drive of the class that servers of 2024 hold.
+const TARGET: Source = Source {
+    name: "an assumption",
+    place: "NVMe drives have 3.84 to 61.44 TB",
+    confidence: Confidence::Assumed,
+};
 
 impl Architecture {
     pub(super) fn basis(&self) -> Basis {
@@ -52,6 +68,9 @@ impl Architecture {
             "",
             same,
         );
+        let capacity = hardware.target_capacity.0 as f64;
+        let what = "capacity of a target";
+        basis.parameter("hardware.target_capacity", what, capacity, "B", TARGET);
         for (i, system) in self.systems.iter().enumerate() {
             let what = format!(
                 "{}: share of a write that is data (parity width)",
@@ -60,13 +79,21 @@ impl Architecture {
             let path = format!("systems[{i}].write_share");
             // Any of them can be set up with narrower or wider codes.
             basis
-                .parameter(path, what, system.write_share, "", STRUCTURE)
+                .parameter(path, what, system.write_share, "", code(&system.name))
                 .between(
-                    0.667_f64.min(system.write_share),
-                    0.973_f64.max(system.write_share),
+                    0.5_f64.min(system.write_share),
+                    (146.0 / 150.0_f64).max(system.write_share),
                     PARITY,
                 );
         }
         basis
+    }
+}
+
+fn code(system: &str) -> Source {
+    if system == "vast" {
+        VAST_CODE
+    } else {
+        USUAL_CODE
     }
 }

@@ -1,9 +1,12 @@
 //! The formulas and constants of a checkpoint, with their sources and bands.
 
-use straightway_scenario::provenance::{Basis, Formula, Source};
+use straightway_scenario::provenance::{Basis, Confidence, Formula, Source};
 
 use super::{Checkpoint, interval};
-use crate::path;
+use crate::{
+    capacity::{DGX_MEMORY, H100_MEMORY, LLAMA_STORAGE},
+    path,
+};
 
 const ADAM: Source = Source::read(
     "mlcommons/storage",
@@ -16,19 +19,12 @@ const MTBF_BAND: Source = Source::quoted(
     "50,677, about 43,000, 13,600 and 8,000 GPU-hours",
 );
 
-pub(crate) const LLAMA_STORAGE: Source = Source::quoted(
-    "Llama 3 (Tectonic)",
-    "16 k GPUs: 2 TB/s sustained, 7 TB/s peak, 240 PB",
-);
-
-const RESTART: Source = Source::quoted(
-    "operators of large jobs",
-    "1 to 15 minutes until training processes run again",
-);
-
-const H100_MEMORY: Source = Source::quoted("NVIDIA H100 data sheet", "80 GB of HBM3");
-
-const DGX_MEMORY: Source = Source::quoted("NVIDIA DGX H100 data sheet", "2 TB of system memory");
+/// No published figure stands for this part alone, so the range is wide.
+const RESTART: Source = Source {
+    name: "an assumption",
+    place: "1 to 30 minutes: detect, replace, start processes",
+    confidence: Confidence::Assumed,
+};
 
 /// 419 unexpected interruptions of 16,384 GPUs in 54 days.
 const LLAMA_MTBF: Source = Source::read(
@@ -101,7 +97,7 @@ impl Checkpoint {
                 "s",
                 RESTART,
             )
-            .between(60.0, 900.0, RESTART);
+            .between(60.0, 1800.0, RESTART);
         for (path, what, bytes, source) in [
             (
                 "cluster.gpu_memory",

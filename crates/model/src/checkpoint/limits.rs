@@ -1,9 +1,10 @@
 //! Which values of a checkpoint make sense, and what fits.
 
-use straightway_core::{Bytes, Seconds};
+use straightway_core::Seconds;
 use straightway_scenario::check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME};
 
 use super::{Checkpoint, Schedule};
+use crate::capacity::shown_bytes;
 
 impl Checked for Checkpoint {
     fn check(&self, c: &mut Checker) {
@@ -77,16 +78,6 @@ impl Checked for Schedule {
             c.range("target_gain", gain, 1e-6..=0.999_999, "");
         }
     }
-}
-
-/// A size that a model computed, for a message.
-fn shown_bytes(bytes: f64) -> Bytes {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a size is positive, and a float saturates"
-    )]
-    Bytes(bytes as u64)
 }
 
 impl Checkpoint {

@@ -382,6 +382,8 @@ impl<'a> Builder<'a> {
             chunk_bytes: node.dma_chunk_bytes,
             writes: Pace::new(node.dma_writes_per_s, 1.0),
             reads: Pace::new(node.dma_reads_per_s, 1.0),
+            partial_word: ps(node.dma_partial_word_s),
+            copy_cost: ps(node.dma_copy_s_per_byte * f64::from(1u32 << 20)),
             media_out: Pace::new(node.media_read_bytes_per_s, MEDIA_BUFFER_BYTES),
             media_in: Pace::new(node.media_write_bytes_per_s, MEDIA_BUFFER_BYTES),
             media_latency: ps(node.media_s),

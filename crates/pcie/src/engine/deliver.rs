@@ -94,8 +94,9 @@ impl Engine {
         }
         source.progress.arrive(u64::from(tlp.bytes()), at);
         if tlp.bears(LAST) {
-            source.complete(at);
-            self.issue(stream, at);
+            let end = at + device.copy_time(source.io_bytes());
+            source.complete(end);
+            self.issue(stream, end);
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
     tlp::{Class, FENCE, LAST, Tlp},
     wake::NEVER,
 };
-use crate::scenario::Mode;
+use crate::{scenario::Mode, topology::WORD_BYTES};
 use straightway_scenario::seed::Dice;
 
 /// One transfer the application asked for.
@@ -89,11 +89,15 @@ pub(super) struct Device {
     pub(super) chunk_bytes: u32,
     pub(super) writes: Pace,
     pub(super) reads: Pace,
+    /// How much longer a read request takes the engine that ends within a word.
+    pub(super) partial_word: Ps,
     /// Media, by bytes: what is read from them and sent, and what is fetched and written to them.
     pub(super) media_out: Pace,
     pub(super) media_in: Pace,
     pub(super) media_latency: Ps,
     pub(super) read_latency: Ps,
+    /// Picoseconds a byte from the last completion of a read I/O to its end, in units of 2^-20.
+    pub(super) copy_cost: u64,
     pub(super) jitter: f64,
     pub(super) dice: Dice,
 }
@@ -147,9 +151,22 @@ impl Pace {
             self.ready = (self.ready + time).max((now + time).saturating_sub(self.slack));
         }
     }
+
+    /// Keeps it at work for another `time`.
+    fn hold(&mut self, time: Ps) {
+        if self.cost > 0 {
+            self.busy += time;
+            self.ready += time;
+        }
+    }
 }
 
 impl Device {
+    /// How long after the last completion a read I/O of `bytes` ends.
+    pub(super) fn copy_time(&self, bytes: u64) -> Ps {
+        (bytes * self.copy_cost) >> 20
+    }
+
     /// When the engine and the media let `head` go.
     #[inline(always)]
     pub(super) fn ready(&self, head: &Head, mode: Mode) -> Ps {
@@ -193,11 +210,14 @@ impl Device {
     /// Notes that `head` went at `now`.
     #[inline(always)]
     pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
-        match head.class {
-            Class::Posted => self
-                .writes
-                .spend(now, self.turns(u64::from(head.tlp.bytes()))),
-            _ => self.reads.spend(now, 1),
+        let bytes = head.tlp.bytes();
+        if head.class == Class::Posted {
+            self.writes.spend(now, self.turns(u64::from(bytes)));
+        } else {
+            self.reads.spend(now, 1);
+            if !u32::from(bytes).is_multiple_of(WORD_BYTES) {
+                self.reads.hold(self.partial_word);
+            }
         }
         match mode {
             Mode::Write => self.media_out.spend(now, u64::from(head.tlp.bytes())),
@@ -372,6 +392,11 @@ impl Source {
     #[inline]
     pub(super) fn is_fenced(&self) -> bool {
         self.fence_bytes.is_some()
+    }
+
+    /// The size of every I/O but the last.
+    pub(super) fn io_bytes(&self) -> u64 {
+        self.io_bytes
     }
 
     /// Takes the oldest I/O out of flight, complete at `at`.

@@ -112,6 +112,7 @@ impl Checked for NodeSpec {
             ("media_rate", self.media_rate),
             ("media_write_rate", self.media_write_rate),
             ("peer_rate", self.peer_rate),
+            ("dma_copy_rate", self.dma_copy_rate),
         ];
         for (field, rate) in rates {
             if let Some(rate) = rate {
@@ -137,6 +138,7 @@ impl Checked for NodeSpec {
         let pauses = [
             ("latency", self.latency),
             ("dma_latency", self.dma_latency),
+            ("dma_partial_word", self.dma_partial_word),
             ("jitter", self.jitter),
             ("commit", self.commit),
         ];

@@ -51,6 +51,12 @@ pub struct Knee {
     pub block_bytes: u64,
     /// The depth.
     pub depth: u32,
+    /// The lanes that took part; absent in profiles of versions that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<u32>,
+    /// CPU seconds for a GB there; absent in profiles of versions that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_s_per_gb: Option<f64>,
     /// The rate there.
     pub rate_bytes_per_s: f64,
     /// The best rate of the series.
@@ -311,6 +317,8 @@ fn knee(track: Track, samples: &[Sample]) -> Option<Knee> {
         track,
         block_bytes: s.block_bytes,
         depth: s.depth,
+        lanes: Some(s.receipt.lanes),
+        cpu_s_per_gb: Some(s.receipt.cpu_s_per_gb).filter(|cpu| *cpu > 0.0),
         rate_bytes_per_s: s.receipt.rate_bytes_per_s,
         rate_bytes_per_s_max: best,
         share_of_limit: None,

@@ -11,10 +11,10 @@ use super::Shown;
 
 impl Shown for Answer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
-        ("systems[0].write_bytes_per_s", "first: write"),
-        ("systems[1].write_bytes_per_s", "second: write"),
-        ("systems[0].storm_s", "first: storm"),
-        ("systems[1].storm_s", "second: storm"),
+        ("systems[0].write_bytes_per_s", "{}: write"),
+        ("systems[1].write_bytes_per_s", "{}: write"),
+        ("systems[0].storm_s", "{}: storm"),
+        ("systems[1].storm_s", "{}: storm"),
     ];
 
     fn fill(&self, page: Page) -> Page {

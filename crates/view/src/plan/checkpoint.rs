@@ -35,7 +35,10 @@ fn fill(page: Page, answer: &Answer) -> Page {
         .figure(
             "checkpoint",
             bytes(answer.size_bytes),
-            format!("{:.3} bytes a parameter", answer.bytes_per_parameter),
+            format!(
+                "{} bytes a parameter",
+                Cell::count(answer.bytes_per_parameter).show()
+            ),
         )
         .figure(
             "by the standard path",
@@ -252,7 +255,7 @@ pub(super) fn path_table(standard: &Carried, direct: &Carried) -> Table {
         let stage = path.stages.iter().find(|stage| stage.stage == name);
         (
             // A stage that adds nothing to one I/O has no time to show.
-            maybe_time(stage.map(|s| s.latency_s).filter(|s| *s > 1e-12)),
+            maybe_time(stage.map(|s| s.latency_s).filter(|s| *s > 1e-9)),
             stage
                 .filter(|s| s.rate_bytes_per_s < 1e17)
                 .map_or(Cell::Missing, |s| rate(s.rate_bytes_per_s)),

@@ -14,13 +14,15 @@ pub(super) fn fill(page: Page, uncertainty: &Uncertainty) -> Page {
     let verdict = &uncertainty.verdict;
     if !uncertainty.flips.is_empty() {
         let flips: Vec<String> = uncertainty.flips.iter().map(flip).collect();
-        let says = format!("The verdict “{verdict}” flips within the published ranges:");
+        let says = format!("The verdict “{verdict}” flips within the ranges of its constants:");
         blocks.push(format!("{says}\n{}", flips.join("\n")).into());
     } else if !verdict.is_empty() {
         let count = uncertainty.banded;
-        let says = format!(
-            "The verdict “{verdict}” holds at both ends of each of the {count} published ranges."
-        );
+        let ranges = match count {
+            1 => "the range of its one uncertain constant".to_owned(),
+            _ => format!("the range of each of its {count} uncertain constants"),
+        };
+        let says = format!("The verdict “{verdict}” holds at both ends of {ranges}.");
         blocks.push(says.into());
     }
     if !uncertainty.figures.is_empty() {

@@ -24,7 +24,7 @@ impl Shown for reduction::Answer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("table_bytes", "table"),
         ("lookups_per_s_write", "lookups on write"),
-        ("codecs[0].cores_write", "cores of the first codec"),
+        ("codecs[0].cores_write", "{}: cores to write"),
     ];
 
     fn fill(&self, page: Page) -> Page {
@@ -34,9 +34,9 @@ impl Shown for reduction::Answer {
 
 impl Shown for qos::Answer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
-        ("fifo[0].latency_s_p99", "first tenant p99, in line"),
-        ("tags[0].latency_s_p99", "first tenant p99, by tags"),
-        ("tags[2].operations_per_s", "third tenant"),
+        ("fifo[0].latency_s_p99", "{}: p99 in line"),
+        ("tags[0].latency_s_p99", "{}: p99 by tags"),
+        ("tags[2].operations_per_s", "{}: operations a second"),
     ];
 
     fn fill(&self, page: Page) -> Page {
@@ -108,7 +108,8 @@ fn s3(page: Page, answer: &s3::Answer) -> Page {
 
 /// `2384 to 4768`, or one number where both are the same.
 fn between(least: f64, most: f64) -> String {
-    let (least, most) = (format!("{least:.0}"), format!("{most:.0}"));
+    let show = |count: f64| Cell::count(count.round()).show();
+    let (least, most) = (show(least), show(most));
     if least == most {
         least
     } else {

@@ -11,10 +11,10 @@ use super::Shown;
 
 impl Shown for Answer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
-        ("fabrics[0].rate_bytes_per_s", "first"),
-        ("fabrics[1].rate_bytes_per_s", "second"),
-        ("fabrics[3].rate_bytes_per_s", "fourth"),
-        ("fabrics[3].cores", "its cores"),
+        ("fabrics[0].rate_bytes_per_s", "{}"),
+        ("fabrics[1].rate_bytes_per_s", "{}"),
+        ("fabrics[3].rate_bytes_per_s", "{}"),
+        ("fabrics[3].cores", "{}: cores"),
     ];
 
     fn fill(&self, page: Page) -> Page {
@@ -257,29 +257,42 @@ fn headroom(page: Page, answer: &Headroom) -> Page {
     }
     page.verdict(
         Tone::Neutral,
-        format!("Reserve {} bytes beyond the XOFF threshold.", answer.xoff.0),
+        format!(
+            "Reserve {} bytes beyond the XOFF threshold.",
+            Cell::count(answer.xoff.0 as f64).show()
+        ),
     )
-    .figure("headroom", answer.xoff, format!("{} bytes", answer.xoff.0))
     .figure(
-        "small packets waste",
-        Cell::share(answer.occupancy - 1.0),
-        "of the buffer's cells",
+        "headroom",
+        answer.xoff,
+        format!("{} bytes", Cell::count(answer.xoff.0 as f64).show()),
+    )
+    .figure(
+        "cells taken",
+        Cell::number(answer.occupancy, Unit::named("×")),
+        "the bytes that arrive, at the share of small packets",
     )
     .figure("longest pause", answer.pause_max, "one frame can ask for")
     .section("Parts", [table.into()])
 }
 
+/// The shortest wait that is told: below it a queue's formula says nothing about a real server.
+const TOLD_S: f64 = 1e-7;
+
 /// A wait in words: a clock does not show less than a nanosecond, and a line that grows has no wait.
 pub(super) fn wait(seconds: Option<f64>) -> String {
     match seconds {
         None => "grows for ever".to_owned(),
-        Some(seconds) if seconds < 1e-9 => "none to speak of".to_owned(),
+        Some(seconds) if seconds < TOLD_S => "none to speak of".to_owned(),
         Some(seconds) => Seconds(seconds).to_string(),
     }
 }
 
-/// A wait as a cell: infinite where the line grows.
+/// A wait as a cell: infinite where the line grows, and in words where it is too short to be told.
 pub(super) fn wait_cell(seconds: Option<f64>) -> Cell {
-    let seconds = seconds.map(|s| if s < 1e-9 { 0.0 } else { s });
-    Cell::number(seconds.unwrap_or(f64::INFINITY), Unit::Seconds)
+    match seconds {
+        None => Cell::number(f64::INFINITY, Unit::Seconds),
+        Some(seconds) if seconds < TOLD_S => "none".into(),
+        Some(seconds) => Cell::number(seconds, Unit::Seconds),
+    }
 }

@@ -99,7 +99,11 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
         let at = Some(At {
             io: Bytes(knee.block_bytes),
             depth: u64::from(knee.depth),
+            lanes: knee.lanes.map(u64::from),
         });
+        if (knee.track.work, knee.track.cache) == (Work::Read, Cache::Warm) {
+            route.cpu_s_per_gb = knee.cpu_s_per_gb;
+        }
         match knee.track.work {
             Work::Read => (route.read, route.read_at) = (rate, at),
             Work::Write => (route.write, route.write_at) = (rate, at),

@@ -1,0 +1,36 @@
+//! The capacities that several topics start from, with their sources.
+
+use straightway_core::Bytes;
+use straightway_scenario::provenance::Source;
+
+/// The memory of a GPU.
+pub(crate) const GPU_MEMORY: Bytes = Bytes(80_000_000_000);
+/// Where it comes from.
+pub(crate) const H100_MEMORY: Source = Source::read(
+    "Llama 3 (arXiv 2407.21783), section 3.3.1",
+    "H100 with 80 GB of HBM3",
+);
+
+/// The memory of a host.
+pub(crate) const HOST_MEMORY: Bytes = Bytes(2_000_000_000_000);
+/// Where it comes from.
+pub(crate) const DGX_MEMORY: Source =
+    Source::quoted("NVIDIA DGX H100 data sheet", "2 TB of system memory");
+
+/// What the storage holds.
+pub(crate) const STORAGE_CAPACITY: Bytes = Bytes(240_000_000_000_000_000);
+/// Where it and its rate come from.
+pub(crate) const LLAMA_STORAGE: Source = Source::read(
+    "Llama 3 (arXiv 2407.21783), section 3.3.1",
+    "Tectonic for 16 k GPUs: 240 PB, 2 TB/s sustained, 7 TB/s peak",
+);
+
+/// A computed size, for a message.
+pub(crate) fn shown_bytes(bytes: f64) -> Bytes {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a size is positive, and a float saturates"
+    )]
+    Bytes(bytes.ceil() as u64)
+}
