@@ -67,7 +67,8 @@ impl Device {
         let code = unsafe { (self.api.device_get_uuid)(&raw mut uuid, self.raw) };
         code.ok()
             .map_err(|code| self.api.error(code, "ask the UUID of", self))?;
-        Ok(uuid.bytes.map(c_char::cast_unsigned))
+        // A `c_char` is signed on x86-64, and not on aarch64.
+        Ok(uuid.bytes.map(|byte| c_char::to_ne_bytes(byte)[0]))
     }
 
     /// How much memory it has.
