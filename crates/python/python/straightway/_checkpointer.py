@@ -243,7 +243,10 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """The steps that are complete, in order."""
-        return Store(self._folder).steps() if os.path.isdir(self._folder) else []
+        try:
+            return Store(self._folder).steps()
+        except FileNotFoundError:
+            return []
 
     def latest(self) -> int | None:
         """The latest step that is complete, if there is one."""

@@ -134,8 +134,8 @@ class Source:
         if backend == "mmap" and device == "host:" and route == "auto" and framework.name in ("pt", "np"):
             try:
                 self._mapped = Mapped(model)
-            except OSError:
-                # A file system without mappings, or a limit on them: what is asked for is read.
+            except (OSError, RuntimeError):
+                # The store has no files, the file system has no mappings, or there is a limit on them: read instead.
                 pass
 
     def tensor(self, name: str) -> Any:

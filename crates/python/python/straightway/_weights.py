@@ -18,6 +18,9 @@ Cut = tuple[str | None, int, int, int]
 
 StrPath = str | os.PathLike[str]
 
+#: The protocol that ``torch.save`` pickles by. ``pickle`` and ``multiprocessing`` use later ones.
+_TORCH_SAVE_PROTOCOL = 2
+
 #: What tensors are: ``torch.Tensor``, ``numpy.ndarray``.
 Tensor = TypeVar("Tensor")
 
@@ -25,9 +28,9 @@ Tensor = TypeVar("Tensor")
 class Weights(dict[str, Tensor]):
     """Tensors by name. ``receipt`` says which way their bytes went.
 
-    It is made, copied and traversed as a dictionary is. ``copy``, ``copy.copy`` and ``copy.deepcopy`` keep the receipt.
-    What ``pickle`` and ``torch.save`` write is an ``OrderedDict``, as PyTorch's own states are: it can be loaded where
-    this package is not, and by ``torch.load`` with ``weights_only=True``.
+    It is made, copied and traversed as a dictionary is. Copies and pickles keep the receipt. ``torch.save`` writes an
+    ``OrderedDict``, as it does for PyTorch's own states, with the receipt as a dictionary in its attribute ``receipt``:
+    it can be loaded without this package, and by ``torch.load`` with ``weights_only=True``.
     """
 
     receipt: Receipt | None = None
@@ -48,7 +51,11 @@ class Weights(dict[str, Tensor]):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return OrderedDict, (), None, None, iter(self.items())
+        if protocol == _TORCH_SAVE_PROTOCOL:
+            plain = None if self.receipt is None else {"receipt": self.receipt.to_dict()}
+            return OrderedDict, (), plain, None, iter(self.items())
+        state = None if self.receipt is None else {"receipt": self.receipt}
+        return type(self), (), state, None, iter(self.items())
 
 
 class Stream(Iterator[tuple[str, Any]]):
