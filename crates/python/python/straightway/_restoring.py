@@ -95,6 +95,8 @@ class Filling:
         self._cast = cast
         #: What is saved: the type and the shape of each tensor.
         self.known = {name: (dtype, shape) for name, dtype, shape, *_ in opened.tensors()}
+        #: The tensors whose values a conversion can change: from which type to which.
+        self.narrowed: dict[str, tuple[str, str]] = {}
         self._targets: list[_Target] = []
         self._seen: set[tuple[Any, ...]] = set()
 
@@ -144,11 +146,13 @@ class Filling:
 
     def _check_conversion(self, name: str, saved: str, ours: str, own: Any) -> None:
         """Refuses conversions that lose something, unless they are asked for, and those that nobody can do."""
-        if not (self._cast or is_lossless(saved, ours)):
-            raise ValueError(
-                f"{name!r} was saved as {saved}, and goes to {ours}, which does not hold all its values\n"
-                "hint: restore into a tensor of the dtype that was saved, or say cast=True"
-            )
+        if not is_lossless(saved, ours):
+            if not self._cast:
+                raise ValueError(
+                    f"{name!r} was saved as {saved}, and goes to {ours}, which does not hold all its values\n"
+                    "hint: restore into a tensor of the dtype that was saved, or say cast=True"
+                )
+            self.narrowed[name] = (saved, ours)
         try:
             assign(empty_like(own, None, (1,)), empty_like(own, saved, (1,)))
         except Exception as error:

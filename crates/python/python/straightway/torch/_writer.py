@@ -8,8 +8,10 @@ import json
 import os
 import pickle
 import tempfile
+import threading
 import uuid
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
@@ -23,9 +25,9 @@ from .. import _metadata, _parts
 from .._checkpointer import check_bounds
 from .._memory import readable
 from .._saving import synchronize, type_name
-from .._straightway import Saver, Store, fresh_run
+from .._straightway import Saver, Store, fresh_run, has_store, is_local
 from .._tree import leaf
-from ._location import METADATA, Location, is_path
+from ._location import METADATA, Location
 from ._stager import Stager
 
 #: The member of a manifest's metadata that is what a planner wants to find again.
@@ -48,6 +50,32 @@ class Errand(NamedTuple):
     run: str
     rank: int
     world: int
+
+
+class _Told(threading.local):
+    """The errand of the save that is under way on this thread."""
+
+    errand: Errand | None = None
+
+
+_TOLD = _Told()
+
+
+#: Which writer of this process holds a folder. It lets another have it between two saves.
+_HOLDERS: weakref.WeakValueDictionary[str, StorageWriter] = weakref.WeakValueDictionary()
+
+
+class _Empty(SavePlan):
+    """Stands for a plan that did not change since the last save: ``DefaultSavePlanner(enable_plan_caching=True)``.
+
+    The planner of the rank takes its own plan of an earlier save instead, and with it that save's errand. It asks this
+    one whether it is ``usable`` first, on the thread that writes next: so the errand of this save arrives.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "usable":
+            _TOLD.errand = self.storage_data
+        return super().__getattribute__(name)
 
 
 class StorageWriter(_StorageWriter, AsyncStager):
@@ -107,6 +135,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
         # Refused here, and not when all ranks have written.
         _metadata.text(self._metadata)
         self._saver: tuple[tuple[Any, ...], Saver] | None = None
+        self._is_saving = False
         self._run: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,10 +151,14 @@ class StorageWriter(_StorageWriter, AsyncStager):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Told by every rank who it is."""
         if not kwargs.get("use_collectives", True):
-            raise ValueError("a step is committed by its coordinator, which use_collectives=False does without")
+            raise ValueError(
+                "use_collectives=False is not supported: the coordinator commits a step when all ranks have written\n"
+                "hint: give each rank a folder of its own and save with no_dist=True"
+            )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Nothing depends on what other ranks write."""
+        _TOLD.errand = None
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -143,12 +176,13 @@ class StorageWriter(_StorageWriter, AsyncStager):
         self._run = self._run or fresh_run()
         run, self._run = self._run, None
         errands = [Errand(step, run, rank, len(plans)) for rank in range(len(plans))]
-        return [dataclasses.replace(plan, storage_data=errand) for plan, errand in zip(plans, errands)]
+        return [_with(plan, errand) for plan, errand in zip(plans, errands)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Writes this rank's shard. It is durable when the future is done."""
-        errand: Errand = plan.storage_data
+        errand: Errand = _TOLD.errand or plan.storage_data
         try:
+            self._is_saving = True
             saver = self._open_saver(errand)
             given = [_given(item, planner) for item in plan.items]
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
@@ -160,6 +194,8 @@ class StorageWriter(_StorageWriter, AsyncStager):
             raise
         results = [WriteResult(item.index, tensor[0][4], None) for item, tensor in zip(plan.items, given)]
         results.append(WriteResult(MetadataIndex(_PART), 0, (part, errand.run)))
+        # On the coordinator the save goes on until the commit.
+        self._is_saving = self._step is not None
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
@@ -179,6 +215,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
             self._close_saver()
             raise
         self._run = told[0][1]
+        self._step, self._is_saving = None, False
 
     def storage_meta(self) -> StorageMeta | None:
         """Where it goes."""
@@ -213,8 +250,8 @@ class StorageWriter(_StorageWriter, AsyncStager):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it is a path."""
-        return is_path(checkpoint_id)
+        """Whether it is a path, or a URI of a store that this package has."""
+        return has_store(checkpoint_id)
 
     def _write_metadata(self, metadata: Metadata) -> None:
         """Writes the file by which programs find checkpoints of ``torch.distributed.checkpoint``.
@@ -224,8 +261,11 @@ class StorageWriter(_StorageWriter, AsyncStager):
         metadata.version = VERSION
         metadata.storage_meta = self.storage_meta()
         metadata.storage_data = {}
-        data = pickle.dumps(metadata)
         folder = self._location.folder
+        if not is_local(folder):
+            # Programs look for the file in folders only.
+            return
+        data = pickle.dumps(metadata)
         for place in {os.path.join(folder, f"step-{self._step}"), self._location.path}:
             try:
                 _replace(os.path.join(place, METADATA), data)
@@ -241,12 +281,17 @@ class StorageWriter(_StorageWriter, AsyncStager):
         if self._saver is None or self._saver[0] != key:
             self._close_saver()
             folder, rank, world, run = key
+            holder = _HOLDERS.get(folder)
+            if holder is not None and not holder._is_saving:
+                holder._close_saver()
             made = Saver(folder, rank=rank, world=world, run=run, **self._options)  # type: ignore[arg-type]
             self._saver = (key, made)
+            _HOLDERS[folder] = self
         return self._saver[1]
 
     def _close_saver(self) -> None:
         """Lets go of the folder at once: an exception's traceback would hold the saver, and its lock, for longer."""
+        self._is_saving = False
         if self._saver is not None:
             _, saver = self._saver
             self._saver = None
@@ -254,6 +299,13 @@ class StorageWriter(_StorageWriter, AsyncStager):
                 # What is still under way belongs to a save that failed.
                 saver.cancel()
             saver.close()
+
+
+def _with(plan: SavePlan, errand: Errand) -> SavePlan:
+    """A plan with the errand of its rank."""
+    if plan.usable:
+        return dataclasses.replace(plan, storage_data=errand)
+    return _Empty([], storage_data=errand, usable=False)
 
 
 def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:
