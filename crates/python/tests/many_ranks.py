@@ -7,11 +7,9 @@ import warnings
 
 
 def ranks(file, world, scene, *arguments):
-    """Runs ``scene_SCENE`` of a file in ``world`` processes; answers their exit codes. The first argument is a folder."""
+    """Runs ``scene_SCENE`` of a file in ``world`` processes. Returns their exit codes. The first argument is a folder."""
     command = [sys.executable, os.path.abspath(file), scene]
-    started = [
-        subprocess.Popen([*command, str(rank), str(world), *map(str, arguments)]) for rank in range(world)
-    ]
+    started = [subprocess.Popen([*command, str(rank), str(world), *map(str, arguments)]) for rank in range(world)]
     try:
         return [process.wait(150) for process in started]
     finally:

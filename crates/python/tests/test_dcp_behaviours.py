@@ -1,18 +1,18 @@
-"""The public behaviours that PyTorch's own tests of ``torch.distributed.checkpoint`` check, with this package's classes.
+"""The public behaviours that PyTorch's own tests of ``torch.distributed.checkpoint`` check, with our classes.
 
 The tests are those of pytorch/pytorch, folder ``test/distributed/checkpoint``, read in November 2026. Each row is a
 behaviour of a reader, a writer or a stager, and the test that checks it here (``habits``: test_dcp_habits.py).
 
 | PyTorch's file | behaviour | here |
 |---|---|---|
-| test_file_system_checkpoint, _cpu | tensors of a module, any thread count, one file per rank or several | habits: options |
+| test_file_system_checkpoint, _cpu | tensors of a module, any thread count, files per rank | habits: options |
 | | sharded tensors, saved and loaded with every other way of sharding; by rows and by columns | `sharded` |
 | | a sharded tensor loaded as a plain one, and a plain one as sharded | `sharded` |
 | | values that are no tensors, and blobs of objects with a state | `sharded`, habits: stateful |
 | | a target of a narrower dtype is filled; a strict planner refuses; a wider one is always filled | `dtypes` |
 | test_checkpoint | what fails on one rank fails on all, by rank; any rank coordinates; without ranks too | `failures` |
-| test_compatibility | metadata of older versions; `checkpoint_id`, `save_id` and `load_id` | habits: metadata, `older` |
-| test_dtensor_checkpoint, _resharding | DTensors by shards and replicas, from any placement and mesh to any other | `meshes` |
+| test_compatibility | metadata of older versions; `checkpoint_id`, `save_id`, `load_id` | habits: metadata, `older` |
+| test_dtensor_checkpoint, _resharding | DTensors from any placement and mesh to any other | `meshes` |
 | test_tp_checkpoint, test_2d_*, e2e/test_fsdp_ep | tensors that only some ranks have; extra state of modules | `meshes` |
 | test_fsdp_*, test_hsdp_checkpoint | sharded models and optimizers, restored by other ranks | `wrapped`, `one_gpu`, \
 test_dcp.py |
@@ -24,8 +24,8 @@ test_dcp.py |
 | | saved beside the job by a thread and by a process, with every stager | `stagers`, habits: process |
 | e2e/test_fine_tuning | a part of a model is loaded, and saved without what is frozen | `in_place` |
 | test_planner | plans that are kept from save to save; the lowest rank writes what all have | `kept_plans` |
-| test_state_dict_stager, _experimental/test_staging | the copy is whole, of its own, shares what was shared, has every dtype, \
-empty tensors and data classes | `staged`, habits: stager |
+| test_state_dict_stager, _experimental/test_staging | the copy is complete and independent: dtypes, views, empty \
+tensors, data classes | `staged`, habits: stager |
 | test_async_process_executor, test_async_executor | a save that fails does not end the process that saves; the next \
 works | `stagers` |
 | test_list_stored_state_dict | what is stored, without loading it | `listed` |
@@ -37,8 +37,8 @@ works | `stagers` |
 Not applicable, because they check functions of PyTorch that no reader, writer or stager takes part in: test_state_dict,
 test_state_dict_utils, test_nested_dict, test_traverse, test_utils, test_dedup_tensors, test_pg_transport,
 test_cooperative_planner, test_pg_aware_planner, test_grad_dtype, test_optimizer_partial_state and the like,
-test_consolidate_hf_safetensors, test_shared_and_pinned_memory, test_cuobj_rdma_storage, most of ``_experimental`` (private), and
-``_extensions`` of ``FileSystemWriter`` (private).
+test_consolidate_hf_safetensors, test_shared_and_pinned_memory, test_cuobj_rdma_storage, most of ``_experimental``
+(private), and ``_extensions`` of ``FileSystemWriter`` (private).
 """
 
 import dataclasses
@@ -491,7 +491,10 @@ def test_a_state_is_loaded_in_place(tmp_path):
     its = torch.optim.Adam([p for p in whole.parameters() if p.requires_grad])
     trained, _ = get_state_dict(whole, its, options=StateDictOptions(ignore_frozen_params=True))
     save({"model": trained}, tmp_path / "c")
-    assert StorageReader(tmp_path / "c").read_metadata().state_dict_metadata.keys() == {"model.head.weight", "model.head.bias"}
+    assert StorageReader(tmp_path / "c").read_metadata().state_dict_metadata.keys() == {
+        "model.head.weight",
+        "model.head.bias",
+    }
     # What is absent is refused, or left as it is.
     target = {"model": dict(whole.state_dict()), "epoch": 5}
     with pytest.raises(CheckpointException, match="Missing key"):

@@ -1,4 +1,4 @@
-"""``straightway.tensorflow``, ``paddle`` and ``mlx``: what is written is what safetensors reads, and the other way round.
+"""``straightway.tensorflow``, ``paddle`` and ``mlx`` read what safetensors writes, and the other way round.
 
 These libraries are large: each test is skipped where its library is not installed.
 """

@@ -1,4 +1,4 @@
-"""Model weights into memory by the straightest way the machine allows, with a receipt; and checkpoints.
+"""Loads model weights by the most direct route the machine allows, with a receipt; saves and restores checkpoints.
 
     import straightway
 
@@ -10,8 +10,8 @@
 
 The package has everything that ``safetensors`` has under the same names, and ``straightway.torch``, ``numpy``,
 ``flax``, ``tensorflow``, ``paddle`` and ``mlx`` stand in for its modules. ``sys.modules["safetensors"] = straightway``,
-before anything else is imported, gives it to programs that import safetensors. Tensors are PyTorch's where PyTorch is
-installed and NumPy's where it is not; ``framework=`` says otherwise.
+before anything else is imported, gives it to programs that import safetensors. Tensors are PyTorch tensors if PyTorch
+is installed, else NumPy arrays; ``framework=`` selects another library.
 """
 
 from __future__ import annotations

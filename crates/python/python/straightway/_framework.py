@@ -103,7 +103,9 @@ def _torch() -> Framework:
                 return flat.view(torch.float4_e2m1fn_x2).reshape(*front, last // 2)
         dtype = getattr(torch, _TORCH_NAMES.get(tensor.dtype, ""), None)
         if dtype is None:
-            raise ValueError(f"PyTorch {torch.__version__} has no {tensor.dtype}\nhint: framework='dlpack' gives its bytes")
+            raise ValueError(
+                f"PyTorch {torch.__version__} has no {tensor.dtype}\nhint: framework='dlpack' gives its bytes"
+            )
         return flat.view(dtype).reshape(tensor.shape)
 
     # The function below the public one does all the work on a capsule; with hundreds of thousands of

@@ -184,7 +184,9 @@ def _settle(targets: list[_Target], values: list[Any]) -> None:
     """Assigns values to memory that overlaps. Where not all of them can arrive, none does."""
     for target in targets:
         if library(target.own) == "pt" and target.may_overlap_itself and (target.own.is_conj() or target.own.is_neg()):
-            raise ValueError(f"{target.name!r} cannot be restored in place: it is a conjugate view that overlaps itself")
+            raise ValueError(
+                f"{target.name!r} cannot be restored in place: it is a conjugate view that overlaps itself"
+            )
     before = [target.own.clone() if library(target.own) == "pt" else target.own.copy() for target in targets]
     for target, new in zip(targets, values):
         assign(target.own, new)

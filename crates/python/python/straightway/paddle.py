@@ -1,4 +1,4 @@
-"""What ``safetensors.paddle`` has, by the straightest way: change the import, and nothing else."""
+"""The functions of ``safetensors.paddle``, with the same arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], device: str = "cpu", *, backend: str = "mmap") -> Weights[Any]:
-    """Loads a safetensors file into tensors of PaddlePaddle in host memory. ``backend`` is checked, and changes nothing."""
+    """Loads a safetensors file into tensors of PaddlePaddle in host memory. ``backend`` has no effect."""
     check_backend(backend)
     return _weights.load_file(filename, device, framework="paddle")
 
@@ -24,7 +24,7 @@ def load_file(filename: str | os.PathLike[str], device: str = "cpu", *, backend:
 def save_file(
     tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> Receipt:
-    """Saves tensors of PaddlePaddle to a safetensors file, which appears when it is whole and durable."""
+    """Saves tensors of PaddlePaddle to a safetensors file, which appears when it is complete and durable."""
     return numpy.save_file(_arrays(tensors), filename, metadata)
 
 

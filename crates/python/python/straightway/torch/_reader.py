@@ -1,4 +1,4 @@
-"""``torch.distributed.checkpoint`` reads by this."""
+"""The storage reader for ``torch.distributed.checkpoint``."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class StorageReader(_StorageReader):
 
         dcp.load(state, storage_reader=StorageReader("runs/llama"))
 
-    A path that ends with ``step-N`` is that step, and any other a folder whose latest complete step is meant. Bytes go
-    straight into the tensors, each checked before it arrives. A tensor of another dtype than what was saved gets the
-    values converted, as with PyTorch's own reader; where that can change them, a warning names the tensors.
+    A path that ends with ``step-N`` is that step; any other is a folder, of which the latest complete step is read.
+    Bytes are checked and written straight into the tensors. A tensor of another dtype than the saved one gets the values
+    converted, as with PyTorch's own reader; if that can change them, a warning names the tensors.
 
-    PyTorch unpickles what is no tensor, which runs whatever the checkpoint says. So values of other types than plain data and tensors
-    are refused by name unless ``trust=True`` says that the checkpoint is your own.
+    PyTorch unpickles values that are no tensors, which can run code of the checkpoint. Values other than plain data
+    and tensors are therefore refused by name unless ``trust=True``.
 
     A path that is a checkpoint of PyTorch's own ``FileSystemWriter`` is read too, under the same rules; ``convert``
     makes a step of it.
@@ -55,7 +55,7 @@ class StorageReader(_StorageReader):
         cast: what happens where a conversion of dtypes can change values. ``None`` does what the load planner allows
             (``allow_unsafe_types``, where it has that), with a warning; ``True`` converts without one; ``False``
             refuses before any tensor is written to.
-        trust: unpickles values of any class, which runs whatever the checkpoint says.
+        trust: unpickles values of any class, which runs code of the checkpoint: only for checkpoints of your own.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, cast: bool | None = None, trust: bool = False) -> None:
@@ -68,7 +68,7 @@ class StorageReader(_StorageReader):
         self.load_id = str(uuid.uuid4())
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Another checkpoint is meant."""
+        """Selects another checkpoint."""
         self._opened = None
         self._foreign = None
         self.load_id = str(uuid.uuid4())
@@ -76,7 +76,7 @@ class StorageReader(_StorageReader):
             self._location = Location.of(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What is in the step."""
+        """The metadata of the step."""
         self._opened = None
         self._foreign = Foreign(self._location.path, self._trust) if is_foreign(self._location.path) else None
         if self._foreign is not None:
@@ -107,20 +107,20 @@ class StorageReader(_StorageReader):
         return metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """All that is needed stands in the manifest."""
+        """Sets up the reader of a ``FileSystemWriter`` checkpoint; a step needs nothing."""
         if self._foreign is not None:
             self._foreign.set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Nothing depends on what other ranks read."""
+        """Returns the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Nothing depends on what other ranks read."""
+        """Returns the plan unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Reads all that a plan wants, in one go."""
+        """Reads all items of a plan in one transfer."""
         if self._foreign is not None:
             return self._foreign.read_data(plan, planner)
         opened = self._open()

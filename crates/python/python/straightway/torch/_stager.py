@@ -223,7 +223,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
     """The fields of an object of a data class that are set."""
-    return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    return [
+        (field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if hasattr(value, field.name)
+    ]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor | None:
