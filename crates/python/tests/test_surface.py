@@ -335,3 +335,21 @@ def test_a_uri_without_a_store_is_refused_with_the_remedy(call):
 def test_files_are_saved_to_paths_alone():
     with pytest.raises(RuntimeError, match="only local paths"):
         straightway.save_file({"a": numpy.ones(2)}, "s3://bucket/a.safetensors")
+
+
+def test_arguments_that_mean_nothing_are_refused_by_name(file, tmp_path):
+    for arguments, kind, words in [
+        ({"progress": "yes"}, TypeError, "progress is None, True, False or a function, not 'yes'"),
+        ({"timeout": -1}, ValueError, "timeout is a number of seconds"),
+        ({"timeout": float("nan")}, ValueError, "timeout is a number of seconds"),
+        ({"filter": "absent*"}, KeyError, "no tensor has a name"),
+        ({"framework": "keras"}, ValueError, "framework keras"),
+    ]:
+        with pytest.raises(kind, match=words):
+            straightway.load_file(file, **{"framework": "np"} | arguments)
+    with pytest.raises(TypeError, match="dictionary of tensors by name, not list"):
+        straightway.save_file([numpy.ones(2)], tmp_path / "b")
+    with pytest.raises(TypeError, match="'k' is 1"):
+        straightway.save_file({"a": numpy.ones(2)}, tmp_path / "b", {"k": 1})
+    with pytest.raises(TypeError, match="a step is a whole number, not 'x'"):
+        straightway.Checkpointer(tmp_path / "run", rank=0, world_size=1, run="r").save("x", {})

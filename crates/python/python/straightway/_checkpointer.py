@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import threading
 import warnings
@@ -427,10 +428,14 @@ def _share(name: str, part: _parts.Part) -> Share:
 
 
 def _check_step(step: int) -> int:
-    """The step, if it can be one."""
-    if step < 0:
-        raise ValueError(f"steps count from 0, and {step} is none")
-    return step
+    """The step as an ``int``. Negative numbers, and what is no whole number, are refused."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"a step is a whole number, not {step!r}") from None
+    if number < 0:
+        raise ValueError(f"a step is at least 0, not {number}")
+    return number
 
 
 def _finish(saver: Saver) -> None:

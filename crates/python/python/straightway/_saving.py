@@ -49,6 +49,11 @@ def save_file(
         filename: a path. An existing file is replaced.
         metadata: a dictionary of strings that the file keeps beside the tensors.
     """
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors is a dictionary of tensors by name, not {type(tensors).__name__}")
+    for key, value in (metadata or {}).items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise TypeError(f"metadata is a dictionary of strings, and {key!r} is {value!r}")
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     for device in {d[5] for d in described if d[5] != "host:"}:
         synchronize(device)

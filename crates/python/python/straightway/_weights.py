@@ -116,6 +116,7 @@ def load(
     what: StrPath = "the model",
 ) -> Weights[Any]:
     """Loads what is asked for of a model in one transfer."""
+    _progress.check(progress, timeout)
     library = _framework.find(framework)
     _pytrees.register(Weights)
     loading = Loading(
@@ -222,6 +223,7 @@ def iterate(
         timeout: seconds for each batch, after which ``TimeoutError`` is raised; ``None`` is no limit.
         folder, device, framework, filter, slices, route: as for ``load_model``.
     """
+    _progress.check(progress, timeout)
     model = Model(folder)
     library = _framework.find(framework)
     batches = _Stream(
