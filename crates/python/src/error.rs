@@ -13,10 +13,7 @@ import_exception!(straightway._errors, MissingTensorError);
 
 /// The exception that says the same.
 pub(crate) fn raised(error: &Error) -> PyErr {
-    let text = match error.hint() {
-        Some(hint) => format!("{error}\nhint: {hint}"),
-        None => error.to_string(),
-    };
+    let text = text(error);
     match (error.os_code(), error.kind()) {
         // Python chooses the class by the number: PermissionError, IsADirectoryError and so on.
         (Some(code), _) => PyOSError::new_err((code, text)),
@@ -24,6 +21,14 @@ pub(crate) fn raised(error: &Error) -> PyErr {
         (None, Kind::Invalid | Kind::Corrupt) => SafetensorError::new_err(text),
         (None, Kind::Transient) => PyOSError::new_err(text),
         (None, _) => PyRuntimeError::new_err(text),
+    }
+}
+
+/// Its message, with the hint below it.
+pub(crate) fn text(error: &Error) -> String {
+    match error.hint() {
+        Some(hint) => format!("{error}\nhint: {hint}"),
+        None => error.to_string(),
     }
 }
 

@@ -20,6 +20,7 @@ mod plain;
 mod receipt;
 mod saving;
 mod service;
+mod stores;
 mod subject;
 mod tensor;
 mod tuning;
@@ -42,6 +43,7 @@ mod _straightway {
         receipt::Receipt,
         saving::save,
         service::{copy, doctor},
+        stores::{has_store, is_local},
         tensor::Tensor,
     };
 

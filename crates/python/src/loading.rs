@@ -11,7 +11,7 @@ use pyo3::{
     prelude::*,
     types::PyDict,
 };
-use straightway_core::{Place, Result};
+use straightway_core::{Kind, Place, Result};
 use straightway_io::{Progress, Region};
 use straightway_pipeline::weights::{
     self, Filter, Loader, Part, Pick, Placed, Rectangle, Selection, Shape, Slice,
@@ -19,7 +19,7 @@ use straightway_pipeline::weights::{
 
 use crate::{
     dlpack::{self, View},
-    error::OrRaise,
+    error::{MissingTensorError, OrRaise, raised, text},
     executor,
     model::Model,
     receipt::Receipt,
@@ -251,7 +251,11 @@ fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selec
         .map(slice)
         .collect::<Result<_>>()
         .or_raise()?;
-    Selection::new(&model.0, &filters, &slices).or_raise()
+    Selection::new(&model.0, &filters, &slices).map_err(|error| match error.kind() {
+        // No file is missing.
+        Kind::NotFound => MissingTensorError::new_err(text(&error)),
+        _ => raised(&error),
+    })
 }
 
 fn loader(model: &Model, route: &str) -> PyResult<Loader> {

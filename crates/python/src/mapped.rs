@@ -3,13 +3,14 @@
 //! `safe_open` gives tensors in host memory this way, as safetensors does. The mapping is private: whoever writes to
 //! such a tensor changes a page of the process, not the file.
 
-use std::{fs, ptr::NonNull, sync::Arc};
+use std::{ptr::NonNull, sync::Arc};
 
 use memmap2::MmapOptions;
 use pyo3::prelude::*;
 use straightway_core::{Error, Result};
 use straightway_io::Region;
 use straightway_pipeline::weights::{self, Placed, Shard};
+use straightway_sys::By;
 
 use crate::{error::OrRaise, loading::made, model::Model};
 
@@ -59,18 +60,18 @@ impl Mapped {
     }
 }
 
-/// A file as a region. It must be the one whose header was read.
+/// A file as a region. It must be the one whose header was read; what is no file cannot be mapped.
 fn map(shard: &Shard) -> Result<Arc<Region>> {
     let failed = |error| Error::os("map", shard.path.display(), error);
-    let file = fs::File::open(&shard.path).map_err(failed)?;
+    let file = shard.file()?;
+    let descriptor = file.descriptor(By::PageCache);
     let bytes = usize::try_from(shard.bytes).unwrap_or(usize::MAX);
     let mut options = MmapOptions::new();
     options.len(bytes).no_reserve_swap();
     // SAFETY: the mapping is private, and no reference to its bytes is made here. A file that is written to or cut
     // while it is mapped changes what Python's libraries read, as with every library that maps files; docs/python.md
     // says so.
-    let mut mapping = unsafe { options.map_copy(&file) }.map_err(failed)?;
-    shard.open()?;
+    let mut mapping = unsafe { options.map_copy(&descriptor) }.map_err(failed)?;
     let start = NonNull::new(mapping.as_mut_ptr()).expect("a mapping has an address");
     // SAFETY: so many bytes are mapped and writable as long as the mapping, which the region keeps.
     unsafe { Region::lent_host(start, shard.bytes, Arc::new(mapping)) }.map(Arc::new)

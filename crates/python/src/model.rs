@@ -3,11 +3,15 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::{prelude::*, types::PyTuple};
+use straightway_core::Uri;
 use straightway_pipeline::weights;
 
-use crate::error::{MissingTensorError, OrRaise};
+use crate::{
+    error::{MissingTensorError, OrRaise},
+    stores::stores,
+};
 
-/// A safetensors file, a folder of them, or an index.
+/// A safetensors file, a folder of them, or an index, by path or URI.
 #[pyclass(frozen, module = "straightway")]
 #[derive(Debug)]
 pub(crate) struct Model(pub(crate) Arc<weights::Model>);
@@ -36,7 +40,8 @@ impl Model {
 impl Model {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let model = py.detach(|| weights::Model::open(&path)).or_raise()?;
+        let open = || weights::Model::find(stores(), &Uri::parse(&path)?);
+        let model = py.detach(open).or_raise()?;
         Ok(Self(Arc::new(model)))
     }
 

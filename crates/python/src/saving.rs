@@ -10,6 +10,7 @@ use crate::{
     error::OrRaise,
     executor,
     receipt::Receipt,
+    stores::local,
     subject::{Described, Subject},
     waiting,
 };
@@ -22,6 +23,7 @@ pub(crate) fn save(
     path: PathBuf,
     metadata: BTreeMap<String, String>,
 ) -> PyResult<Receipt> {
+    let path = local("save to", &path).or_raise()?;
     let subjects: Vec<_> = tensors
         .into_iter()
         // SAFETY: the package's own code describes tensors that it holds: see `Subject::new`.

@@ -342,7 +342,7 @@ def test_numbers_that_mean_nothing_are_refused_before_anything_is_saved(tmp_path
         ({"keep_last": 0}, "keep_last is at least 1"),
         ({"keep_last": 1, "keep_every": -1}, "keep_every is at least 1"),
         ({"keep_every": 5}, "hint: say by keep_last="),
-        ({"world_size": 0}, "rank 0 is none of 0"),
+        ({"world_size": 0}, "rank 0 is out of range"),
         ({"parity": -1}, "parity"),
         ({"memory_bytes_max": -1}, "memory_bytes_max"),
     ]:
@@ -350,7 +350,7 @@ def test_numbers_that_mean_nothing_are_refused_before_anything_is_saved(tmp_path
             straightway.Checkpointer(tmp_path, **wrong)
     with straightway.Checkpointer(tmp_path) as checkpointer:
         for call in (lambda: checkpointer.save(-1, {}), lambda: checkpointer.load(-1), lambda: checkpointer.tag(-1, "t"), lambda: checkpointer.remove(-1)):
-            with pytest.raises(ValueError, match="steps count from 0"):
+            with pytest.raises(ValueError, match="a step is at least 0"):
                 call()
         checkpointer.save(0, {}, async_=False)
         assert checkpointer.latest() == 0

@@ -1,5 +1,6 @@
 """Habits of users of ``torch.distributed.checkpoint``: options, overwriting, resuming, other writers' checkpoints."""
 
+import gc
 import io
 import os
 import pickle
@@ -227,6 +228,45 @@ def test_the_stager_uses_its_memory_again_and_never_while_it_is_in_use():
     assert bool((stager.stage(live)["a"] == 2).all())
 
 
+class Runtime:
+    """The two functions of the CUDA runtime that pin memory, and which addresses are pinned."""
+
+    def __init__(self):
+        self.pinned = set()
+
+    def cudaHostRegister(self, address, nbytes, flags):
+        # As CUDA has it: what is pinned cannot be pinned again, though it was unmapped since.
+        if address in self.pinned:
+            return 712
+        self.pinned.add(address)
+        return 0
+
+    def cudaHostUnregister(self, address):
+        self.pinned.remove(address)
+
+
+def test_memory_is_unpinned_before_it_goes_also_without_close(monkeypatch):
+    from straightway.torch import _stager
+
+    runtime = Runtime()
+    monkeypatch.setattr(_stager, "_has_gpu", lambda: True)
+    monkeypatch.setattr(_stager, "_runtime", lambda: runtime)
+    live = {"w": torch.ones(1000, 1000)}
+    stager = Stager()
+    staged = stager.stage(live)
+    assert len(runtime.pinned) == 1
+    # The copy outlives the stager, and its memory stays pinned until it goes.
+    del stager
+    assert len(runtime.pinned) == 1 and staged["w"].all()
+    del staged
+    gc.collect()
+    assert not runtime.pinned
+    stager = Stager()
+    stager.prepare(live)
+    stager.close()
+    assert not runtime.pinned
+
+
 @pytest.mark.parametrize("step_folder", [False, True])
 def test_checkpoints_of_the_writer_of_pytorch_are_read_and_converted(tmp_path, step_folder):
     source = tmp_path / ("theirs/step-8" if step_folder else "theirs")
@@ -310,7 +350,8 @@ def test_stateful_objects_are_saved_and_loaded_in_place(tmp_path):
 def test_values_narrow_only_where_that_is_asked_for(tmp_path):
     dcp.save({"w": torch.full((3,), 1.001)}, storage_writer=StorageWriter(tmp_path), no_dist=True)
     with pytest.raises(CheckpointException, match="cast=True"):
-        dcp.load({"w": torch.zeros(3, dtype=torch.bfloat16)}, storage_reader=StorageReader(tmp_path), no_dist=True)
+        refusing = StorageReader(tmp_path, cast=False)
+        dcp.load({"w": torch.zeros(3, dtype=torch.bfloat16)}, storage_reader=refusing, no_dist=True)
     target = {"w": torch.zeros(3, dtype=torch.bfloat16)}
     dcp.load(target, storage_reader=StorageReader(tmp_path, cast=True), no_dist=True)
     assert torch.equal(target["w"], torch.full((3,), 1.001).to(torch.bfloat16))

@@ -126,12 +126,11 @@ def test_weights_are_a_dictionary(file):
     deep["a"][0, 0] = 99
     assert weights["a"][0, 0] == 0
     assert type(weights)({"x": 1}, y=2) == {"x": 1, "y": 2} and type(weights)([("x", 1)]).receipt is None
-    # A pickle can be loaded where this package is not.
-    data = pickle.dumps(weights)
-    assert b"straightway" not in data
-    back = pickle.loads(data)
-    assert type(back) is OrderedDict and back.keys() == weights.keys()
-    numpy.testing.assert_array_equal(back["a"], weights["a"])
+    for protocol in range(3, pickle.HIGHEST_PROTOCOL + 1):
+        back = pickle.loads(pickle.dumps(weights, protocol))
+        assert type(back) is straightway.Weights and back.keys() == weights.keys() and back.receipt == receipt
+        numpy.testing.assert_array_equal(back["a"], weights["a"])
+    assert pickle.loads(pickle.dumps(straightway.Weights(x=1))).receipt is None
     assert {**weights} == dict(weights) and (weights | {"c": 1}).keys() == {"a", "b", "c"}
 
 
@@ -148,6 +147,7 @@ def test_weights_are_nodes_of_the_trees_of_pytorch(file, tmp_path):
     torch.save(weights, tmp_path / "w.pt")
     back = torch.load(tmp_path / "w.pt", weights_only=True)
     assert type(back) is OrderedDict and all(torch.equal(back[name], weights[name]) for name in weights)
+    assert back.receipt == weights.receipt.to_dict() and b"cstraightway" not in pickle.dumps(weights, 2)
 
 
 def test_weights_are_nodes_of_the_trees_of_jax(file):
@@ -281,9 +281,9 @@ def test_a_bar_is_shown_in_a_notebook(slow):
 def test_the_import_is_quick_and_brings_no_library_with_it():
     code = """
         import sys, time
-        start = time.perf_counter()
+        start = time.process_time()
         import straightway
-        took = time.perf_counter() - start
+        took = time.process_time() - start
         assert "numpy" not in sys.modules and "torch" not in sys.modules
         print(took)
     """
@@ -295,6 +295,7 @@ def test_the_import_is_quick_and_brings_no_library_with_it():
         )
         for _ in range(5)
     ]
+    # The processor's time: what else runs on the machine does not count.
     assert min(took) < 0.015, took
 
 
@@ -302,3 +303,54 @@ def test_other_platforms_are_told_so():
     code = "import sys; sys.platform = 'darwin'; import straightway"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "straightway runs on Linux only, and this is darwin" in done.stderr
+
+
+def test_models_and_checkpoints_are_named_by_uri(tmp_path):
+    # The one store beside files. What a step holds is a safetensors object, which is opened as a model.
+    with straightway.Checkpointer("memory:test/run", rank=0, world_size=1, run="r") as checkpointer:
+        assert checkpointer.steps() == []
+        checkpointer.save(1, {"w": numpy.arange(1000.0), "n": 3}, async_=False)
+        assert checkpointer.steps() == [1] and checkpointer.load()["n"] == 3
+    name = "memory:test/run/step-1"
+    for opened in (straightway.load_model(name, framework="np"), dict(straightway.iterate(name, framework="np"))):
+        numpy.testing.assert_array_equal(opened["w"], numpy.arange(1000.0))
+    with straightway.safe_open(name, framework="np") as file:
+        # Nothing of it is a file that could be mapped.
+        numpy.testing.assert_array_equal(file.get_slice("w")[10:12], [10.0, 11.0])
+        assert file.receipt is not None
+
+
+@pytest.mark.parametrize("call", [straightway.Model, straightway.load_model, straightway.load_file, straightway.safe_open])
+def test_a_uri_without_a_store_is_refused_with_the_remedy(call):
+    with pytest.raises(RuntimeError, match="s3://bucket/a.safetensors: this program has no such store\nhint: copy it"):
+        call("s3://bucket/a.safetensors")
+    with pytest.raises(SafetensorError, match='the scheme "gs" is not known'):
+        call("gs://bucket/a.safetensors")
+    with pytest.raises(FileNotFoundError):
+        call("memory:test/absent.safetensors")
+    # A file that has such a name.
+    with pytest.raises(FileNotFoundError):
+        call("./s3://bucket/a.safetensors")
+
+
+def test_files_are_saved_to_paths_alone():
+    with pytest.raises(RuntimeError, match="only local paths"):
+        straightway.save_file({"a": numpy.ones(2)}, "s3://bucket/a.safetensors")
+
+
+def test_arguments_that_mean_nothing_are_refused_by_name(file, tmp_path):
+    for arguments, kind, words in [
+        ({"progress": "yes"}, TypeError, "progress is None, True, False or a function, not 'yes'"),
+        ({"timeout": -1}, ValueError, "timeout is a number of seconds"),
+        ({"timeout": float("nan")}, ValueError, "timeout is a number of seconds"),
+        ({"filter": "absent*"}, KeyError, "no tensor has a name"),
+        ({"framework": "keras"}, ValueError, "framework keras"),
+    ]:
+        with pytest.raises(kind, match=words):
+            straightway.load_file(file, **{"framework": "np"} | arguments)
+    with pytest.raises(TypeError, match="dictionary of tensors by name, not list"):
+        straightway.save_file([numpy.ones(2)], tmp_path / "b")
+    with pytest.raises(TypeError, match="'k' is 1"):
+        straightway.save_file({"a": numpy.ones(2)}, tmp_path / "b", {"k": 1})
+    with pytest.raises(TypeError, match="a step is a whole number, not 'x'"):
+        straightway.Checkpointer(tmp_path / "run", rank=0, world_size=1, run="r").save("x", {})

@@ -76,7 +76,8 @@ fn ask(socket: &OwnedFd, interface: &str, words: &mut [u64]) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     for (to, from) in request.ifr_name.iter_mut().zip(name) {
-        *to = from.cast_signed();
+        // Signed on x86-64, and not on aarch64.
+        *to = libc::c_char::from_ne_bytes([*from]);
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
     // SAFETY: the descriptor is open; the request points to `words`, which is alive, aligned for

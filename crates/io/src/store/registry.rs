@@ -54,7 +54,8 @@ impl Registry {
         }
         let maker = self.makers.get(&uri.scheme()).ok_or_else(|| {
             let message = "this program has no such store";
-            Error::new(Kind::Unsupported, "open", uri, message)
+            let hint = "copy it to a local path by the store's own tool, and name that path";
+            Error::new(Kind::Unsupported, "open", uri, message).with_hint(hint)
         })?;
         let store = maker(uri.authority())?;
         made.insert(key, Arc::clone(&store));

@@ -1,4 +1,4 @@
-"""Model weights into memory by the straightest way the machine allows, with a receipt; and checkpoints.
+"""Loads model weights by the most direct route the machine allows, with a receipt; saves and restores checkpoints.
 
     import straightway
 
@@ -8,10 +8,10 @@
     with straightway.Checkpointer("runs/llama", keep_last=3) as checkpointer:
         checkpointer.save(step, {"model": model, "optimizer": optimizer})
 
-The package has everything that ``safetensors`` has under the same names, and ``straightway.torch``,
-``straightway.numpy`` and ``straightway.flax`` stand in for its modules. ``sys.modules["safetensors"] = straightway``,
-before anything else is imported, gives it to programs that import safetensors. Tensors are PyTorch's where PyTorch is
-installed and NumPy's where it is not; ``framework=`` says otherwise.
+The package has everything that ``safetensors`` has under the same names, and ``straightway.torch``, ``numpy``,
+``flax``, ``tensorflow``, ``paddle`` and ``mlx`` stand in for its modules. ``sys.modules["safetensors"] = straightway``,
+before anything else is imported, gives it to programs that import safetensors. Tensors are PyTorch tensors if PyTorch
+is installed, else NumPy arrays; ``framework=`` selects another library.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _MODULES = {
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 #: Modules that are found without being imported by name, as those of safetensors are once anybody imported them.
-_PUBLIC_MODULES = ("flax", "numpy", "torch")
+_PUBLIC_MODULES = ("flax", "mlx", "numpy", "paddle", "tensorflow", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,10 @@
-"""Checkpoints: a state saved while the job goes on, and restored to the byte."""
+"""Checkpoints: saves the state of a job while it runs, and restores it bit for bit."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import threading
 import warnings
@@ -27,7 +28,7 @@ TREE = "straightway.tree.{:05}"
 
 @dataclass(frozen=True)
 class Saved:
-    """A step that was committed, as this rank knows it."""
+    """A committed step, as this rank saved it."""
 
     step: int
     #: How many bytes this rank's state has, and how many of them were written.
@@ -42,7 +43,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore did: every byte of it was checked before it arrived."""
+    """What a restore read. Every byte was checked before it was written to its target."""
 
     step: int
     #: What was given to ``save`` as ``metadata``.
@@ -58,7 +59,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a save has come."""
+    """The progress of a save."""
 
     step: int | None
     bytes: int
@@ -98,14 +99,23 @@ class Checkpointer:
         busy: str = "wait",
         trust: bool = False,
     ) -> None:
-        """Opens a folder, which the first save makes where it is missing.
+        """Opens a folder of checkpoints. The first save creates it if it is missing.
 
-        ``rank``, ``world_size`` and ``run`` come from ``torch.distributed`` where that is initialised (``group``: of that
-        process group). ``incremental`` writes only chunks that changed; ``compression`` is ``"zstd"`` or ``"lz4"``; with ``parity``
-        that many shards may be lost. ``keep_last`` and ``keep_every`` remove older steps after each save. A save that
-        finds another under way waits for it, or with ``busy="refuse"`` raises. ``timeout_s`` is how long ranks wait for
-        each other; ``rate_bytes_per_s`` limits the flush, ``memory_bytes_max`` the snapshot. ``trust`` unpickles what is not plain
-        data, which runs whatever the checkpoint says: only for checkpoints of your own.
+        Arguments:
+            folder: a path, or a URI.
+            rank, world_size, run: the rank of this process, the number of ranks, and a name that all ranks share and
+                that is new at each start. They default to those of ``torch.distributed`` if that is initialised.
+            group: the process group to take them from; ``None`` is the default group.
+            incremental: writes only chunks that differ from the last step, and refers to that step for the others.
+            compression: ``"zstd"``, ``"lz4"`` or ``None``.
+            parity: the number of shards that may be lost.
+            keep_last: the number of latest steps to keep; older ones are removed after each save. ``None`` keeps all.
+            keep_every: also keeps the multiples of this number.
+            memory_bytes_max: the limit of the snapshot's memory. ``None`` is no limit.
+            rate_bytes_per_s: the limit of the flush's rate. ``None`` is no limit.
+            timeout_s: how long ranks wait for each other.
+            busy: ``"wait"`` waits for a save that is under way, ``"refuse"`` raises.
+            trust: unpickles values of any class, which runs code of the checkpoint: only for checkpoints of your own.
         """
         check_bounds(parity, memory_bytes_max, keep_last, keep_every)
         self._folder = os.fspath(folder)
@@ -135,11 +145,15 @@ class Checkpointer:
     # Saving.
 
     def save(self, step: int, state: Any, async_: bool = True, metadata: Any = None) -> Saved | None:
-        """Saves a state as a step. Returns when the state may change again; the rest goes on by itself.
+        """Saves a state as a step. Returns when the state may change again; the flush goes on in the background.
 
-        What came of it is said by ``wait``, or by an exception from the next ``save``. With ``async_=False`` the step is
-        committed and durable when this returns. ``metadata`` is anything that JSON gives back as it was (no NaN, string keys
-        only); rank 0's counts.
+        ``wait`` returns its result; a failure is raised by ``wait`` or by the next ``save``.
+
+        Arguments:
+            step: the number of the step. It must not exist yet.
+            state: what to save.
+            async_: ``False`` returns when the step is committed and durable.
+            metadata: a value that JSON keeps unchanged (string keys, no NaN). Rank 0's is kept.
         """
         # Until what describes the state is let go of: to free it is cheap, to look through it for garbage is not.
         with without_collector():
@@ -169,7 +183,7 @@ class Checkpointer:
         self._warn_of_later(step)
 
     def wait(self) -> Saved | None:
-        """Waits until the save under way is committed, and says what came of it; ``None`` where none was."""
+        """Waits until the save under way is committed, and returns its result; ``None`` if there is none."""
         if self._saver is None:
             return None
         told = self._saver.wait()
@@ -181,14 +195,14 @@ class Checkpointer:
 
     @property
     def progress(self) -> Progress:
-        """How far the save under way, or the last, has come."""
+        """The progress of the save under way, or of the last one."""
         step, total = self._last
         if self._saver is None:
             return Progress(step, total, 0, False)
         return Progress(step, total, self._saver.written_bytes(), self._saver.is_busy())
 
     def close(self) -> None:
-        """Waits for the save under way, removes what need not be kept, and lets the folder go for another job."""
+        """Waits for the save under way, removes the steps that are not kept, and unlocks the folder."""
         saver = self._saver
         try:
             # After a fork the save under way is the parent's, and so is what need not be kept.
@@ -220,12 +234,14 @@ class Checkpointer:
     def restore(
         self, step: int | str = "latest", into: Any = None, device: Any = "cpu", *, cast: bool = False
     ) -> Restored:
-        """Restores a step into a state: straight into its tensors, and new objects for all else.
+        """Restores a step into a state. Tensors are written in place; all other values are replaced.
 
-        What ``into`` has is restored, and what only the checkpoint has is left unread; an empty dictionary gets everything. An
-        object with ``load_state_dict`` is given all of its state, and what it has no tensor for yet is made on ``device``. ``"latest"`` is
-        the latest step that is complete. A tensor of another dtype than what was saved is refused unless it holds every
-        value of that dtype; ``cast=True`` converts all the same.
+        Arguments:
+            step: the number of the step, or ``"latest"``: the latest complete one.
+            into: the state. Entries that only the checkpoint has are not read; an empty dictionary gets all of them. An
+                object with ``load_state_dict`` is given its whole state.
+            device: where tensors are made that ``into`` does not have yet.
+            cast: converts to a dtype that cannot hold every saved value. Without it such a target is refused.
         """
         if into is None:
             raise TypeError("restore needs into=, the state to restore\nhint: load() makes a new one")
@@ -233,24 +249,27 @@ class Checkpointer:
         return self._run(opened, self._plan(opened, into), device, cast)[0]
 
     def load(self, step: int | str = "latest", device: Any = "cpu") -> Any:
-        """A step as a new state, its tensors whole and on ``device``."""
+        """Loads a step as a new state, with whole tensors on ``device``."""
         opened = self._open(step)
         return self._run(opened, self._plan(opened, None, has_target=False), device)[1]
 
     def metadata(self, step: int | str = "latest") -> Any:
-        """What was given to ``save`` as ``metadata``."""
+        """The metadata that ``save`` was given."""
         return json.loads(self._open(step).metadata)
 
     def steps(self) -> list[int]:
-        """The steps that are complete, in order."""
-        return Store(self._folder).steps() if os.path.isdir(self._folder) else []
+        """The complete steps, in order."""
+        try:
+            return Store(self._folder).steps()
+        except FileNotFoundError:
+            return []
 
     def latest(self) -> int | None:
-        """The latest step that is complete, if there is one."""
+        """The latest complete step; ``None`` if there is none."""
         return max(self.steps(), default=None)
 
     def verify(self, step: int | str = "latest") -> list[str]:
-        """Reads all of a step: what is damaged in it, a line each."""
+        """Reads and checks all of a step. Returns one line for each damage."""
         return self._open(step).verify()[0]
 
     def tag(self, step: int, tag: str) -> None:
@@ -266,7 +285,7 @@ class Checkpointer:
         return Store(self._folder).tags(_check_step(step))
 
     def remove(self, step: int) -> None:
-        """Removes a step that has no tag and that no other refers to, as a job does that went back to an earlier one."""
+        """Removes a step. It must have no tag, and no other step may refer to it."""
         Store(self._folder).remove(_check_step(step))
         self._highest = self.latest()
 
@@ -276,7 +295,11 @@ class Checkpointer:
         if self._saver is None:
             ranks = self._ranks
             self._saver = Saver(
-                self._folder, rank=ranks.rank, world=ranks.world_size, run=ranks.run(), **self._options  # type: ignore[arg-type]
+                self._folder,
+                rank=ranks.rank,
+                world=ranks.world_size,
+                run=ranks.run(),
+                **self._options,  # type: ignore[arg-type]
             )
             self._highest = self.latest() if ranks.rank == 0 else None
             # A save that was begun is finished, even where the program just ends.
@@ -387,7 +410,7 @@ class Checkpointer:
 def check_bounds(
     parity: int, memory_bytes_max: int | None, keep_last: int | None = None, keep_every: int | None = None
 ) -> None:
-    """Refuses numbers that mean nothing, before anything is saved."""
+    """Refuses numbers that are out of range."""
     if keep_last is not None and keep_last < 1:
         raise ValueError("keep_last is at least 1: the last step is always kept")
     if keep_every is not None and keep_every < 1:
@@ -405,10 +428,14 @@ def _share(name: str, part: _parts.Part) -> Share:
 
 
 def _check_step(step: int) -> int:
-    """The step, if it can be one."""
-    if step < 0:
-        raise ValueError(f"steps count from 0, and {step} is none")
-    return step
+    """The step as an ``int``. Negative numbers, and what is no whole number, are refused."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"a step is a whole number, not {step!r}") from None
+    if number < 0:
+        raise ValueError(f"a step is at least 0, not {number}")
+    return number
 
 
 def _finish(saver: Saver) -> None:

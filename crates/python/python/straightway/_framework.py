@@ -43,6 +43,9 @@ _NAMES = {
     "np": ("np", "numpy"),
     "cupy": ("cupy", "cp"),
     "jax": ("jax", "flax"),
+    "tf": ("tf", "tensorflow"),
+    "paddle": ("paddle", "paddlepaddle"),
+    "mlx": ("mlx",),
     "dlpack": ("dlpack",),
 }
 
@@ -83,7 +86,8 @@ def _need(module: str, framework: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"framework={framework!r} needs {module}\nhint: pip install {module}") from error
+        package = {"paddle": "paddlepaddle", "mlx.core": "'mlx[cpu]'"}.get(module, module.partition(".")[0])
+        raise ImportError(f"framework={framework!r} needs {module}\nhint: pip install {package}") from error
 
 
 def _torch() -> Framework:
@@ -99,7 +103,9 @@ def _torch() -> Framework:
                 return flat.view(torch.float4_e2m1fn_x2).reshape(*front, last // 2)
         dtype = getattr(torch, _TORCH_NAMES.get(tensor.dtype, ""), None)
         if dtype is None:
-            raise ValueError(f"PyTorch {torch.__version__} has no {tensor.dtype}\nhint: framework='dlpack' gives its bytes")
+            raise ValueError(
+                f"PyTorch {torch.__version__} has no {tensor.dtype}\nhint: framework='dlpack' gives its bytes"
+            )
         return flat.view(dtype).reshape(tensor.shape)
 
     # The function below the public one does all the work on a capsule; with hundreds of thousands of
@@ -156,6 +162,43 @@ def _jax() -> Framework:
     return Framework("jax", None, convert, may_copy=True)
 
 
+def _copied(name: str, module: str) -> Framework:
+    """A library that takes arrays of NumPy, and copies them."""
+    _need(module, name)
+    return Framework(name, None, lambda tensor: from_numpy(name, _numpy().convert(tensor)), may_copy=True)
+
+
+def from_numpy(name: str, array: Any) -> Any:
+    """A tensor of TensorFlow, PaddlePaddle or MLX with the values of an array."""
+    if name == "tf":
+        return _need("tensorflow", "tf").convert_to_tensor(array)
+    if name == "mlx":
+        return _need("mlx.core", "mlx").array(array)
+    paddle = _need("paddle", "paddle")
+    kind = array.dtype.name
+    if kind == "bfloat16":
+        # It has no name for these in NumPy, and takes unsigned 16-bit numbers for them.
+        return paddle.to_tensor(array.view("uint16"), place="cpu")
+    if kind.startswith("float8"):
+        return paddle.to_tensor(array.view("uint8"), place="cpu").view(kind)
+    if kind in ("uint16", "uint32", "uint64"):
+        raise ValueError(f"PaddlePaddle has no {kind}\nhint: framework='np' gives arrays of NumPy")
+    return paddle.to_tensor(array, place="cpu")
+
+
+def to_numpy(name: str, tensor: Any) -> Any:
+    """An array with the values of a tensor of TensorFlow, PaddlePaddle or MLX."""
+    numpy = _need("numpy", name)
+    if name == "tf":
+        return tensor.numpy()
+    kind = str(tensor.dtype).rpartition(".")[2]
+    if kind != "bfloat16" and not kind.startswith("float8"):
+        return numpy.asarray(tensor) if name == "mlx" else tensor.numpy()
+    # NumPy knows these by ml_dtypes alone: the bytes are given to it.
+    raw = numpy.asarray(tensor.view(_need("mlx.core", name).uint16)) if name == "mlx" else tensor.numpy()
+    return raw.view(getattr(_need("ml_dtypes", name), kind))
+
+
 def _plain() -> Framework:
     return Framework("dlpack", None, lambda tensor: tensor)
 
@@ -165,6 +208,9 @@ _MAKERS: dict[str, Callable[[], Framework]] = {
     "np": _numpy,
     "cupy": _cupy,
     "jax": _jax,
+    "tf": lambda: _copied("tf", "tensorflow"),
+    "paddle": lambda: _copied("paddle", "paddle"),
+    "mlx": lambda: _copied("mlx", "mlx.core"),
     "dlpack": _plain,
 }
 

@@ -1,4 +1,4 @@
-"""An open file, from which tensors and parts of them are taken one at a time."""
+"""Open files, from which tensors and slices are read one at a time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ BACKENDS = ("mmap", "pread")
 
 
 class safe_open:
-    """Opens a safetensors file, as ``safetensors.safe_open`` does; a folder or an index as well.
+    """Opens a safetensors file, as ``safetensors.safe_open`` does, or a folder of files or an index.
 
     Arguments:
-        filename: the file, a folder of files, or an index (``*.index.json``).
-        framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"`` or ``"dlpack"``, with the other names that safetensors
-            knows them by; ``None`` is PyTorch where it is installed, else NumPy.
+        filename: the file, a folder of files, or an index (``*.index.json``): a path or a URI.
+        framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"``, ``"tf"``, ``"paddle"``, ``"mlx"`` or ``"dlpack"``, or
+            another name that safetensors has for them; ``None`` is PyTorch if it is installed, else NumPy.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
         backend: ``"mmap"`` gives tensors of PyTorch and NumPy in host memory as views of the mapped file: bytes are
-            read when they are used, and never copied. A file that is changed in place changes them too. ``"pread"``
-            reads and checks each tensor when it is asked for. Tensors on a GPU are always read.
-        route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` demand a route, and imply ``"pread"``.
+            read when they are used, and never copied. If the file is changed in place, they change too. ``"pread"``
+            reads each tensor when it is requested, with a receipt. Tensors on a GPU are always read.
+        route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route, and imply ``"pread"``.
 
-    ``receipt`` says how the tensor came that was read last; it is ``None`` as long as all were mapped.
+    ``receipt`` is that of the last tensor that was read; ``None`` if all were mapped.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class safe_open:
 
     @property
     def receipt(self) -> Receipt | None:
-        """How the tensor came that was read last; ``None`` as long as all were mapped."""
+        """The receipt of the last tensor that was read; ``None`` if all were mapped."""
         return self._open.receipt
 
     def keys(self) -> list[str]:
@@ -73,11 +73,11 @@ class safe_open:
         return self._open.model.offset_keys()
 
     def metadata(self) -> dict[str, str] | None:
-        """What the writer of the file noted in it."""
+        """The metadata of the file; ``None`` if it has none."""
         return self._open.model.metadata()
 
     def get_tensor(self, name: str) -> Any:
-        """A tensor, whole."""
+        """The whole tensor."""
         return self._open.tensor(name)
 
     def get_tensors(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class safe_open:
         return {name: source.tensor(name) for name in source.model.offset_keys()}
 
     def get_slice(self, name: str) -> Slice:
-        """A tensor of which only the part that is asked for is read: ``get_slice(name)[2:4, :]``."""
+        """A lazy tensor: ``get_slice(name)[2:4, :]`` reads only that slice."""
         return Slice(self._open, name)
 
 
@@ -99,7 +99,7 @@ class _safe_open_handle(safe_open):
 
 
 class Slice:
-    """A tensor of which only the part that is asked for is read. It works as long as it is kept."""
+    """A lazy tensor. An index reads only that slice. It stays valid after the file is closed."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source = source
@@ -115,7 +115,7 @@ class Slice:
         return self._source.model.dtype(self._name)
 
     def __getitem__(self, index: Any) -> Any:
-        """A part: by integers, slices, ``...`` and ``None``, as in NumPy. What is out of bounds is an error."""
+        """A slice, by integers, slices, ``...`` and ``None`` as in NumPy. An index out of bounds is an error."""
         if index is Ellipsis:
             return self._source.tensor(self._name)
         return self._source.part(self._name, index, self._shape)
@@ -134,12 +134,12 @@ class Source:
         if backend == "mmap" and device == "host:" and route == "auto" and framework.name in ("pt", "np"):
             try:
                 self._mapped = Mapped(model)
-            except OSError:
-                # A file system without mappings, or a limit on them: what is asked for is read.
+            except (OSError, RuntimeError):
+                # The store has no files, the file system has no mappings, or there is a limit on them: read instead.
                 pass
 
     def tensor(self, name: str) -> Any:
-        """A tensor, whole."""
+        """The whole tensor."""
         if self._mapped is not None:
             made = self._mapped.tensor(name, self._framework.take, self._framework.convert)
             if made is not None:

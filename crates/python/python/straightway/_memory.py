@@ -90,7 +90,8 @@ def writable(name: str, tensor: Any) -> Any:
 
 def _unwritable(name: str, why: str) -> ValueError:
     return ValueError(
-        f"{name!r} cannot be restored in place: {why}\nhint: restore into a tensor with memory of its own, or take what load() makes"
+        f"{name!r} cannot be restored in place: {why}\n"
+        "hint: restore into a tensor with memory of its own, or use load(), which makes new ones"
     )
 
 
@@ -110,7 +111,9 @@ def _check_torch(name: str, tensor: Any) -> None:
     if tensor.is_quantized:
         raise TypeError(f"{name!r} is a quantized tensor\nhint: store its int_repr(), scale and zero point")
     if not (tensor.is_cpu or tensor.is_cuda):
-        raise ValueError(f"{name!r} is on device {tensor.device}, and only tensors on cpu or cuda have bytes to read or write")
+        raise ValueError(
+            f"{name!r} is on device {tensor.device}, and only tensors on cpu or cuda have bytes to read or write"
+        )
     elements = tensor.numel()
     if not elements:
         return

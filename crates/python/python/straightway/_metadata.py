@@ -43,7 +43,9 @@ def _check(value: Any, path: str, depth: int) -> None:
         if value.bit_length() > _INT_BITS_MAX:
             raise ValueError(f"{path} is an integer of {value.bit_length()} bits\nhint: store hex(...) of it")
     elif value is not None:
-        raise TypeError(f"{path} is a {type(value).__name__}, which JSON does not have\nhint: put it into the state instead")
+        raise TypeError(
+            f"{path} is a {type(value).__name__}, which JSON does not have\nhint: put it into the state instead"
+        )
 
 
 def _check_text(value: str, path: str) -> None:

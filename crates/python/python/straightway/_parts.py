@@ -55,7 +55,10 @@ def parts(name: str, tensor: Any, view: Callable[[str, Any], Any] = readable) ->
     if hasattr(tensor, "__create_chunk_list__"):
         from torch.distributed.checkpoint.metadata import MetadataIndex
 
-        shards = [(c.offsets, tensor.__get_tensor_shard__(MetadataIndex("", c.offsets))) for c in tensor.__create_chunk_list__()]
+        shards = [
+            (c.offsets, tensor.__get_tensor_shard__(MetadataIndex("", c.offsets)))
+            for c in tensor.__create_chunk_list__()
+        ]
     elif hasattr(tensor, "local_shards"):
         shards = [(s.metadata.shard_offsets, s.tensor) for s in tensor.local_shards()]
     else:

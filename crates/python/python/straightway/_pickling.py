@@ -1,7 +1,7 @@
 """State that is neither a tensor nor plain data: pickled, and unpickled where its writer is trusted.
 
-Unpickling runs what the bytes say. Without trust a pickle is read by an interpreter in Rust that knows the types of plain data and
-calls nothing: 0.1.0 pickled those too.
+Unpickling can run any code. Without trust a pickle is read by an interpreter in Rust, which knows only the types of
+plain data and calls nothing: 0.1.0 pickled those too.
 """
 
 from __future__ import annotations

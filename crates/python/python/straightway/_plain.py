@@ -35,7 +35,9 @@ def encoded(value: Any) -> str:
     """A value as text; ``NotPlain`` if it has an object of another type."""
     text = json.dumps(_value(value, 0), separators=(",", ":"))
     if len(text) > _BYTES_MAX or text.count(",") > _VALUES_MAX:
-        raise ValueError(f"it is longer than {_BYTES_MAX} bytes or {_VALUES_MAX} values\nhint: save it as a tensor, or in parts")
+        raise ValueError(
+            f"it is longer than {_BYTES_MAX} bytes or {_VALUES_MAX} values\nhint: save it as a tensor, or in parts"
+        )
     return text
 
 
@@ -102,7 +104,22 @@ def _zone(value: Any) -> Any:
 
 def _type(value: type) -> Any:
     numpy = sys.modules.get("numpy")
-    names = ("bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "range", "set", "slice", "str", "tuple")
+    names = (
+        "bool",
+        "bytearray",
+        "bytes",
+        "complex",
+        "dict",
+        "float",
+        "frozenset",
+        "int",
+        "list",
+        "range",
+        "set",
+        "slice",
+        "str",
+        "tuple",
+    )
     if value.__module__ == "builtins" and value.__name__ in names:
         return ["name", "builtins", value.__name__]
     if numpy is not None and value is numpy.ndarray:
@@ -148,9 +165,7 @@ _ENCODERS: dict[type, Callable[[Any, int], Any]] = {
     collections.defaultdict: _arguments("defaultdict", lambda value: (value.default_factory, dict(value))),
     collections.deque: _arguments("deque", lambda value: (list(value), value.maxlen)),
     datetime.date: _arguments("date", lambda value: (value.year, value.month, value.day)),
-    datetime.time: _arguments(
-        "time", lambda t: (t.hour, t.minute, t.second, t.microsecond, _zone(t.tzinfo), t.fold)
-    ),
+    datetime.time: _arguments("time", lambda t: (t.hour, t.minute, t.second, t.microsecond, _zone(t.tzinfo), t.fold)),
     datetime.datetime: _arguments(
         "datetime",
         lambda t: (t.year, t.month, t.day, t.hour, t.minute, t.second, t.microsecond, _zone(t.tzinfo), t.fold),

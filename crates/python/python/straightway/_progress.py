@@ -1,4 +1,4 @@
-"""How far a load is: a bar for people, a callback for programs, and an end for loads that take too long."""
+"""The progress of a load: a bar, a callback, and a time limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH = 30
 
 
 class Shown(Protocol):
-    """Something that shows how far a load is."""
+    """A bar."""
 
     def show(self, text: str, part: float) -> None:
         """Shows it."""
@@ -62,6 +62,14 @@ class Notebook:
             self._shown.update(HTML(""))
 
 
+def check(progress: Any, timeout: float | None = None) -> None:
+    """Refuses arguments that no load takes, before it begins."""
+    if progress not in (None, True, False) and not callable(progress):
+        raise TypeError(f"progress is None, True, False or a function, not {progress!r}")
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout is a number of seconds, at least 0, or None, not {timeout!r}")
+
+
 def _place() -> Shown | None:
     """Where a bar can be shown: nowhere in a script whose output goes to a file."""
     interactive = sys.modules.get("IPython")
@@ -72,9 +80,10 @@ def _place() -> Shown | None:
 
 
 class Watch:
-    """Tells whoever wants to know how far a load of ``total_bytes`` is."""
+    """Shows the progress of a load of ``total_bytes``, or calls back."""
 
     def __init__(self, progress: bool | Callback | None, total_bytes: int) -> None:
+        check(progress)
         self._callback = progress if callable(progress) else None
         self._shown = None if progress is False or self._callback else _place()
         self._begun = time.monotonic()

@@ -36,7 +36,7 @@ class Ranks:
         self.rank = rank or 0
         self.world_size = 1 if world_size is None else world_size
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank {self.rank} is none of {self.world_size}")
+            raise ValueError(f"rank {self.rank} is out of range: world_size is {self.world_size}")
         self._run = run
 
     def run(self) -> str:

@@ -95,6 +95,8 @@ class Filling:
         self._cast = cast
         #: What is saved: the type and the shape of each tensor.
         self.known = {name: (dtype, shape) for name, dtype, shape, *_ in opened.tensors()}
+        #: The tensors whose values a conversion can change: from which type to which.
+        self.narrowed: dict[str, tuple[str, str]] = {}
         self._targets: list[_Target] = []
         self._seen: set[tuple[Any, ...]] = set()
 
@@ -144,11 +146,13 @@ class Filling:
 
     def _check_conversion(self, name: str, saved: str, ours: str, own: Any) -> None:
         """Refuses conversions that lose something, unless they are asked for, and those that nobody can do."""
-        if not (self._cast or is_lossless(saved, ours)):
-            raise ValueError(
-                f"{name!r} was saved as {saved}, and goes to {ours}, which does not hold all its values\n"
-                "hint: restore into a tensor of the dtype that was saved, or say cast=True"
-            )
+        if not is_lossless(saved, ours):
+            if not self._cast:
+                raise ValueError(
+                    f"{name!r} was saved as {saved}, and goes to {ours}, which does not hold all its values\n"
+                    "hint: restore into a tensor of the dtype that was saved, or say cast=True"
+                )
+            self.narrowed[name] = (saved, ours)
         try:
             assign(empty_like(own, None, (1,)), empty_like(own, saved, (1,)))
         except Exception as error:
@@ -180,7 +184,9 @@ def _settle(targets: list[_Target], values: list[Any]) -> None:
     """Assigns values to memory that overlaps. Where not all of them can arrive, none does."""
     for target in targets:
         if library(target.own) == "pt" and target.may_overlap_itself and (target.own.is_conj() or target.own.is_neg()):
-            raise ValueError(f"{target.name!r} cannot be restored in place: it is a conjugate view that overlaps itself")
+            raise ValueError(
+                f"{target.name!r} cannot be restored in place: it is a conjugate view that overlaps itself"
+            )
     before = [target.own.clone() if library(target.own) == "pt" else target.own.copy() for target in targets]
     for target, new in zip(targets, values):
         assign(target.own, new)

@@ -42,13 +42,18 @@ DTYPE_NAMES = {
 def save_file(
     tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> Receipt:
-    """Writes a safetensors file whose data begins on 4 KiB. It appears when it is whole and durable.
+    """Writes a safetensors file whose data begins on 4 KiB. It appears when it is complete and durable.
 
     Arguments:
         tensors: tensors of PyTorch, NumPy, CuPy or JAX by name, contiguous, on any device.
-        filename: the file. One of that name is replaced.
-        metadata: texts by name that the file keeps beside the tensors.
+        filename: a path. An existing file is replaced.
+        metadata: a dictionary of strings that the file keeps beside the tensors.
     """
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors is a dictionary of tensors by name, not {type(tensors).__name__}")
+    for key, value in (metadata or {}).items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise TypeError(f"metadata is a dictionary of strings, and {key!r} is {value!r}")
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     for device in {d[5] for d in described if d[5] != "host:"}:
         synchronize(device)

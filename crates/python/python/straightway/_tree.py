@@ -94,7 +94,9 @@ class Sketch:
     def _masked(self, array: Any, path: str) -> Node:
         numpy = sys.modules["numpy"]
         if type(array) is not numpy.ma.MaskedArray:
-            raise TypeError(f"{path or 'the state'} is a {type(array).__name__}\nhint: save its view(numpy.ma.MaskedArray)")
+            raise TypeError(
+                f"{path or 'the state'} is a {type(array).__name__}\nhint: save its view(numpy.ma.MaskedArray)"
+            )
         mask = None if array.mask is numpy.ma.nomask else self._node(array.mask, _join(path, "mask"))
         fill = None if array._fill_value is None else array.fill_value
         return ["m", self._node(array.data, _join(path, "data")), mask, self._leaf((fill, array.hardmask), path)]
@@ -167,7 +169,9 @@ def parsed(data: bytes) -> Node:
         node, depth = open_nodes.pop()
         within = _members(node)
         if within is None or depth > _DEPTH_MAX:
-            raise ValueError(f"the checkpoint's tree has a node that is none, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}")
+            raise ValueError(
+                f"the checkpoint's tree has a node that is none, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}"
+            )
         open_nodes += [(member, depth + 1) for member in within]
     return cast(Node, tree)
 

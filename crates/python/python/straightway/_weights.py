@@ -1,4 +1,4 @@
-"""Weights: tensors by name, and how they came."""
+"""Weights: tensors by name, with the receipt of their load."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ Cut = tuple[str | None, int, int, int]
 
 StrPath = str | os.PathLike[str]
 
+#: The protocol that ``torch.save`` pickles by. ``pickle`` and ``multiprocessing`` use later ones.
+_TORCH_SAVE_PROTOCOL = 2
+
 #: What tensors are: ``torch.Tensor``, ``numpy.ndarray``.
 Tensor = TypeVar("Tensor")
 
 
 class Weights(dict[str, Tensor]):
-    """Tensors by name. ``receipt`` says which way their bytes went.
+    """A dictionary of tensors by name. ``receipt`` is the receipt of the load.
 
-    It is made, copied and traversed as a dictionary is. ``copy``, ``copy.copy`` and ``copy.deepcopy`` keep the receipt.
-    What ``pickle`` and ``torch.save`` write is an ``OrderedDict``, as PyTorch's own states are: it can be loaded where
-    this package is not, and by ``torch.load`` with ``weights_only=True``.
+    It is made, copied and traversed as a dictionary is. Copies and pickles keep the receipt. ``torch.save`` writes an
+    ``OrderedDict``, as it does for PyTorch's own states, with the receipt as a dictionary in its attribute ``receipt``:
+    it can be loaded without this package, and by ``torch.load`` with ``weights_only=True``.
     """
 
     receipt: Receipt | None = None
@@ -48,7 +51,11 @@ class Weights(dict[str, Tensor]):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return OrderedDict, (), None, None, iter(self.items())
+        if protocol == _TORCH_SAVE_PROTOCOL:
+            plain = None if self.receipt is None else {"receipt": self.receipt.to_dict()}
+            return OrderedDict, (), plain, None, iter(self.items())
+        state = None if self.receipt is None else {"receipt": self.receipt}
+        return type(self), (), state, None, iter(self.items())
 
 
 class Stream(Iterator[tuple[str, Any]]):
@@ -85,7 +92,7 @@ class Stream(Iterator[tuple[str, Any]]):
 
     @property
     def receipts(self) -> list[Receipt]:
-        """How each batch came, of those that were taken so far."""
+        """The receipts of the batches yielded so far."""
         return self._batches.receipts
 
 
@@ -109,6 +116,7 @@ def load(
     what: StrPath = "the model",
 ) -> Weights[Any]:
     """Loads what is asked for of a model in one transfer."""
+    _progress.check(progress, timeout)
     library = _framework.find(framework)
     _pytrees.register(Weights)
     loading = Loading(
@@ -137,16 +145,16 @@ def load_file(
     """Loads a safetensors file: a dictionary of its tensors, with a ``receipt``.
 
     Arguments:
-        filename: the file.
+        filename: the file: a path or a URI.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
-        framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"`` or ``"dlpack"`` (tensors of our own); ``None`` is PyTorch
-            where it is installed, else NumPy.
-        filter: names, globs (``model.layers.*``) or regular expressions (``regex:^lm_head``); what matches none of them
-            is not read.
-        route: ``"auto"``, or ``"direct"``, ``"staged"`` or ``"buffered"`` to demand one.
+        framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"``, ``"tf"``, ``"paddle"``, ``"mlx"`` or ``"dlpack"`` (the
+            package's own tensors); ``None`` is PyTorch if it is installed, else NumPy.
+        filter: names, globs (``model.layers.*``) or regular expressions (``regex:^lm_head``). Only tensors that match
+            one of them are read.
+        route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
         progress: ``None`` shows a bar after a second, in a terminal or a notebook; ``False`` shows none; a function is
-            called with the bytes that are in place and their total, about 20 times a second.
-        timeout: seconds after which the load is given up with ``TimeoutError``; ``None`` waits for ever.
+            called with the bytes loaded and their total, about 20 times a second. What it raises ends the load.
+        timeout: seconds, after which the load ends with ``TimeoutError``; ``None`` is no limit.
     """
     return load(
         Model(filename),
@@ -174,9 +182,9 @@ def load_model(
     """Loads all tensors of a model: a folder, an index file, or a single file.
 
     Arguments:
-        folder: the folder, the index or the file.
-        slices: ``(filter, dimension, start, stop)`` each: of a tensor that the filter matches (``None`` matches all)
-            only that part is read, as a rank of a tensor-parallel group wants it.
+        folder: the folder, the index or the file: a path or a URI.
+        slices: a list of ``(filter, dimension, start, stop)``. Of a tensor that a filter matches (``None`` matches
+            all), only that part is read: the shard of a tensor-parallel rank.
         device, framework, filter, route, progress, timeout: as for ``load_file``.
     """
     return load(
@@ -204,17 +212,18 @@ def iterate(
     progress: bool | Callback | None = None,
     timeout: float | None = None,
 ) -> Stream:
-    """Yields ``(name, tensor)`` as they arrive, batch by batch, the next while these are used.
+    """Yields ``(name, tensor)`` batch by batch. The next batch loads while this one is used.
 
-    Who copies each tensor into its own parameters needs no second copy of the model. ``receipts``
-    has one for each batch.
+    Copying each tensor into a parameter needs no second copy of the model in memory. ``receipts`` has the receipt of
+    each batch.
 
     Arguments:
-        batch_bytes: about how many bytes a batch has.
+        batch_bytes: the approximate size of a batch.
         progress: as for ``load_file``, after each batch.
-        timeout: seconds that a batch may take.
+        timeout: seconds for each batch, after which ``TimeoutError`` is raised; ``None`` is no limit.
         folder, device, framework, filter, slices, route: as for ``load_model``.
     """
+    _progress.check(progress, timeout)
     model = Model(folder)
     library = _framework.find(framework)
     batches = _Stream(

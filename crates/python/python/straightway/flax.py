@@ -1,4 +1,4 @@
-"""What ``safetensors.flax`` has, by the straightest way: change the import, and nothing else."""
+"""The functions of ``safetensors.flax``, with the same arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[Any]:
-    """Loads a safetensors file into JAX's arrays. ``backend`` is taken as safetensors takes it, and changes nothing."""
+    """Loads a safetensors file into JAX arrays. ``backend`` has no effect."""
     check_backend(backend)
     return _weights.load_file(filename, framework="jax")
 
@@ -23,12 +23,12 @@ def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Wei
 def save_file(
     tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> Receipt:
-    """Saves JAX's arrays to a safetensors file, which appears when it is whole and durable."""
+    """Saves JAX arrays to a safetensors file, which appears when it is complete and durable."""
     return numpy.save_file(tensors, filename, metadata)
 
 
 def load(data: bytes) -> Weights[Any]:
-    """Loads the bytes of a safetensors file into JAX's arrays."""
+    """Loads the bytes of a safetensors file into JAX arrays."""
     import jax.numpy as jnp  # type: ignore[import-not-found,unused-ignore]
 
     return Weights((name, jnp.asarray(array)) for name, array in numpy.load(data).items())

@@ -1,4 +1,4 @@
-"""What ``safetensors.numpy`` has, by the straightest way: change the import, and nothing else."""
+"""The functions of ``safetensors.numpy``, with the same arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[numpy.ndarray[Any, Any]]:
-    """Loads a safetensors file into NumPy's arrays. ``backend`` is checked, and changes nothing."""
+    """Loads a safetensors file into NumPy arrays. ``backend`` has no effect."""
     check_backend(backend)
     return _weights.load_file(filename, framework="np")
 
@@ -29,12 +29,12 @@ def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Wei
 def save_file(
     tensor_dict: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> Receipt:
-    """Saves NumPy's arrays to a safetensors file, which appears when it is whole and durable."""
+    """Saves NumPy arrays to a safetensors file, which appears when it is complete and durable."""
     return _save_file(tensor_dict, filename, metadata)
 
 
 def load(data: bytes) -> Weights[numpy.ndarray[Any, Any]]:
-    """Loads the bytes of a safetensors file into NumPy's arrays."""
+    """Loads the bytes of a safetensors file into NumPy arrays."""
     tensors = _container.deserialize(data)
     return Weights((name, ndarray(t["dtype"], t["shape"], t["data"])) for name, t in tensors)
 

@@ -2,23 +2,20 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
 use pyo3::prelude::*;
 use straightway_core::{Result, Uri};
-use straightway_io::store::{Missing, Registry};
+use straightway_io::store::Missing;
 use straightway_pipeline::checkpoint::{self, Part, Retention};
 
 use super::opened::Checkpoint;
-use crate::error::OrRaise;
-
-/// The stores that this package knows. A new kind of store is added here.
-static STORES: LazyLock<Registry> = LazyLock::new(Registry::default);
+use crate::{error::OrRaise, stores::stores};
 
 /// The checkpoints in a folder, or below a URI.
 pub(super) fn steps(folder: &Path, missing: Missing) -> Result<checkpoint::Steps> {
-    checkpoint::Steps::find(&STORES, &Uri::parse(folder)?, missing)
+    checkpoint::Steps::find(stores(), &Uri::parse(folder)?, missing)
 }
 
 /// A folder of checkpoints: which steps there are, and what becomes of them.

@@ -55,7 +55,8 @@ impl Device {
         // SAFETY: `uuid` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_get_uuid)(&raw mut uuid, self.raw) };
         self.api.check(code, "ask the UUID of", self)?;
-        Ok(uuid.bytes.map(c_char::cast_unsigned))
+        // A `c_char` is signed on x86-64, and not on aarch64.
+        Ok(uuid.bytes.map(|byte| c_char::to_ne_bytes(byte)[0]))
     }
 
     /// How much memory it has.

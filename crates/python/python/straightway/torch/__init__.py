@@ -1,8 +1,7 @@
-"""PyTorch's side of the package.
+"""The functions of ``safetensors.torch``, and classes for ``torch.distributed.checkpoint``.
 
-What ``safetensors.torch`` has, by the straightest way: change the import, and nothing else. ``load_file``
-and ``save_file`` take the same arguments and give the same tensors; what comes back has a ``receipt`` as
-well. And ``StorageWriter``, ``StorageReader`` and ``Stager`` for ``torch.distributed.checkpoint``.
+``load_file`` and ``save_file`` take the same arguments as those of ``safetensors.torch``, and also return a receipt.
+``StorageWriter``, ``StorageReader`` and ``Stager`` are for ``torch.distributed.checkpoint``.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ __all__ = [
     "storage_size",
 ]
 
-# They bring all of torch.distributed with them, which who only loads weights need not wait for.
+# They import torch.distributed, which takes time that loading weights does not need.
 _LAZY = {"StorageReader": "_reader", "StorageWriter": "_writer", "Stager": "_stager", "convert": "_foreign"}
 
 

@@ -25,7 +25,7 @@ def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") 
     Arguments:
         filename: the file.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
-        backend: ``"mmap"`` or ``"pread"``. Taken as safetensors takes it, and changes nothing here.
+        backend: ``"mmap"`` or ``"pread"``, as in safetensors. The whole file is read in both cases.
     """
     check_backend(backend)
     return _weights.load_file(filename, device, framework="pt")
@@ -34,13 +34,12 @@ def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") 
 def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[str, str] | None = None) -> Receipt:
     """Saves PyTorch's tensors, of any device, to a safetensors file.
 
-    Tensors that share memory, or are not contiguous, are refused as safetensors refuses them: which of
-    them is meant is for the caller to say (see ``save_model``).
+    Tensors that share memory or are not contiguous are refused, as safetensors refuses them (see ``save_model``).
 
     Arguments:
         tensors: the tensors by name.
-        filename: the file. It appears when it is whole and durable; one of that name is replaced.
-        metadata: texts by name that the file keeps beside the tensors.
+        filename: the file. It appears when it is complete and durable; an existing file is replaced.
+        metadata: a dictionary of strings that the file keeps beside the tensors.
     """
     return _saving.save_file(_checked(tensors), filename, metadata)
 
@@ -51,7 +50,7 @@ def load(data: bytes) -> Weights[torch.Tensor]:
 
 
 def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a safetensors file with these tensors. They are those that safetensors gives."""
+    """The bytes of a safetensors file with these tensors, identical to those of safetensors."""
     plain = {name: tensor.to("cpu") for name, tensor in _checked(tensors).items()}
     return _container.joined([_saving.describe(name, tensor) for name, tensor in plain.items()], metadata)
 
@@ -59,7 +58,7 @@ def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) 
 def load_model(
     model: torch.nn.Module, filename: StrPath, strict: bool = True, device: Any = "cpu", *, backend: str = "mmap"
 ) -> tuple[set[str], list[str]]:
-    """Loads a file into a module's parameters; answers which names were missing and which unexpected.
+    """Loads a file into a module's parameters. Returns the missing names and the unexpected names.
 
     Arguments:
         model: the module.

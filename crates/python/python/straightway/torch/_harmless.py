@@ -12,7 +12,7 @@ from .._straightway import plain_unpickled
 
 
 def harmless(name: str, data: bytes) -> bytes:
-    """The same value as ``torch.save`` writes it, without a byte of the original. Refused by name if it is not plain data.
+    """The same value, saved anew by ``torch.save``. A value that is not plain data is refused by name.
 
     The value is saved anew, because two programs that read a ZIP file need not find the same members in it.
     """

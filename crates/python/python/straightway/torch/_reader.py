@@ -1,4 +1,4 @@
-"""``torch.distributed.checkpoint`` reads by this."""
+"""The storage reader for ``torch.distributed.checkpoint``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import os
 import uuid
+import warnings
 from typing import Any
 
 import torch
@@ -26,11 +27,11 @@ from .._parts import Part
 from .._pickling import unpickled
 from .._restoring import Filling
 from .._saving import torch_name
-from .._straightway import Checkpoint, Store
+from .._straightway import Checkpoint, Store, has_store
 from .._tree import leaf_value
 from ._foreign import Foreign, is_foreign
 from ._harmless import harmless
-from ._location import Location, is_path
+from ._location import Location
 from ._writer import DETAILS, PLANNER_DATA, VERSION
 
 
@@ -39,23 +40,25 @@ class StorageReader(_StorageReader):
 
         dcp.load(state, storage_reader=StorageReader("runs/llama"))
 
-    A path that ends with ``step-N`` is that step, and any other a folder whose latest complete step is meant. Bytes go
-    straight into the tensors, each checked before it arrives. A tensor of another dtype than what was saved is refused unless
-    it holds every value of that dtype; ``cast=True`` converts all the same, as PyTorch's own reader does.
+    A path that ends with ``step-N`` is that step; any other is a folder, of which the latest complete step is read.
+    Bytes are checked and written straight into the tensors. A tensor of another dtype than the saved one gets the values
+    converted, as with PyTorch's own reader; if that can change them, a warning names the tensors.
 
-    PyTorch unpickles what is no tensor, which runs whatever the checkpoint says. So values of other types than plain data and tensors
-    are refused by name unless ``trust=True`` says that the checkpoint is your own.
+    PyTorch unpickles values that are no tensors, which can run code of the checkpoint. Values other than plain data
+    and tensors are therefore refused by name unless ``trust=True``.
 
     A path that is a checkpoint of PyTorch's own ``FileSystemWriter`` is read too, under the same rules; ``convert``
     makes a step of it.
 
     Arguments:
         path: ``…/step-N``, a folder of steps, or a checkpoint of ``FileSystemWriter``.
-        cast: converts dtypes even where values are lost.
-        trust: unpickles values of any class, which runs whatever the checkpoint says.
+        cast: what happens where a conversion of dtypes can change values. ``None`` does what the load planner allows
+            (``allow_unsafe_types``, where it has that), with a warning; ``True`` converts without one; ``False``
+            refuses before any tensor is written to.
+        trust: unpickles values of any class, which runs code of the checkpoint: only for checkpoints of your own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, cast: bool = False, trust: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, cast: bool | None = None, trust: bool = False) -> None:
         super().__init__()
         self._cast = cast
         self._trust = trust
@@ -65,7 +68,7 @@ class StorageReader(_StorageReader):
         self.load_id = str(uuid.uuid4())
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Another checkpoint is meant."""
+        """Selects another checkpoint."""
         self._opened = None
         self._foreign = None
         self.load_id = str(uuid.uuid4())
@@ -73,7 +76,7 @@ class StorageReader(_StorageReader):
             self._location = Location.of(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What is in the step."""
+        """The metadata of the step."""
         self._opened = None
         self._foreign = Foreign(self._location.path, self._trust) if is_foreign(self._location.path) else None
         if self._foreign is not None:
@@ -104,24 +107,28 @@ class StorageReader(_StorageReader):
         return metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """All that is needed stands in the manifest."""
+        """Sets up the reader of a ``FileSystemWriter`` checkpoint; a step needs nothing."""
         if self._foreign is not None:
             self._foreign.set_up_storage_reader(metadata, is_coordinator, *args, **kwargs)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Nothing depends on what other ranks read."""
+        """Returns the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Nothing depends on what other ranks read."""
+        """Returns the plan unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Reads all that a plan wants, in one go."""
+        """Reads all items of a plan in one transfer."""
         if self._foreign is not None:
             return self._foreign.read_data(plan, planner)
         opened = self._open()
-        filling = Filling(opened, self._cast)
+        cast = self._cast
+        if cast is None:
+            # Planners without that attribute convert everything.
+            cast = bool(getattr(planner, "allow_unsafe_types", True))
+        filling = Filling(opened, cast)
         resolved: list[tuple[ReadItem, torch.Tensor]] = []
         byte_items: list[ReadItem] = []
         for item in plan.items:
@@ -133,6 +140,8 @@ class StorageReader(_StorageReader):
             start = tuple(a + b for a, b in zip(begin, item.storage_offsets))
             filling.add(item.storage_index.fqn, Part(target, start, tuple(target.shape)))
             resolved.append((item, target))
+        if self._cast is None and filling.narrowed:
+            _warn_narrowed(filling.narrowed)
         filling.prepare()()
         for item, target in resolved:
             planner.commit_tensor(item, target)
@@ -152,14 +161,25 @@ class StorageReader(_StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it is a path."""
-        return is_path(checkpoint_id)
+        """Whether it is a path, or a URI of a store that this package has."""
+        return has_store(checkpoint_id)
 
     def _open(self) -> Checkpoint:
         if self._opened is None:
             folder, step = self._location
             self._opened = Store(folder).open(step)
         return self._opened
+
+
+def _warn_narrowed(narrowed: dict[str, tuple[str, str]]) -> None:
+    """Says which tensors get values that may differ from those that were saved."""
+    name, (saved, ours) = next(iter(narrowed.items()))
+    more = f" and {len(narrowed) - 1} others" if len(narrowed) > 1 else ""
+    warnings.warn(
+        f"tensor {name!r}{more}: saved as {saved} and loaded as {ours}, which can change values\n"
+        "hint: StorageReader(path, cast=True) says that this is wanted, cast=False refuses it",
+        stacklevel=2,
+    )
 
 
 def _planner_data(told: Any) -> Any:

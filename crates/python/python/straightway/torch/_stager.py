@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import dataclasses
 import mmap
 import threading
 import weakref
@@ -33,12 +34,16 @@ class _Arena:
         del holder
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self.is_pinned = _has_gpu() and _pin(self.address, nbytes)
+        self._unpin: weakref.finalize[..., _Arena] | None = None
+        if _has_gpu() and _pin(self.address, nbytes):
+            # Also where nobody calls `close`: memory that is unmapped while it is pinned cannot be pinned again.
+            self._unpin = weakref.finalize(self, _unpin, self._memory, self.address)
+            # At the end of the process the driver gives it back, and may be gone already.
+            self._unpin.atexit = False
 
     def close(self) -> None:
-        if self.is_pinned:
-            self.is_pinned = False
-            _runtime().cudaHostUnregister(self.address)
+        if self._unpin is not None:
+            self._unpin()
 
 
 def _has_gpu() -> bool:
@@ -52,6 +57,11 @@ def _runtime() -> Any:
 def _pin(address: int, nbytes: int) -> bool:
     # 1: for all contexts of the process. Refused where the limit on locked memory is low: then copies are slower.
     return bool(nbytes) and int(_runtime().cudaHostRegister(address, nbytes, 1)) == 0
+
+
+def _unpin(memory: mmap.mmap, address: int) -> None:
+    """Unpins memory, which is kept mapped until then."""
+    _runtime().cudaHostUnregister(address)
 
 
 class Stager(AsyncStager):
@@ -145,6 +155,12 @@ class _Copying:
         if isinstance(value, (list, tuple)):
             items_ = [self.copied(item) for item in value]
             return kind(*items_) if hasattr(value, "_fields") else kind(items_)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            made = copy.copy(value)
+            for name, item in _fields(value):
+                # A frozen one refuses to be set the usual way.
+                object.__setattr__(made, name, self.copied(item))
+            return made
         return copy.deepcopy(value)
 
     def wait(self) -> None:
@@ -200,6 +216,16 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for _, item in _fields(value):
+            yield from _tensors(item)
+
+
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    """The fields of an object of a data class that are set."""
+    return [
+        (field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if hasattr(value, field.name)
+    ]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor | None:

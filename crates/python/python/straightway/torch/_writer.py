@@ -1,4 +1,4 @@
-"""``torch.distributed.checkpoint`` writes by this."""
+"""The storage writer for ``torch.distributed.checkpoint``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import json
 import os
 import pickle
 import tempfile
+import threading
 import uuid
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
@@ -23,9 +25,9 @@ from .. import _metadata, _parts
 from .._checkpointer import check_bounds
 from .._memory import readable
 from .._saving import synchronize, type_name
-from .._straightway import Saver, Store, fresh_run
+from .._straightway import Saver, Store, fresh_run, has_store, is_local
 from .._tree import leaf
-from ._location import METADATA, Location, is_path
+from ._location import METADATA, Location
 from ._stager import Stager
 
 #: The member of a manifest's metadata that is what a planner wants to find again.
@@ -41,13 +43,40 @@ VERSION = "1.0.0"
 _PART = "straightway.part"
 
 
-class Errand(NamedTuple):
-    """What the coordinator tells each rank."""
+class Assignment(NamedTuple):
+    """The step that a rank has to write: what the coordinator sends to each rank."""
 
     step: int
     run: str
     rank: int
     world: int
+
+
+class _Current(threading.local):
+    """The assignment of the save that is under way on this thread."""
+
+    assignment: Assignment | None = None
+
+
+_CURRENT = _Current()
+
+
+#: Which writer of this process holds a folder. It lets another have it between two saves.
+_HOLDERS: weakref.WeakValueDictionary[str, StorageWriter] = weakref.WeakValueDictionary()
+
+
+class _Empty(SavePlan):
+    """Stands for a plan that did not change since the last save: ``DefaultSavePlanner(enable_plan_caching=True)``.
+
+    In its place the planner of a rank uses its plan of an earlier save, which has the assignment of that save. Before
+    that it reads ``usable`` of this one, on the thread that calls ``write_data`` next. That is when the assignment of
+    this save is noted.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "usable":
+            _CURRENT.assignment = self.storage_data
+        return super().__getattribute__(name)
 
 
 class StorageWriter(_StorageWriter, AsyncStager):
@@ -62,11 +91,11 @@ class StorageWriter(_StorageWriter, AsyncStager):
     Arguments:
         path: ``…/step-N`` or a folder of steps.
         single_file_per_rank, sync_files, thread_count, per_thread_copy_ahead, cache_staged_state_dict: options of
-            ``FileSystemWriter``, taken and not needed: a rank writes one file, synced, as fast as the drive goes.
-        overwrite: replaces a step of that number, where else it is refused; and where the path is a folder, removes the
-            steps before the one that was saved, but for those with a tag, so that it holds one.
+            ``FileSystemWriter``. They have no effect: a rank writes one file and syncs it.
+        overwrite: replaces an existing step of that number, which is refused otherwise. If the path is a folder, the
+            steps before the saved one are removed, except those with a tag.
         incremental, compression, parity, memory_bytes_max, rate_bytes_per_s: as for ``Checkpointer``.
-        metadata: what ``Checkpointer.metadata(step)`` gives beside what PyTorch needs.
+        metadata: a dictionary that ``Checkpointer.metadata(step)`` returns.
     """
 
     def __init__(
@@ -107,6 +136,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
         # Refused here, and not when all ranks have written.
         _metadata.text(self._metadata)
         self._saver: tuple[tuple[Any, ...], Saver] | None = None
+        self._is_saving = False
         self._run: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,22 +144,26 @@ class StorageWriter(_StorageWriter, AsyncStager):
         return self.__dict__ | {"_saver": None, "_stager": None, "_run": None}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Another checkpoint begins."""
+        """Begins another checkpoint."""
         self.save_id = str(uuid.uuid4())
         if checkpoint_id is not None:
             self._location = Location.of(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Told by every rank who it is."""
+        """Checks the options of the save."""
         if not kwargs.get("use_collectives", True):
-            raise ValueError("a step is committed by its coordinator, which use_collectives=False does without")
+            raise ValueError(
+                "use_collectives=False is not supported: the coordinator commits a step when all ranks have written\n"
+                "hint: give each rank a folder of its own and save with no_dist=True"
+            )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Nothing depends on what other ranks write."""
+        """Returns the plan unchanged."""
+        _CURRENT.assignment = None
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """On the coordinator: gives each rank its errand."""
+        """On the coordinator: adds each rank's assignment to its plan."""
         step = self._location.step
         if step is None:
             known = Store(self._location.folder, create=True).steps()
@@ -142,30 +176,33 @@ class StorageWriter(_StorageWriter, AsyncStager):
         # A save that failed may have been counted by some ranks and not by others: they begin anew.
         self._run = self._run or fresh_run()
         run, self._run = self._run, None
-        errands = [Errand(step, run, rank, len(plans)) for rank in range(len(plans))]
-        return [dataclasses.replace(plan, storage_data=errand) for plan, errand in zip(plans, errands)]
+        assignments = [Assignment(step, run, rank, len(plans)) for rank in range(len(plans))]
+        return [_with(plan, assignment) for plan, assignment in zip(plans, assignments)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Writes this rank's shard. It is durable when the future is done."""
-        errand: Errand = plan.storage_data
+        assignment: Assignment = _CURRENT.assignment or plan.storage_data
         try:
-            saver = self._open_saver(errand)
+            self._is_saving = True
+            saver = self._open_saver(assignment)
             given = [_given(item, planner) for item in plan.items]
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
                 synchronize(device)
-            saver.write_shard(errand.step, given)
+            saver.write_shard(assignment.step, given)
             part = saver.wait_part()
         except BaseException:
             self._close_saver()
             raise
         results = [WriteResult(item.index, tensor[0][4], None) for item, tensor in zip(plan.items, given)]
-        results.append(WriteResult(MetadataIndex(_PART), 0, (part, errand.run)))
+        results.append(WriteResult(MetadataIndex(_PART), 0, (part, assignment.run)))
+        # On the coordinator the save goes on until the commit.
+        self._is_saving = self._step is not None
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator: the commit."""
+        """On the coordinator: commits the step."""
         told = [result.storage_data for rank in results for result in rank if result.index.fqn == _PART]
         try:
             details = {"version": VERSION, "save_id": self.save_id, "complex": _complex_names(metadata)}
@@ -179,6 +216,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
             self._close_saver()
             raise
         self._run = told[0][1]
+        self._step, self._is_saving = None, False
 
     def storage_meta(self) -> StorageMeta | None:
         """Where it goes."""
@@ -201,7 +239,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
         """``stage`` returns when the copy is whole."""
 
     def close(self) -> None:
-        """Gives back the memory for staging, and lets the folder go for another job."""
+        """Frees the memory for staging, and unlocks the folder."""
         if self._stager is not None:
             self._stager.close()
         self._close_saver()
@@ -213,8 +251,8 @@ class StorageWriter(_StorageWriter, AsyncStager):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it is a path."""
-        return is_path(checkpoint_id)
+        """Whether it is a path, or a URI of a store that this package has."""
+        return has_store(checkpoint_id)
 
     def _write_metadata(self, metadata: Metadata) -> None:
         """Writes the file by which programs find checkpoints of ``torch.distributed.checkpoint``.
@@ -224,8 +262,11 @@ class StorageWriter(_StorageWriter, AsyncStager):
         metadata.version = VERSION
         metadata.storage_meta = self.storage_meta()
         metadata.storage_data = {}
-        data = pickle.dumps(metadata)
         folder = self._location.folder
+        if not is_local(folder):
+            # Programs look for the file in folders only.
+            return
+        data = pickle.dumps(metadata)
         for place in {os.path.join(folder, f"step-{self._step}"), self._location.path}:
             try:
                 _replace(os.path.join(place, METADATA), data)
@@ -235,18 +276,23 @@ class StorageWriter(_StorageWriter, AsyncStager):
             except OSError as error:
                 warnings.warn(f"step {self._step} is saved, but its {METADATA} is not: {error}", stacklevel=2)
 
-    def _open_saver(self, errand: Errand) -> Saver:
+    def _open_saver(self, assignment: Assignment) -> Saver:
         """The saver of this run. Another's is let go of first, and with it its lock on the folder."""
-        key = (self._location.folder, errand.rank, errand.world, errand.run)
+        key = (self._location.folder, assignment.rank, assignment.world, assignment.run)
         if self._saver is None or self._saver[0] != key:
             self._close_saver()
             folder, rank, world, run = key
+            holder = _HOLDERS.get(folder)
+            if holder is not None and not holder._is_saving:
+                holder._close_saver()
             made = Saver(folder, rank=rank, world=world, run=run, **self._options)  # type: ignore[arg-type]
             self._saver = (key, made)
+            _HOLDERS[folder] = self
         return self._saver[1]
 
     def _close_saver(self) -> None:
         """Lets go of the folder at once: an exception's traceback would hold the saver, and its lock, for longer."""
+        self._is_saving = False
         if self._saver is not None:
             _, saver = self._saver
             self._saver = None
@@ -254,6 +300,13 @@ class StorageWriter(_StorageWriter, AsyncStager):
                 # What is still under way belongs to a save that failed.
                 saver.cancel()
             saver.close()
+
+
+def _with(plan: SavePlan, assignment: Assignment) -> SavePlan:
+    """A plan with the assignment of its rank."""
+    if plan.usable:
+        return dataclasses.replace(plan, storage_data=assignment)
+    return _Empty([], storage_data=assignment, usable=False)
 
 
 def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:

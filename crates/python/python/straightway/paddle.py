@@ -1,0 +1,44 @@
+"""The functions of ``safetensors.paddle``, with the same arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from . import _weights, numpy
+from ._framework import from_numpy, to_numpy
+from ._handle import check_backend
+from ._straightway import Receipt
+from ._weights import Weights
+
+__all__ = ["load", "load_file", "save", "save_file"]
+
+
+def load_file(filename: str | os.PathLike[str], device: str = "cpu", *, backend: str = "mmap") -> Weights[Any]:
+    """Loads a safetensors file into tensors of PaddlePaddle in host memory. ``backend`` has no effect."""
+    check_backend(backend)
+    return _weights.load_file(filename, device, framework="paddle")
+
+
+def save_file(
+    tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+) -> Receipt:
+    """Saves tensors of PaddlePaddle to a safetensors file, which appears when it is complete and durable."""
+    return numpy.save_file(_arrays(tensors), filename, metadata)
+
+
+def load(data: bytes, device: str = "cpu") -> Weights[Any]:
+    """Loads the bytes of a safetensors file into tensors of PaddlePaddle in host memory."""
+    if device != "cpu":
+        raise ValueError(f"tensors of PaddlePaddle are loaded to the CPU, not to {device}\nhint: tensor.to(device)")
+    return Weights((name, from_numpy("paddle", array)) for name, array in numpy.load(data).items())
+
+
+def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file with these tensors."""
+    return numpy.save(_arrays(tensors), metadata)
+
+
+def _arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: to_numpy("paddle", tensor) for name, tensor in tensors.items()}
