@@ -9,7 +9,6 @@
 //! by `put` with [`Condition::IfAbsent`], `list` and `remove`, which file systems and object stores both have.
 
 pub mod files;
-pub mod memory;
 mod registry;
 
 use std::{
@@ -27,7 +26,6 @@ use crate::{engine::Engine, settings::Settings, track::Track};
 pub use crate::handle::{Handle, Tag, file};
 
 pub use files::Files;
-pub use memory::Memory;
 pub use registry::Registry;
 
 /// The most objects that [`list_all`] lists. A folder with more is refused, not read in part.
@@ -279,7 +277,7 @@ pub struct Listing {
 
 impl Listing {
     /// The page of all `names`, in which those of folders end with a slash, as an object store has them.
-    fn of(mut names: Vec<String>, page: &Page) -> Self {
+    pub fn of(mut names: Vec<String>, page: &Page) -> Self {
         let after = page.after.as_deref();
         names.retain(|name| after.is_none_or(|after| OsStr::new(name) > after));
         names.sort_unstable();
@@ -415,7 +413,7 @@ fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Re
 }
 
 /// A draft as the store made it that is to commit it.
-fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
+pub fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
     let name = draft.handle().object().name;
     let own = (draft as Box<dyn Any>).downcast::<D>();
     own.map(|own| *own).map_err(|_| {
@@ -425,7 +423,7 @@ fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
 }
 
 /// The parts of a name, or an error for one that is none.
-pub(crate) fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a str>> {
+pub fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a str>> {
     let parts: Option<Vec<_>> = name.to_str().map(|text| text.split('/').collect());
     let fits = |part: &&str| !matches!(*part, "" | "." | "..") && !part.contains('\0');
     parts.filter(|parts| parts.iter().all(fits)).ok_or_else(|| {

@@ -333,7 +333,7 @@ fn objects_in_stores_that_this_program_does_not_have() {
         ),
         (
             "load memory:x/m.safetensors",
-            "memory:x/m.safetensors: there is no such object",
+            "memory:x/m.safetensors: this program has no such store",
         ),
         ("load s3://b/m", "a bucket is 3 to 63"),
         // A path that looks like a URI.

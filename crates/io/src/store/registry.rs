@@ -9,7 +9,7 @@ use std::{
 
 use straightway_core::{Error, Kind, Result, Scheme, Uri};
 
-use super::{Files, Memory, Store};
+use super::{Files, Store};
 
 /// Makes the store of an authority.
 type Maker = Box<dyn Fn(&str) -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -21,15 +21,13 @@ pub struct Registry {
 }
 
 impl Default for Registry {
-    /// Files and memory.
+    /// Files alone.
     fn default() -> Self {
         let empty = Self {
             makers: BTreeMap::new(),
             made: Mutex::default(),
         };
-        empty
-            .with(Scheme::Path, |_| Ok(Arc::new(Files::default())))
-            .with(Scheme::Memory, |name| Ok(Arc::new(Memory::new(name))))
+        empty.with(Scheme::Path, |_| Ok(Arc::new(Files::default())))
     }
 }
 

@@ -15,11 +15,12 @@ use straightway_core::{Kind, Place};
 use straightway_io::{
     Settings,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Listing, Memory, Missing, Named, Page,
-        Store, Tag, Verb, list_all, open_one,
+        Condition, Draft, Durability, Files, LaneSpec, Listing, Missing, Named, Page, Store, Tag,
+        Verb, list_all, open_one,
     },
     track::Track,
 };
+use straightway_memory::Memory;
 
 use crate::{engine, lie::Lie, lie::Lying};
 

@@ -2,8 +2,9 @@
 
 use std::{ffi::OsStr, path::Path, sync::Arc};
 
-use straightway_core::{Kind, Place, Reason, Result, Uri};
-use straightway_io::store::{Condition, Durability, Memory, Registry, Store};
+use straightway_core::{Kind, Place, Reason, Result, Scheme, Uri};
+use straightway_io::store::{Condition, Durability, Registry, Store};
+use straightway_memory::Memory;
 use straightway_pipeline::weights::{Header, Model, Selection};
 
 use crate::fixture::{loader, seen};
@@ -41,7 +42,7 @@ fn names(model: &Result<Model>) -> Vec<&str> {
 
 #[test]
 fn a_model_is_found_by_file_folder_and_index_in_a_store_without_folders() {
-    let stores = Registry::default();
+    let stores = Registry::default().with(Scheme::Memory, |name| Ok(Arc::new(Memory::new(name))));
     let uri = |name: &str| Uri::parse(format!("memory:models/{name}")).unwrap();
     let (store, _) = stores.find(&uri("x")).unwrap();
     for (name, tensor) in [("m/a.safetensors", "one"), ("m/b.safetensors", "two")] {

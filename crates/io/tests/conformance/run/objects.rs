@@ -11,8 +11,9 @@ use std::{
 use straightway_core::Result;
 use straightway_io::{
     File, Handle, Objects, Store,
-    store::{Condition, Draft, Durability, Memory, Named},
+    store::{Condition, Draft, Durability, Named},
 };
+use straightway_memory::Memory;
 
 use super::Work;
 use crate::{

@@ -2,7 +2,8 @@
 
 use std::{fs, time::Duration};
 
-use straightway_io::{Executor, Settings, store::Memory};
+use straightway_io::{Executor, Settings};
+use straightway_memory::Memory;
 
 use super::{super::*, *};
 use crate::{

@@ -1,7 +1,8 @@
 //! Objects in the memory of this process, for tests: real bytes, conditions that hold among threads, and nothing that
 //! only a file system has.
 
-pub(crate) mod object;
+mod engine;
+mod object;
 
 use std::{
     ffi::OsStr,
@@ -12,15 +13,17 @@ use std::{
 };
 
 use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
-
-use super::{
-    Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Verb,
-    Verbs, own_draft, parts,
+use straightway_io::{
+    engine::Engine,
+    store::{
+        Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Verb,
+        Verbs, own_draft, parts,
+    },
 };
-use crate::engine::{Engine, memory};
-use object::{Content, Shared};
 
-pub use object::MemoryObject;
+use object::{Content, MemoryObject, Shared};
+
+pub use engine::MemoryEngine;
 
 /// The most names on one page: as S3.
 const PAGE_NAMES_MAX: usize = 1000;
@@ -93,7 +96,7 @@ impl Store for Memory {
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
-        Ok(Box::new(memory::Memory::new(lane.depth())))
+        Ok(Box::new(MemoryEngine::new(lane.depth())))
     }
 
     fn family(&self) -> &'static str {
