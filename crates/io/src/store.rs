@@ -9,12 +9,15 @@
 //! by `put` with [`Condition::IfAbsent`], `list` and `remove`, which file systems and object stores both have.
 
 pub mod files;
+mod location;
 mod registry;
 
 use std::{
     any::Any,
     ffi::{OsStr, OsString},
     fmt,
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -26,6 +29,7 @@ use crate::{engine::Engine, settings::Settings, track::Track};
 pub use crate::handle::{Handle, Tag, file};
 
 pub use files::Files;
+pub use location::Location;
 pub use registry::Registry;
 
 /// The most objects that [`list_all`] lists. A folder with more is refused, not read in part.
@@ -89,7 +93,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     }
 
     /// Begins an object of `bytes`, which nobody sees until it is committed.
-    fn create(&self, _name: &OsStr, _bytes: u64) -> Result<Box<dyn Draft>> {
+    fn create(&self, _name: &OsStr, _bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
         Err(self.lacks(Verb::Create))
     }
 
@@ -98,6 +102,15 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     fn commit(&self, _: Vec<Box<dyn Draft>>) -> Result<()> {
         Err(self.lacks(Verb::Create))
     }
+
+    /// Makes objects visible and durable that have nothing to do with each other. After an error some may be visible.
+    fn commit_each(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+        let mut drafts = drafts.into_iter();
+        drafts.try_for_each(|draft| self.commit(vec![draft]))
+    }
+
+    /// Removes what killed writers left of drafts directly below this store, as far as it can be told.
+    fn sweep(&self) {}
 
     /// Gives a small object its bytes at once, if the condition holds. Answers whether it did.
     fn put(&self, _name: &OsStr, _bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {
@@ -112,6 +125,11 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Removes all objects whose names begin with `folder/`, and the folder.
     fn clear(&self, folder: &OsStr) -> Result<()> {
         clear_below(self, folder, DEPTH_MAX)
+    }
+
+    /// The path of an object that is a local file.
+    fn path(&self, _name: &OsStr) -> Option<PathBuf> {
+        None
     }
 
     /// The local folder that this store is. Folders have safeguards that object stores lack: locks that end with their
@@ -222,6 +240,22 @@ impl Named {
             ..Self::default()
         }
     }
+}
+
+/// What a new object is like, where its store has permissions and holes. Others ignore it.
+#[derive(Clone, Copy, Debug)]
+pub enum Like<'a> {
+    /// The object that it replaces, if there is one.
+    Replaced,
+    /// The object of this name in the same folder, whose place it takes under its own name.
+    InsteadOf(&'a OsStr),
+    /// The object that it is a copy of.
+    Copy {
+        /// That object.
+        of: &'a dyn Handle,
+        /// Whether parts of it are not stored.
+        has_holes: bool,
+    },
 }
 
 /// When a put takes place.
@@ -423,12 +457,21 @@ pub fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
 }
 
 /// The parts of a name, or an error for one that is none.
-pub fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a str>> {
-    let parts: Option<Vec<_>> = name.to_str().map(|text| text.split('/').collect());
-    let fits = |part: &&str| !matches!(*part, "" | "." | "..") && !part.contains('\0');
-    parts.filter(|parts| parts.iter().all(fits)).ok_or_else(|| {
-        let message =
-            "a name is text in parts with `/` between them, none of them empty, `.` or `..`";
-        Error::new(Kind::Invalid, "use the name", store.describe(name), message)
+pub fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a OsStr>> {
+    let parts: Vec<_> = name.as_bytes().split(|byte| *byte == b'/').collect();
+    let fits = |part: &&[u8]| !matches!(*part, b"" | b"." | b"..") && !part.contains(&0);
+    if parts.iter().all(fits) {
+        return Ok(parts.into_iter().map(OsStr::from_bytes).collect());
+    }
+    let message = "a name has parts with `/` between them, none of them empty, `.` or `..`";
+    let name = store.describe(name);
+    Err(Error::new(Kind::Invalid, "use the name", name, message))
+}
+
+/// A name that is text, or an error for one that is none.
+pub fn text<'a>(store: &dyn Store, name: &'a OsStr) -> Result<&'a str> {
+    name.to_str().ok_or_else(|| {
+        let message = "its name is not text";
+        Error::new(Kind::Invalid, "use", store.describe(name), message)
     })
 }

@@ -16,8 +16,8 @@ use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Verb,
-        Verbs, own_draft, parts,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
+        Verb, Verbs, own_draft, parts, text,
     },
 };
 
@@ -50,7 +50,8 @@ impl Memory {
     }
 
     fn key(&self, name: &OsStr) -> Result<String> {
-        Ok(format!("{}{}", self.prefix, parts(self, name)?.join("/")))
+        parts(self, name)?;
+        Ok(format!("{}{}", self.prefix, text(self, name)?))
     }
 
     fn object(&self, key: String, content: Vec<u8>) -> Arc<MemoryObject> {
@@ -146,7 +147,7 @@ impl Store for Memory {
         }))
     }
 
-    fn create(&self, name: &OsStr, bytes: u64) -> Result<Box<dyn Draft>> {
+    fn create(&self, name: &OsStr, bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
         let bytes = usize::try_from(bytes).expect("a test's object fits into memory");
         let object = self.object(self.key(name)?, vec![0; bytes]);
         Ok(Box::new(MemoryDraft { object }))

@@ -1,4 +1,7 @@
-//! What a copy is to do: sources and a target as people name them, made into pairs of files.
+//! What a copy is to do: sources and a target as people name them, made into pairs of objects.
+//!
+//! Between file systems, folders keep their permissions and links stay links. Where a source or the target is in another
+//! store, each object below a source keeps the rest of its name.
 
 use std::{
     fs,
@@ -7,23 +10,27 @@ use std::{
         fs::{FileTypeExt, MetadataExt},
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rustix::io::Errno;
-use straightway_core::{Error, Kind, Result, text::shell_word};
-use straightway_io::draft;
+use straightway_core::{Error, Kind, Result, Scheme, Uri, text::shell_word};
+use straightway_io::{
+    draft,
+    store::{Listing, Location, Missing, Registry, list_all},
+};
 
 /// Folders nested deeper than this are taken for a loop.
 const DEPTH_MAX: usize = 256;
 
-/// A file and where its copy goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An object and where its copy goes.
+#[derive(Clone, Debug)]
 pub struct Pair {
-    /// The file.
-    pub source: PathBuf,
-    /// Its copy.
+    /// The object.
+    pub source: Location,
+    /// The name of its copy in the store of the target.
     pub target: PathBuf,
-    /// How long the file is.
+    /// How long the object is.
     pub bytes: u64,
 }
 
@@ -46,21 +53,67 @@ pub struct Link {
 }
 
 /// Everything that a copy has to make, folders before what is in them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Errand {
     /// The folder that the user named, or that holds the file or folder that the user named. Everything is made below
     /// it, and links below it are not followed.
-    pub base: PathBuf,
+    pub base: Location,
     /// Folders to make.
     pub folders: Vec<Folder>,
-    /// Files to copy.
+    /// Objects to copy.
     pub pairs: Vec<Pair>,
     /// Links to make again.
     pub links: Vec<Link>,
 }
 
 impl Errand {
-    /// Works out what copying `sources` to `target` means.
+    /// Works out what copying `sources` to `target` means, each of which is a path or a URI.
+    pub fn find(stores: &Registry, sources: &[PathBuf], target: &Path) -> Result<Self> {
+        let all = sources.iter().map(PathBuf::as_path).chain([target]);
+        let mut uris: Vec<_> = all.map(Uri::parse).collect::<Result<_>>()?;
+        if uris.iter().all(|uri| uri.scheme() == Scheme::Path) {
+            return Self::new(sources, target);
+        }
+        let target = uris.pop().expect("the target is the last");
+        let sources = uris.iter().map(|uri| stores.find(uri).map(Location::from));
+        Self::between(
+            &sources.collect::<Result<Vec<_>>>()?,
+            &stores.find(&target)?.into(),
+        )
+    }
+
+    /// What copying objects and all that is below them means. One object goes to `target` itself, unless that is a
+    /// folder or a whole store; several go into it.
+    pub fn between(sources: &[Location], target: &Location) -> Result<Self> {
+        let into =
+            sources.len() > 1 || target.name.as_os_str().is_empty() || target.is_folder(false);
+        let base = if into {
+            target.clone()
+        } else {
+            target.parent()
+        };
+        let mut errand = Self::below(base);
+        for source in sources {
+            let target = match source.name.file_name() {
+                Some(name) if into => target.name.join(name),
+                _ => target.name.clone(),
+            };
+            errand.add_all(source, target, 0)?;
+        }
+        errand.check_targets_differ()?;
+        Ok(errand)
+    }
+
+    fn below(base: Location) -> Self {
+        Self {
+            base,
+            folders: Vec::new(),
+            pairs: Vec::new(),
+            links: Vec::new(),
+        }
+    }
+
+    /// Works out what copying files and folders to `target` means.
     ///
     /// One file goes to `target` itself, unless that is a folder; several files, or a folder, go
     /// into it. Links given by name are followed; links inside folders are kept as links.
@@ -71,10 +124,7 @@ impl Errand {
         } else {
             draft::folder_of(target)
         };
-        let mut errand = Self {
-            base: base.to_owned(),
-            ..Self::default()
-        };
+        let mut errand = Self::below(base.into());
         let needs_folder = |why| {
             Err(
                 Error::new(Kind::Invalid, "copy into", target.display(), why).with_hint(format!(
@@ -110,6 +160,14 @@ impl Errand {
         Ok(errand)
     }
 
+    /// Where the copy of a pair goes.
+    pub fn target(&self, pair: &Pair) -> Location {
+        Location {
+            store: Arc::clone(&self.base.store),
+            name: pair.target.clone(),
+        }
+    }
+
     /// How many bytes the files hold.
     pub fn bytes(&self) -> u64 {
         self.pairs.iter().map(|p| p.bytes).sum()
@@ -134,12 +192,52 @@ impl Errand {
                 return Err(failed(Errno::NOTDIR.into()));
             }
         }
-        let (source, target) = (source.to_owned(), target.to_owned());
         self.pairs.push(Pair {
-            source,
-            target,
+            source: Location {
+                store: Arc::clone(&self.base.store),
+                name: source.to_owned(),
+            },
+            target: target.to_owned(),
             bytes: meta.len(),
         });
+        Ok(())
+    }
+
+    /// Adds an object, or all that is below it.
+    fn add_all(&mut self, source: &Location, target: PathBuf, depth: usize) -> Result<()> {
+        if depth > DEPTH_MAX {
+            let message = format!("folders are nested deeper than {DEPTH_MAX}");
+            return Err(source.error(Kind::Invalid, "copy", message));
+        }
+        let is_link = |path: PathBuf| path.is_symlink();
+        if depth > 0 && source.path().is_some_and(is_link) {
+            let message = "a symbolic link cannot be kept in another store";
+            return Err(source
+                .error(Kind::Invalid, "copy", message)
+                .with_hint("name what it leads to as a source, or leave it out"));
+        }
+        let refused = match source.open() {
+            Ok(opened) => {
+                self.pairs.push(Pair {
+                    source: source.clone(),
+                    target,
+                    bytes: opened.object().bytes,
+                });
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let Ok(inside) = source.below(Missing::Refuse) else {
+            return Err(refused);
+        };
+        let names = list_all(&*inside)?;
+        if names == Listing::default() && depth == 0 {
+            return Err(refused);
+        }
+        let objects = names.objects.iter().map(|object| &object.name);
+        for name in objects.chain(&names.folders) {
+            self.add_all(&source.join(name), target.join(name), depth + 1)?;
+        }
         Ok(())
     }
 
@@ -207,14 +305,11 @@ impl Errand {
 
     /// An error where `path`, which is about to be written, is something that is copied or made here.
     pub fn check_apart(&self, path: &Path) -> Result<()> {
-        let sources = self.pairs.iter().map(|p| &p.source);
+        let sources = self.pairs.iter().filter_map(|p| p.source.path());
         let targets = self.pairs.iter().map(|p| &p.target);
-        let links = self.links.iter().map(|l| &l.target);
-        match sources
-            .chain(targets)
-            .chain(links)
-            .find(|other| is_same(path, other))
-        {
+        let targets = targets.chain(self.links.iter().map(|l| &l.target));
+        let targets = targets.filter_map(|name| self.base.store.path(name.as_os_str()));
+        match sources.chain(targets).find(|other| is_same(path, other)) {
             None => Ok(()),
             Some(other) => {
                 let message = format!("{} is being copied, and is the same file", other.display());
@@ -244,6 +339,14 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
             one.file_name() == other.file_name() && folder(one) == folder(other)
         }
         _ => false,
+    }
+}
+
+/// Whether two names are of one object.
+pub(crate) fn is_same_place(one: &Location, other: &Location) -> bool {
+    match (one.path(), other.path()) {
+        (Some(one), Some(other)) => is_same(&one, &other),
+        _ => one.describe() == other.describe(),
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -61,6 +61,8 @@ pub struct File {
     direct_io: DirectIo,
     /// What it was when it was opened to read; `None` for a block device, and for what is written.
     opened: Option<Identity>,
+    /// Whether bytes were written through the page cache since the last sync.
+    unsynced: AtomicBool,
     /// It as memory, once that was asked for.
     mapping: OnceLock<Option<Mapping>>,
 }
@@ -202,6 +204,7 @@ impl File {
             },
             direct,
             opened: None,
+            unsynced: AtomicBool::new(false),
             mapping: OnceLock::new(),
         }
     }
@@ -268,6 +271,7 @@ impl File {
 
     /// Writes all of `bytes` at `offset`, through the page cache: for headers and the like.
     pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.unsynced.store(true, Ordering::Relaxed);
         let mut written = 0;
         while written < bytes.len() {
             match pwrite(&self.buffered, &bytes[written..], offset + written as u64) {
@@ -367,7 +371,13 @@ impl File {
 
     /// Waits until what was written is durable.
     pub fn sync(&self) -> Result<()> {
+        self.unsynced.store(false, Ordering::Relaxed);
         fdatasync(&self.buffered).map_err(|e| self.error("sync", e.into()))
+    }
+
+    /// Whether [`write_all_at`](Self::write_all_at) wrote to it since the last sync.
+    pub fn is_unsynced(&self) -> bool {
+        self.unsynced.load(Ordering::Relaxed)
     }
 
     /// Waits until what was written to all of `files` is durable.
@@ -384,6 +394,8 @@ impl File {
             .iter()
             .partition(|f| device(f).is_some() && device(f) == device(first));
         if !together.is_empty() {
+            let synced = |f: &&Arc<Self>| f.unsynced.store(false, Ordering::Relaxed);
+            together.iter().for_each(synced);
             syncfs(&first.buffered).map_err(|e| first.error("sync", e.into()))?;
         }
         alone.into_iter().try_for_each(|f| f.sync())

@@ -9,9 +9,13 @@
 //! processes are built from; an object store has the same.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{Read, Write},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -37,7 +41,7 @@ const DEPTH_MAX: usize = 64;
 pub const DRAFT_SUFFIX: &str = ".straightway-part";
 
 /// How often a temporary file is begun again because a sweep took it for abandoned.
-const DRAFT_TRIES: usize = 8;
+pub const DRAFT_TRIES: usize = 8;
 
 /// An open folder.
 #[derive(Debug)]
@@ -73,15 +77,15 @@ impl Folder {
     }
 
     /// Opens a folder inside this one, which must not be a symbolic link.
-    pub fn open_folder(&self, name: &str) -> Result<Self> {
-        let path = self.path_of(name)?;
-        Self::open_at(self, Path::new(name), path, OFlags::NOFOLLOW)
+    pub fn open_folder(&self, name: impl AsRef<OsStr>) -> Result<Self> {
+        let path = self.path_of(&name)?;
+        Self::open_at(self, Path::new(&name), path, OFlags::NOFOLLOW)
     }
 
     /// Makes a folder inside this one where it is missing, and opens it.
-    pub fn create_folder(&self, name: &str) -> Result<Self> {
-        let path = self.path_of(name)?;
-        match mkdirat(self, name, Mode::from_raw_mode(0o777)) {
+    pub fn create_folder(&self, name: impl AsRef<OsStr>) -> Result<Self> {
+        let path = self.path_of(&name)?;
+        match mkdirat(self, name.as_ref(), Mode::from_raw_mode(0o777)) {
             Ok(()) | Err(Errno::EXIST) => self.open_folder(name),
             Err(errno) => Err(Error::os("create", path.display(), errno.into())),
         }
@@ -91,10 +95,7 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | follow;
         match openat(at, name, flags, Mode::empty()) {
             Ok(descriptor) => Ok(Self { descriptor, path }),
-            Err(Errno::NOTDIR | Errno::LOOP) => {
-                let message = "it is not a folder";
-                Err(Error::new(Kind::Invalid, "open", path.display(), message))
-            }
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(no_folder(&path, follow)),
             Err(errno) => Err(Error::os("open", path.display(), errno.into())),
         }
     }
@@ -236,10 +237,7 @@ impl Folder {
         for _ in 0..DRAFT_TRIES {
             let draft = format!(".{front}.{:016x}{DRAFT_SUFFIX}", nonce());
             let file = self.open_file(&draft, Access::Create)?;
-            // A file system without locks loses the sweep and nothing else.
-            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-            let is_there = fstat(&file).is_ok_and(|stat| stat.st_nlink > 0);
-            if locked != Err(Errno::WOULDBLOCK) && is_there {
+            if claim(&file) {
                 return Ok((draft, file));
             }
         }
@@ -391,10 +389,20 @@ impl Folder {
         }
     }
 
+    /// The path of a name in it. One in the current folder is written without its dot.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        match self.path.as_os_str().as_bytes() {
+            b"." => name.as_ref().to_owned(),
+            _ => self.path.join(name),
+        }
+    }
+
     /// The path of a name in it, for messages. A name that would lead elsewhere is refused.
-    pub(crate) fn path_of(&self, name: &str) -> Result<PathBuf> {
-        if !name.is_empty() && !matches!(name, "." | "..") && !name.contains(['/', '\0']) {
-            return Ok(self.path.join(name));
+    pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> Result<PathBuf> {
+        let name = name.as_ref();
+        let is_apart = |byte: &u8| matches!(byte, b'/' | b'\0');
+        if !matches!(name.as_bytes(), b"" | b"." | b"..") && !name.as_bytes().iter().any(is_apart) {
+            return Ok(self.join(name));
         }
         let message = "a name in a folder is a single one";
         Err(Error::new(
@@ -414,6 +422,27 @@ impl AsFd for Folder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
+}
+
+/// Locks a temporary file, which tells the living from the dead. Answers whether it is still there: a sweep may have come
+/// between its creation and its lock.
+pub fn claim(file: impl AsFd) -> bool {
+    // A file system without locks loses the sweep and nothing else.
+    let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    locked != Err(Errno::WOULDBLOCK) && fstat(&file).is_ok_and(|stat| stat.st_nlink > 0)
+}
+
+fn no_folder(path: &Path, follow: OFlags) -> Error {
+    let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+    let (message, hint) = if is_link && follow.contains(OFlags::NOFOLLOW) {
+        (
+            "it is a symbolic link, which is not followed there",
+            "name where it leads, or remove it",
+        )
+    } else {
+        ("it is not a folder", "name another one, or remove it")
+    };
+    Error::new(Kind::Invalid, "open", path.display(), message).with_hint(hint)
 }
 
 /// Opens a regular file by one name, without following a link or waiting for a pipe's other end.

@@ -36,7 +36,6 @@ pub mod slot;
 mod status;
 mod streaming;
 pub mod topology;
-pub mod tree;
 pub mod uring;
 pub mod usage;
 
@@ -46,6 +45,5 @@ pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op};
 pub use slot::Slot;
-pub use tree::Tree;
 pub use uring::Uring;
 pub use usage::CpuTime;

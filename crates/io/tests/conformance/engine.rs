@@ -9,7 +9,7 @@ use std::{
 use straightway_io::{
     engine::{Engine, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
     request::{Done, Io},
-    store::{Handle, Store},
+    store::{Handle, Like, Store},
     wrapper::{
         faulty::{Faults, Faulty},
         traced::{Trace, Traced},
@@ -209,7 +209,9 @@ fn conforms_with(mut engine: impl Engine, object: &Object, by: By) {
 /// An object of 64 blocks in memory.
 fn in_memory() -> Object {
     let store = Memory::new("test");
-    let draft = store.create("object".as_ref(), 64 * BYTES as u64).unwrap();
+    let draft = store
+        .create("object".as_ref(), 64 * BYTES as u64, &Like::Replaced)
+        .unwrap();
     draft.handle()
 }
 

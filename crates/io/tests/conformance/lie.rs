@@ -9,8 +9,8 @@ use straightway_core::{Object, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag,
-        Verb, Verbs, open_one,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
+        Tag, Verb, Verbs, open_one,
     },
 };
 
@@ -198,14 +198,14 @@ impl Store for Lying {
         Ok(Arc::new(Self::new(inner, self.lie)))
     }
 
-    fn create(&self, name: &OsStr, bytes: u64) -> Result<Box<dyn Draft>> {
+    fn create(&self, name: &OsStr, bytes: u64, like: &Like<'_>) -> Result<Box<dyn Draft>> {
         self.check(Verb::Create)?;
         let name = self.name(name);
         if self.lie == Lie::EarlyDraft {
             self.inner
                 .put(&name, b"", &Condition::Always, Durability::Synced)?;
         }
-        self.inner.create(&name, bytes)
+        self.inner.create(&name, bytes, like)
     }
 
     fn commit(&self, mut drafts: Vec<Box<dyn Draft>>) -> Result<()> {

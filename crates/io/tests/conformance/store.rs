@@ -15,8 +15,8 @@ use straightway_core::{Kind, Place};
 use straightway_io::{
     Settings,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Listing, Missing, Named, Page, Store, Tag,
-        Verb, list_all, open_one,
+        Condition, Draft, Durability, Files, LaneSpec, Like, Listing, Missing, Named, Page, Store,
+        Tag, Verb, list_all, open_one,
     },
     track::Track,
 };
@@ -62,7 +62,7 @@ fn is_there(store: &dyn Store, object: &str) -> bool {
 }
 
 fn draft(store: &dyn Store, object: &str, bytes: &[u8]) -> Result<Box<dyn Draft>, String> {
-    let draft = told(store.create(name(object), bytes.len() as u64))?;
+    let draft = told(store.create(name(object), bytes.len() as u64, &Like::Replaced))?;
     told(draft.write_all_at(0, bytes))?;
     Ok(draft)
 }
@@ -91,7 +91,7 @@ fn call(store: &dyn Store, verb: Verb) -> straightway_core::Result<()> {
     match verb {
         Verb::List => list_all(store).map(drop),
         Verb::Create => store
-            .create(object, 1)
+            .create(object, 1, &Like::Replaced)
             .and_then(|draft| store.commit(vec![draft])),
         Verb::Put => put(&Condition::Always),
         Verb::PutIfAbsent => put(&Condition::IfAbsent),

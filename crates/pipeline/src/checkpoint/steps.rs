@@ -12,9 +12,8 @@ use std::{
 };
 
 use straightway_core::{Error, Kind, Result, Scheme, Uri};
-use straightway_io::{
-    draft,
-    store::{Condition, Durability, Files, Folder, Missing, Registry, Store, list_all, open_one},
+use straightway_io::store::{
+    Condition, Durability, Files, Folder, Missing, Registry, Store, list_all, open_one,
 };
 
 use super::{
@@ -205,9 +204,7 @@ impl Steps {
             .filter_map(|name| step_of(&name));
         let steps = steps.filter_map(|step| self.step(step).ok());
         for store in steps.chain([Arc::clone(&self.root)]) {
-            if let Some(folder) = store.folder() {
-                draft::sweep_opened(folder);
-            }
+            store.sweep();
         }
         Ok(swept)
     }

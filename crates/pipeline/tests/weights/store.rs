@@ -1,9 +1,9 @@
 //! Models in a store that is no file system.
 
-use std::{ffi::OsStr, path::Path, sync::Arc};
+use std::{ffi::OsStr, sync::Arc};
 
 use straightway_core::{Kind, Place, Reason, Result, Scheme, Uri};
-use straightway_io::store::{Condition, Durability, Registry, Store};
+use straightway_io::store::{Condition, Durability, Location, Registry, Store};
 use straightway_memory::Memory;
 use straightway_pipeline::weights::{Header, Model, Selection};
 
@@ -28,6 +28,10 @@ fn put(store: &dyn Store, name: &str, bytes: &[u8]) {
             .put(OsStr::new(name), bytes, on, Durability::Synced)
             .unwrap()
     );
+}
+
+fn at(store: &Arc<dyn Store>, name: &str) -> Location {
+    Location::from((Arc::clone(store), name.into()))
 }
 
 fn names(model: &Result<Model>) -> Vec<&str> {
@@ -77,7 +81,7 @@ fn a_model_is_found_by_file_folder_and_index_in_a_store_without_folders() {
 fn a_shard_that_was_replaced_since_its_header_was_read_is_refused() {
     let store: Arc<dyn Store> = Arc::new(Memory::new("models"));
     put(&*store, "a.safetensors", &file("one", &[1; 10]));
-    let model = Model::open_in(&store, Path::new("a.safetensors")).unwrap();
+    let model = Model::open(at(&store, "a.safetensors")).unwrap();
     let shard = model.shards[0].open().unwrap();
     assert_eq!(Header::read(&*shard).unwrap().tensors.len(), 1);
     put(&*store, "a.safetensors", &file("one", &[2; 10]));
@@ -101,7 +105,7 @@ fn a_model_is_loaded_from_a_store_without_files() {
         let name = format!("m/{number:02}.safetensors");
         put(&*store, &name, &file(&format!("t{number:02}"), bytes));
     }
-    let model = Model::open_in(&store, Path::new("m")).unwrap();
+    let model = Model::open(at(&store, "m")).unwrap();
     let mut loaded = loader()
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap();

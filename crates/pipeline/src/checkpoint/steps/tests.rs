@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use straightway_io::{Executor, Settings};
+use straightway_io::{Executor, Settings, store::Like};
 use straightway_memory::Memory;
 
 use super::{super::*, *};
@@ -55,7 +55,11 @@ fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> Part {
     part.shard.file = shard_file(rank.rank, rank.world, true, home.mark.as_deref());
     let draft = home
         .store
-        .create(part.shard.file.as_ref(), bytes.len() as u64)
+        .create(
+            part.shard.file.as_ref(),
+            bytes.len() as u64,
+            &Like::Replaced,
+        )
         .unwrap();
     draft.write_all_at(0, &bytes).unwrap();
     home.store.commit(vec![draft]).unwrap();
