@@ -7,6 +7,7 @@
 
 pub mod cached;
 pub mod gds;
+pub mod legs;
 pub mod mixed;
 pub mod pool;
 pub mod ring;

@@ -10,6 +10,7 @@
 
 pub mod files;
 mod location;
+pub(crate) mod pair;
 mod registry;
 
 use std::{

@@ -325,7 +325,8 @@ fn objects_in_stores_that_this_program_does_not_have() {
         ),
         (
             "inspect s3://bucket/m.safetensors",
-            "s3://bucket/m.safetensors: this program has no such store",
+            "s3://bucket/m.safetensors: this program has no such store\nhint: copy it by other means to where this \
+             program reaches: a path",
         ),
         (
             "checkpoint ls s3://bucket/run",

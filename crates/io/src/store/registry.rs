@@ -51,8 +51,12 @@ impl Registry {
             return Ok((Arc::clone(store), uri.name().to_owned()));
         }
         let maker = self.makers.get(&uri.scheme()).ok_or_else(|| {
+            let known: Vec<_> = self.makers.keys().map(|scheme| scheme.form()).collect();
             let message = "this program has no such store";
-            Error::new(Kind::Unsupported, "open", uri, message)
+            Error::new(Kind::Unsupported, "open", uri, message).with_hint(format!(
+                "copy it by other means to where this program reaches: {}",
+                known.join(", ")
+            ))
         })?;
         let store = maker(uri.authority())?;
         made.insert(key, Arc::clone(&store));

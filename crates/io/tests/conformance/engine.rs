@@ -7,7 +7,7 @@ use std::{
 };
 
 use straightway_io::{
-    engine::{Engine, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
+    engine::{Engine, cached::Cached, legs::Legs, mixed::Mixed, pool::Pool, ring::Ring},
     request::{Done, Io},
     store::{Handle, Like, Store},
     wrapper::{
@@ -245,6 +245,13 @@ fn the_cached_engine_conforms() {
 fn the_drive_and_the_page_cache_behind_one_queue_conform() {
     let make = || Ok(Box::new(Pool::new(4)?) as Box<dyn Engine>);
     conforms(Mixed::new(4, make));
+}
+
+#[test]
+fn an_engine_that_reads_and_one_that_writes_conform_together() {
+    let pool = || Box::new(Pool::new(4).unwrap());
+    conforms(Legs::new(pool(), pool()));
+    conforms(Legs::new(pool(), Box::new(Cached::default())));
 }
 
 #[test]
