@@ -123,6 +123,11 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         Err(self.lacks(Verb::Remove))
     }
 
+    /// Removes an object if it is still this version. Answers whether it did.
+    fn remove_if_match(&self, _name: &OsStr, _: &Tag, _: Durability) -> Result<bool> {
+        Err(self.lacks(Verb::RemoveIfMatch))
+    }
+
     /// Removes all objects whose names begin with `folder/`, and the folder.
     fn clear(&self, folder: &OsStr) -> Result<()> {
         clear_below(self, folder, DEPTH_MAX)
@@ -175,17 +180,20 @@ pub enum Verb {
     PutIfMatch,
     /// `remove`.
     Remove,
+    /// `remove_if_match`; its handles have tags.
+    RemoveIfMatch,
 }
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::List,
         Self::Create,
         Self::Put,
         Self::PutIfAbsent,
         Self::PutIfMatch,
         Self::Remove,
+        Self::RemoveIfMatch,
     ];
 
     /// The verb in an error.
@@ -197,6 +205,7 @@ impl Verb {
             Self::PutIfAbsent => "put-if-absent into",
             Self::PutIfMatch => "put-if-match into",
             Self::Remove => "remove objects from",
+            Self::RemoveIfMatch => "remove-if-match from",
         }
     }
 }
@@ -378,7 +387,16 @@ pub fn open_one<S: Store + ?Sized>(store: &S, name: &OsStr) -> Result<Arc<dyn Ha
 
 /// What [`Store::get`] does where a store has no shorter way.
 fn get_whole<S: Store + ?Sized>(store: &S, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-    let handle = open_one(store, name)?;
+    read_whole(store, &*open_one(store, name)?, name, bytes_max)
+}
+
+/// All bytes of an open object that has at most `bytes_max`.
+pub fn read_whole<S: Store + ?Sized>(
+    store: &S,
+    handle: &dyn Handle,
+    name: &OsStr,
+    bytes_max: u64,
+) -> Result<Vec<u8>> {
     let bytes = handle.object().bytes;
     if bytes > bytes_max {
         let message = format!("it is longer than {bytes_max} bytes");

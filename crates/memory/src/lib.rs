@@ -17,7 +17,7 @@ use straightway_io::{
     engine::Engine,
     store::{
         Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
-        Verb, Verbs, own_draft, parts, text,
+        Tag, Verb, Verbs, own_draft, parts, text,
     },
 };
 
@@ -181,6 +181,16 @@ impl Store for Memory {
         let key = self.key(name)?;
         self.shared.lock().remove(&key);
         Ok(())
+    }
+
+    fn remove_if_match(&self, name: &OsStr, tag: &Tag, _: Durability) -> Result<bool> {
+        let key = self.key(name)?;
+        let mut all = self.shared.lock();
+        let holds = all.get(&key).is_some_and(|there| there.own_tag() == *tag);
+        if holds {
+            all.remove(&key);
+        }
+        Ok(holds)
     }
 }
 

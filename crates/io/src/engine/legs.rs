@@ -58,6 +58,9 @@ impl Legs {
 
 impl Engine for Legs {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
+        if self.read.in_flight + self.write.in_flight >= self.capabilities().depth {
+            return Err(io);
+        }
         match io.op {
             Op::Read => self.read.submit(io),
             Op::Write => self.write.submit(io),

@@ -13,7 +13,8 @@ use std::{
 
 use straightway_core::{Error, Kind, Result, Scheme, Uri};
 use straightway_io::store::{
-    Condition, Durability, Files, Folder, Missing, Registry, Store, list_all, open_one,
+    Condition, Durability, Files, Folder, Handle, Missing, Registry, Store, Verb, list_all,
+    open_one, read_whole,
 };
 
 use super::{
@@ -254,27 +255,48 @@ impl Steps {
     /// Deletes the objects of a step whose store is no folder. The manifest goes last: its names are those of the
     /// objects that belong to it, and until then the decision to remove it stands. Objects of a save under way, which
     /// have names of their own, are not touched.
-    fn erase_objects(held: &dyn Store) -> Result<()> {
-        let Some(text) = if_there(held.get(MANIFEST.as_ref(), MANIFEST_BYTES_MAX))? else {
-            return Ok(());
-        };
-        let mut own: Vec<_> = names(held)?
+    ///
+    /// Several processes may erase one step, and it may be saved and tagged again before the last of them is done. So
+    /// the manifest and the tags go only as the versions that were seen while the step was the one that is meant.
+    fn erase_objects(held: &dyn Store, identity: &Identity) -> Result<()> {
+        let mut tags = Vec::new();
+        for name in names(held)?
             .into_iter()
             .filter(|name| tag_of(name).is_some())
-            .collect();
+        {
+            tags.extend(if_there(open_one(held, name.as_ref()))?.map(|tag| (name, tag)));
+        }
+        let Some(seen) = if_there(open_one(held, MANIFEST.as_ref()))? else {
+            return Ok(());
+        };
+        let text = read_whole(held, &*seen, MANIFEST.as_ref(), MANIFEST_BYTES_MAX)?;
+        if identity.manifest != Some(Sum::of(&text)) {
+            return Ok(());
+        }
         // One that cannot be read does not say what belongs to it.
         if let Ok(manifest) = Manifest::parse(&held.describe(MANIFEST.as_ref()), &text) {
-            own.extend(manifest.shards.into_iter().map(|shard| shard.file));
-            own.extend(manifest.parity.into_iter().map(|parity| parity.file));
+            let shards = manifest.shards.into_iter().map(|shard| shard.file);
+            let parity = manifest.parity.into_iter().map(|parity| parity.file);
+            for name in shards.chain(parity) {
+                held.remove(name.as_ref(), Durability::Unsynced)?;
+            }
         }
-        for name in own {
-            held.remove(name.as_ref(), Durability::Unsynced)?;
+        for (name, seen) in tags {
+            remove_version(held, &name, &*seen, Durability::Unsynced)?;
         }
-        // A step that was saved anew meanwhile is another one.
-        match if_there(held.get(MANIFEST.as_ref(), MANIFEST_BYTES_MAX))? {
-            Some(now) if now == text => held.remove(MANIFEST.as_ref(), Durability::Synced),
-            _ => Ok(()),
+        remove_version(held, MANIFEST, &*seen, Durability::Synced)
+    }
+}
+
+/// Removes an object if it is the version that was seen. A store without that condition leaves a gap between the look and
+/// the removal.
+fn remove_version(held: &dyn Store, name: &str, seen: &dyn Handle, how: Durability) -> Result<()> {
+    match seen.tag() {
+        Some(tag) if held.verbs().has(Verb::RemoveIfMatch) => {
+            held.remove_if_match(name.as_ref(), &tag, how).map(drop)
         }
+        _ if seen.check_unchanged().is_ok() => held.remove(name.as_ref(), how),
+        _ => Ok(()),
     }
 }
 
@@ -326,9 +348,9 @@ impl Ledger for Steps {
         Ok(self.survey()?.need(step))
     }
 
-    fn erase(&self, step: u64, held: &Self::Held) -> Result<()> {
+    fn erase(&self, step: u64, held: &Self::Held, identity: &Identity) -> Result<()> {
         let Some((root, own)) = self.root.folder().zip(held.folder()) else {
-            return Self::erase_objects(&**held);
+            return Self::erase_objects(&**held, identity);
         };
         // Without its manifest it is no step, whatever else a loss of power brings back.
         own.remove(MANIFEST)?;
