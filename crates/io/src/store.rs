@@ -20,6 +20,7 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::PathBuf,
     sync::Arc,
+    time::SystemTime,
 };
 
 use straightway_core::{Direction, Error, Extent, Kind, Place, Result, Survey};
@@ -240,6 +241,8 @@ pub struct Named {
     pub bytes: Option<u64>,
     /// Its version, where it is known already.
     pub tag: Option<Tag>,
+    /// When it was put, by the clock of the store, where a listing said.
+    pub modified: Option<SystemTime>,
 }
 
 impl Named {

@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::SystemTime,
 };
 
 use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
@@ -61,6 +62,7 @@ impl Memory {
             key,
             bytes: content.len() as u64,
             version: VERSIONS.fetch_add(1, Ordering::Relaxed),
+            modified: SystemTime::now(),
             content: Content::new(content),
         })
     }
@@ -136,6 +138,7 @@ impl Store for Memory {
         for named in &mut listing.objects {
             let object = &all[&self.key(&named.name)?];
             (named.bytes, named.tag) = (Some(object.bytes), Some(object.own_tag()));
+            named.modified = Some(object.modified);
         }
         Ok(listing)
     }

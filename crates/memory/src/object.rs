@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::SystemTime,
 };
 
 use straightway_core::{Error, Kind, Object, Result};
@@ -31,6 +32,7 @@ pub(super) struct MemoryObject {
     pub(super) key: String,
     pub(super) bytes: u64,
     pub(super) version: u64,
+    pub(super) modified: SystemTime,
     pub(super) content: Content,
 }
 

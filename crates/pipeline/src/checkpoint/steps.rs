@@ -9,6 +9,7 @@ use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, SystemTime},
 };
 
 use straightway_core::{Error, Kind, Result, Scheme, Uri};
@@ -29,6 +30,9 @@ mod tests;
 
 /// How often a step's folder is emptied that somebody writes to while it is deleted.
 const ERASE_TRIES: usize = 16;
+
+/// How long nothing is added to an attempt before it counts as left by a job that crashed, where no lock tells.
+const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
 
 /// The longest record.
 const RECORD_BYTES_MAX: u64 = 4096;
@@ -208,6 +212,34 @@ impl Steps {
             store.sweep();
         }
         Ok(swept)
+    }
+
+    /// The same in a store without locks, where only age tells what crashed jobs left: attempts to which nothing was added
+    /// for [`LEFT_AFTER`], and the holds of attempts that are gone.
+    pub(crate) fn sweep_aged(&self, now: SystemTime) -> Result<()> {
+        let all = names(self.root())?;
+        let records = |attempt: &Attempt| {
+            let folder = self
+                .root
+                .below(attempt.folder().as_ref(), Missing::Refuse)?;
+            list_all(&*folder).map(|all| all.objects)
+        };
+        for attempt in all.iter().filter_map(|name| Attempt::of(name)) {
+            let records = records(&attempt)?.into_iter();
+            let times: Option<Vec<_>> = records.map(|record| record.modified).collect();
+            let last = times.and_then(|times| times.into_iter().max());
+            let age = last.and_then(|last| now.duration_since(last).ok());
+            if age.is_some_and(|age| age > LEFT_AFTER) {
+                self.abandon(&attempt);
+            }
+        }
+        for hold in all.iter().filter_map(|name| Hold::of(name)) {
+            // Looked at after the hold was listed: an attempt is there before its holds.
+            if records(&hold.attempt)?.is_empty() {
+                self.discard(&hold.name())?;
+            }
+        }
+        Ok(())
     }
 
     /// The attempts of a run that are there.

@@ -2,7 +2,7 @@
 
 mod stalled;
 
-use std::{fs, sync::Mutex, time::Duration};
+use std::{fs, sync::Mutex};
 
 use straightway_io::{Executor, Settings, store::Like};
 use straightway_memory::Memory;
@@ -296,4 +296,25 @@ fn a_step_that_is_saved_and_tagged_again_while_another_process_removes_the_old_o
     // The gap that a store without the condition leaves.
     assert_eq!(new_step_survives(MANIFEST, false), (false, false));
     assert_eq!(new_step_survives(&tag_file("best"), false), (true, false));
+}
+
+#[test]
+fn what_killed_saves_left_in_a_store_without_locks_goes_when_it_is_old() {
+    let steps = memory();
+    save(&steps, 3).unwrap();
+    let (left, alone) = (attempt(4, 1), Rank { rank: 0, world: 1 });
+    write(&steps, &left, alone, b"left");
+    let hold = Hold {
+        step: 3,
+        attempt: left.clone(),
+    };
+    Ledger::put(&steps, &hold.name(), "", Durability::Unsynced).unwrap();
+    let before = all(&steps);
+    // One that may be alive stays, with its hold.
+    let now = SystemTime::now();
+    steps.sweep_aged(now + LEFT_AFTER / 2).unwrap();
+    assert_eq!(all(&steps), before);
+    steps.sweep_aged(now + LEFT_AFTER * 2).unwrap();
+    assert_eq!(all(&steps), ["step-3"], "with the shards and the hold");
+    assert_eq!(steps.steps().unwrap(), [3]);
 }
