@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use straightway_core::{Error, Kind, Result, Scheme, Uri, text::shell_word};
+use straightway_core::{Error, Kind, Result, Uri, text::shell_word};
 use straightway_io::{
     draft,
     store::{Listing, Location, Missing, Registry, list_all},
@@ -69,91 +69,61 @@ pub struct Errand {
 impl Errand {
     /// Works out what copying `sources` to `target` means, each of which is a path or a URI.
     pub fn find(stores: &Registry, sources: &[PathBuf], target: &Path) -> Result<Self> {
-        let all = sources.iter().map(PathBuf::as_path).chain([target]);
-        let mut uris: Vec<_> = all.map(Uri::parse).collect::<Result<_>>()?;
-        if uris.iter().all(|uri| uri.scheme() == Scheme::Path) {
-            return Self::new(sources, target);
-        }
-        let target = uris.pop().expect("the target is the last");
-        let sources = uris.iter().map(|uri| stores.find(uri).map(Location::from));
-        Self::between(
-            &sources.collect::<Result<Vec<_>>>()?,
-            &stores.find(&target)?.into(),
-        )
+        let locate = |name: &Path| stores.find(&Uri::parse(name)?).map(Location::from);
+        let sources = sources.iter().map(|source| locate(source));
+        Self::new(&sources.collect::<Result<Vec<_>>>()?, &locate(target)?)
     }
 
-    /// What copying objects and all that is below them means. One object goes to `target` itself, unless that is a
-    /// folder or a whole store; several go into it.
-    pub fn between(sources: &[Location], target: &Location) -> Result<Self> {
-        let into =
-            sources.len() > 1 || target.name.as_os_str().is_empty() || target.is_folder(false);
-        let base = if into {
-            target.clone()
-        } else {
-            target.parent()
-        };
-        let mut errand = Self::below(base);
-        for source in sources {
-            let target = match source.name.file_name() {
-                Some(name) if into => target.name.join(name),
-                _ => target.name.clone(),
-            };
-            errand.add_all(source, target, 0)?;
-        }
-        errand.check_targets_differ()?;
-        Ok(errand)
-    }
-
-    fn below(base: Location) -> Self {
-        Self {
-            base,
+    /// The same, by their places.
+    ///
+    /// One file goes to `target` itself, unless that is a folder or a whole store; several files, or a folder, go
+    /// into it. Links given by name are followed; links inside folders are kept as links.
+    pub fn new(sources: &[Location], target: &Location) -> Result<Self> {
+        let is_local = target.path().is_some();
+        let is_store = sources.len() > 1 || target.name.as_os_str().is_empty();
+        let into = target.is_folder(is_store && !is_local);
+        let mut errand = Self {
+            base: if into {
+                target.clone()
+            } else {
+                target.parent()
+            },
             folders: Vec::new(),
             pairs: Vec::new(),
             links: Vec::new(),
-        }
-    }
-
-    /// Works out what copying files and folders to `target` means.
-    ///
-    /// One file goes to `target` itself, unless that is a folder; several files, or a folder, go
-    /// into it. Links given by name are followed; links inside folders are kept as links.
-    pub fn new(sources: &[PathBuf], target: &Path) -> Result<Self> {
-        let into = target.is_dir();
-        let base = if into {
-            target
-        } else {
-            draft::folder_of(target)
         };
-        let mut errand = Self::below(base.into());
         let needs_folder = |why| {
-            Err(
-                Error::new(Kind::Invalid, "copy into", target.display(), why).with_hint(format!(
-                    "mkdir -p {}",
-                    shell_word(&target.to_string_lossy())
-                )),
-            )
+            let folder = shell_word(&target.name.to_string_lossy()).to_string();
+            Err(target
+                .error(Kind::Invalid, "copy into", why)
+                .with_hint(format!("mkdir -p {folder}")))
         };
         if sources.len() > 1 && !into {
             return needs_folder("several sources need a folder that exists");
         }
         for source in sources {
-            let meta = fs::metadata(source).map_err(|e| Error::os("open", source.display(), e))?;
-            let target = match source.file_name() {
+            let at = match source.name.file_name() {
                 Some(name) if into => target.join(name),
-                _ => target.to_owned(),
+                _ => target.clone(),
             };
+            let Some(path) = source.path() else {
+                errand.add_object(source, at.name, 0)?;
+                continue;
+            };
+            let meta = fs::metadata(&path).map_err(|e| Error::os("open", path.display(), e))?;
             if meta.is_dir() {
-                check_outside(source, &target)?;
-                if fs::metadata(&target).is_ok_and(|there| !there.is_dir()) {
-                    let message = "it is a file, and a folder is meant";
-                    let at = target.display();
-                    return Err(Error::new(Kind::Invalid, "copy into", at, message));
+                if is_local {
+                    check_outside(&path, &at.name)?;
+                    if fs::metadata(&at.name).is_ok_and(|there| !there.is_dir()) {
+                        let message = "it is a file, and a folder is meant";
+                        return Err(at.error(Kind::Invalid, "copy into", message));
+                    }
                 }
-                errand.add_folder(source, &target, &meta, 0)?;
-            } else if !into && target.as_os_str().as_bytes().ends_with(b"/") {
+                errand.add_folder(source, &at.name, &meta, 0)?;
+            } else if !into && at.name.as_os_str().as_bytes().ends_with(b"/") {
                 return needs_folder("it ends in a slash, and there is no such folder");
             } else {
-                errand.add_file(source, &target, &meta)?;
+                errand.add_file(source, &at.name, &meta)?;
             }
         }
         errand.check_targets_differ()?;
@@ -173,56 +143,96 @@ impl Errand {
         self.pairs.iter().map(|p| p.bytes).sum()
     }
 
-    fn add_file(&mut self, source: &Path, target: &Path, meta: &fs::Metadata) -> Result<()> {
+    /// Whether the target is a file system, which has links and permissions.
+    fn is_local(&self) -> bool {
+        self.base.path().is_some()
+    }
+
+    fn add_file(&mut self, source: &Location, target: &Path, meta: &fs::Metadata) -> Result<()> {
         let kind = meta.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let message = "it is neither a file nor a folder";
-            return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
+            return Err(source.error(Kind::Invalid, "copy", message));
         }
-        if let Some(there) = identity(target) {
-            if there == (meta.dev(), meta.ino()) {
-                let message = format!("{} is the same file", target.display());
-                return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
-            }
-        } else if let Some(folder) = target.parent().filter(|f| !f.as_os_str().is_empty())
-            && self.folders.is_empty()
-        {
+        let there = identity(target).filter(|_| self.is_local());
+        if there == Some((meta.dev(), meta.ino())) {
+            let message = format!("{} is the same file", target.display());
+            return Err(source.error(Kind::Invalid, "copy", message));
+        }
+        if there.is_none() && self.is_local() && self.folders.is_empty() {
             let failed = |e| Error::os("create", target.display(), e);
-            if !fs::metadata(folder).map_err(failed)?.is_dir() {
+            if !fs::metadata(draft::folder_of(target))
+                .map_err(failed)?
+                .is_dir()
+            {
                 return Err(failed(Errno::NOTDIR.into()));
             }
         }
-        self.pairs.push(Pair {
-            source: Location {
-                store: Arc::clone(&self.base.store),
-                name: source.to_owned(),
-            },
-            target: target.to_owned(),
-            bytes: meta.len(),
-        });
+        self.add_pair(source, target.to_owned(), meta.len());
         Ok(())
     }
 
-    /// Adds an object, or all that is below it.
-    fn add_all(&mut self, source: &Location, target: PathBuf, depth: usize) -> Result<()> {
-        if depth > DEPTH_MAX {
-            let message = format!("folders are nested deeper than {DEPTH_MAX}");
-            return Err(source.error(Kind::Invalid, "copy", message));
+    fn add_pair(&mut self, source: &Location, target: PathBuf, bytes: u64) {
+        self.pairs.push(Pair {
+            source: source.clone(),
+            target,
+            bytes,
+        });
+    }
+
+    fn add_folder(
+        &mut self,
+        source: &Location,
+        target: &Path,
+        meta: &fs::Metadata,
+        depth: usize,
+    ) -> Result<()> {
+        check_depth(source, depth)?;
+        if self.is_local() {
+            self.folders.push(Folder {
+                target: target.to_owned(),
+                mode: meta.mode() & 0o777,
+            });
         }
-        let is_link = |path: PathBuf| path.is_symlink();
-        if depth > 0 && source.path().is_some_and(is_link) {
-            let message = "a symbolic link cannot be kept in another store";
-            return Err(source
-                .error(Kind::Invalid, "copy", message)
-                .with_hint("name what it leads to as a source, or leave it out"));
+        let failed = |e| Error::os("list", source.describe(), e);
+        let mut entries: Vec<_> = fs::read_dir(&source.name)
+            .map_err(failed)?
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
+        // In a fixed order, so that two runs do the same.
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let name = entry.file_name();
+            let (from, to) = (source.join(&name), target.join(&name));
+            let meta = fs::symlink_metadata(&from.name)
+                .map_err(|e| Error::os("open", from.describe(), e))?;
+            if meta.is_dir() {
+                self.add_folder(&from, &to, &meta, depth + 1)?;
+            } else if !meta.is_symlink() {
+                self.add_file(&from, &to, &meta)?;
+            } else if self.is_local() {
+                let points_to =
+                    fs::read_link(&from.name).map_err(|e| Error::os("read", from.describe(), e))?;
+                self.links.push(Link {
+                    points_to,
+                    target: to,
+                });
+            } else {
+                let message = "a symbolic link cannot be kept in that store";
+                return Err(from
+                    .error(Kind::Invalid, "copy", message)
+                    .with_hint("name what it leads to as a source, or leave it out"));
+            }
         }
+        Ok(())
+    }
+
+    /// Adds an object, or all that is below it, of a store that is no file system.
+    fn add_object(&mut self, source: &Location, target: PathBuf, depth: usize) -> Result<()> {
+        check_depth(source, depth)?;
         let refused = match source.open() {
             Ok(opened) => {
-                self.pairs.push(Pair {
-                    source: source.clone(),
-                    target,
-                    bytes: opened.object().bytes,
-                });
+                self.add_pair(source, target, opened.object().bytes);
                 return Ok(());
             }
             Err(error) => error,
@@ -231,54 +241,12 @@ impl Errand {
             return Err(refused);
         };
         let names = list_all(&*inside)?;
-        if names == Listing::default() && depth == 0 {
+        if names == Listing::default() {
             return Err(refused);
         }
         let objects = names.objects.iter().map(|object| &object.name);
         for name in objects.chain(&names.folders) {
-            self.add_all(&source.join(name), target.join(name), depth + 1)?;
-        }
-        Ok(())
-    }
-
-    fn add_folder(
-        &mut self,
-        source: &Path,
-        target: &Path,
-        meta: &fs::Metadata,
-        depth: usize,
-    ) -> Result<()> {
-        if depth > DEPTH_MAX {
-            let message = format!("folders are nested deeper than {DEPTH_MAX}");
-            return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
-        }
-        self.folders.push(Folder {
-            target: target.to_owned(),
-            mode: meta.mode() & 0o777,
-        });
-        let failed = |e| Error::os("list", source.display(), e);
-        let mut entries: Vec<_> = fs::read_dir(source)
-            .map_err(failed)?
-            .collect::<Result<_, _>>()
-            .map_err(failed)?;
-        // In a fixed order, so that two runs do the same.
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let (from, to) = (entry.path(), target.join(entry.file_name()));
-            let meta =
-                fs::symlink_metadata(&from).map_err(|e| Error::os("open", from.display(), e))?;
-            if meta.is_symlink() {
-                let points_to =
-                    fs::read_link(&from).map_err(|e| Error::os("read", from.display(), e))?;
-                self.links.push(Link {
-                    points_to,
-                    target: to,
-                });
-            } else if meta.is_dir() {
-                self.add_folder(&from, &to, &meta, depth + 1)?;
-            } else {
-                self.add_file(&from, &to, &meta)?;
-            }
+            self.add_object(&source.join(name), target.join(name), depth + 1)?;
         }
         Ok(())
     }
@@ -322,6 +290,14 @@ impl Errand {
             }
         }
     }
+}
+
+fn check_depth(source: &Location, depth: usize) -> Result<()> {
+    if depth <= DEPTH_MAX {
+        return Ok(());
+    }
+    let message = format!("folders are nested deeper than {DEPTH_MAX}");
+    Err(source.error(Kind::Invalid, "copy", message))
 }
 
 /// What the kernel knows a file by.

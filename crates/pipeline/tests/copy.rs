@@ -74,7 +74,7 @@ fn executor(faults: Option<Faults>) -> Executor {
 }
 
 fn copy(executor: &Executor, source: &Location, target: &Location) -> Result<()> {
-    let errand = Errand::between(&[source.clone()], target)?;
+    let errand = Errand::new(std::slice::from_ref(source), target)?;
     let copier = Copier {
         executor,
         choice: Choice::Auto,

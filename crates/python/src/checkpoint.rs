@@ -6,4 +6,4 @@ mod store;
 
 pub(crate) use opened::Checkpoint;
 pub(crate) use saver::Saver;
-pub(crate) use store::{Store, fresh_run};
+pub(crate) use store::{STORES, Store, fresh_run};

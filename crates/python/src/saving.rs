@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::prelude::*;
-use straightway_core::Result;
+use straightway_core::{Result, Uri};
 use straightway_pipeline::weights::{Held, Saver};
 
 use crate::{
+    checkpoint::STORES,
     error::OrRaise,
     executor,
     receipt::Receipt,
@@ -31,7 +32,8 @@ pub(crate) fn save(
     let progress = Arc::clone(&saver.progress);
     let receipt = waiting::run(py, &progress, move || {
         let held = subjects.iter().map(held);
-        saver.save_held(&path, &held.collect::<Result<Vec<_>>>()?, &metadata)
+        let target = STORES.find(&Uri::parse(&path)?)?;
+        saver.save_held(target, &held.collect::<Result<Vec<_>>>()?, &metadata)
     })?;
     Ok(Receipt(receipt))
 }

@@ -9,7 +9,7 @@ use std::{
 use straightway_core::Result;
 
 use super::{Handle, LaneSpec, Named, Store, Verbs};
-use crate::engine::{Engine, legs::Legs};
+use crate::engine::{Engine, mixed::Mixed};
 
 /// The source of a copy, whose lanes write to another store.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Store for Pair {
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
         let (read, write) = (self.from.engine(lane)?, self.to.engine(lane)?);
-        Ok(Box::new(Legs::new(read, write)))
+        Ok(Box::new(Mixed::of_legs(read, write)))
     }
 
     fn family(&self) -> &'static str {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use straightway_io::{
-    engine::{Engine, cached::Cached, legs::Legs, mixed::Mixed, pool::Pool, ring::Ring},
+    engine::{Engine, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
     request::{Done, Io},
     store::{Handle, Like, Store},
     wrapper::{
@@ -250,8 +250,8 @@ fn the_drive_and_the_page_cache_behind_one_queue_conform() {
 #[test]
 fn an_engine_that_reads_and_one_that_writes_conform_together() {
     let pool = || Box::new(Pool::new(4).unwrap());
-    conforms(Legs::new(pool(), pool()));
-    conforms(Legs::new(pool(), Box::new(Cached::default())));
+    conforms(Mixed::of_legs(pool(), pool()));
+    conforms(Mixed::of_legs(pool(), Box::new(Cached::default())));
 }
 
 #[test]

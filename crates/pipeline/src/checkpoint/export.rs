@@ -98,7 +98,7 @@ impl Restorer {
         let mut exported = Exported::default();
         let (opaque, tensors): (Vec<_>, Vec<_>) = manifest.tensors.iter().partition(|t| t.opaque);
         exported.left_out = opaque.iter().map(|t| t.name.to_string()).collect();
-        let groups = divide(&tensors, shard_bytes);
+        let groups = weights::divide(tensors, |tensor| tensor.bytes(), shard_bytes);
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
         let name = |number: usize| weights::shard_name(number, groups.len());
         if groups.len() > 1 {
@@ -131,21 +131,4 @@ fn index(groups: &[Vec<&Saved>], name: &impl Fn(usize) -> String) -> String {
     let mut metadata = serde_json::Map::new();
     metadata.insert("total_size".to_owned(), bytes.into());
     weights::index_text(metadata, weight_map.into())
-}
-
-/// Divides tensors among files of at most `most` bytes, or one tensor that is larger.
-fn divide<'a>(tensors: &[&'a Saved], most: u64) -> Vec<Vec<&'a Saved>> {
-    let mut groups: Vec<Vec<&Saved>> = vec![Vec::new()];
-    let mut bytes = 0;
-    for tensor in tensors {
-        let open = groups.last_mut().expect("there is always one");
-        if !open.is_empty() && bytes + tensor.bytes() > most {
-            groups.push(vec![*tensor]);
-            bytes = tensor.bytes();
-        } else {
-            open.push(*tensor);
-            bytes += tensor.bytes();
-        }
-    }
-    groups
 }

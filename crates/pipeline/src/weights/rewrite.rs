@@ -283,24 +283,37 @@ fn divided<'a>(model: &'a Model, folder: &Location, shard_bytes: u64) -> Result<
             .error(Kind::Invalid, "write to", message)
             .with_hint("write to another folder"));
     }
-    let mut groups: Vec<(u64, Vec<&Tensor>)> = vec![(0, Vec::new())];
-    for tensor in &model.tensors {
-        let (bytes, group) = groups.last().expect("there is always one");
-        if !group.is_empty() && bytes.saturating_add(tensor.extent.bytes) > shard_bytes {
-            groups.push((0, Vec::new()));
-        }
-        let (bytes, group) = groups.last_mut().expect("there is always one");
-        *bytes += tensor.extent.bytes;
-        group.push(tensor);
-    }
+    let groups = divide(&model.tensors, |tensor| tensor.extent.bytes, shard_bytes);
     let count = groups.len();
     let metadata = shared_metadata(model);
-    let target = |(number, (_, tensors)): (usize, (u64, Vec<&'a Tensor>))| Target {
+    let target = |(number, tensors): (usize, Vec<&'a Tensor>)| Target {
         at: folder.join(shard_name(number, count)),
         tensors,
         metadata: metadata.clone(),
     };
     Ok(groups.into_iter().enumerate().map(target).collect())
+}
+
+/// Divides tensors among files of at most `most` bytes, or one tensor that is larger. There is always one file.
+pub(crate) fn divide<T>(
+    tensors: impl IntoIterator<Item = T>,
+    bytes_of: impl Fn(&T) -> u64,
+    most: u64,
+) -> Vec<Vec<T>> {
+    let mut groups = vec![Vec::new()];
+    let mut filled: u64 = 0;
+    for tensor in tensors {
+        let bytes = bytes_of(&tensor);
+        let open = groups.last_mut().expect("there is always one");
+        if !open.is_empty() && filled.saturating_add(bytes) > most {
+            groups.push(vec![tensor]);
+            filled = bytes;
+        } else {
+            open.push(tensor);
+            filled = filled.saturating_add(bytes);
+        }
+    }
+    groups
 }
 
 /// The usual name of one of `count` files.

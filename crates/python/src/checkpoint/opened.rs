@@ -7,13 +7,14 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict},
 };
-use straightway_core::{Place, Result};
+use straightway_core::{Place, Result, Uri};
 use straightway_io::Progress;
 use straightway_pipeline::{
     checkpoint::{self, EXPORT_BYTES, Fetched, Gathered, Saved, Wanted},
     weights::{self, Rectangle, Shape},
 };
 
+use super::STORES;
 use crate::{
     executor,
     loading::{handed_over, place},
@@ -151,7 +152,8 @@ impl Checkpoint {
         let checkpoint = Arc::clone(&self.0);
         let (exported, _) = run(py, move |restorer| {
             let saver = weights::Saver::new(executor::of(&folder)?);
-            restorer.export(&checkpoint, &saver, &folder, EXPORT_BYTES)
+            let target = STORES.find(&Uri::parse(&folder)?)?;
+            restorer.export(&checkpoint, &saver, target, EXPORT_BYTES)
         })?;
         Ok(exported.files)
     }

@@ -14,7 +14,7 @@ use super::opened::Checkpoint;
 use crate::error::OrRaise;
 
 /// The stores that this package knows. A new kind of store is added here.
-static STORES: LazyLock<Registry> = LazyLock::new(Registry::default);
+pub(crate) static STORES: LazyLock<Registry> = LazyLock::new(Registry::default);
 
 /// The checkpoints in a folder, or below a URI.
 pub(super) fn steps(folder: &Path, missing: Missing) -> Result<checkpoint::Steps> {
