@@ -191,7 +191,7 @@ impl FileDraft {
     /// Commits several: each folder is synced once, however many of them are in it.
     pub(crate) fn commit_all(drafts: Vec<Self>) -> Result<()> {
         finish(&drafts)?;
-        Self::name_all(drafts, &mut Vec::new())
+        Self::name_all(drafts, None)
     }
 
     /// Commits several in order: whoever sees the last sees all. After an error those that are new are gone again.
@@ -199,8 +199,8 @@ impl FileDraft {
         finish(&drafts)?;
         let last = drafts.pop();
         let mut new = Vec::new();
-        let committed =
-            Self::name_all(drafts, &mut new).and_then(|()| Self::name_all(last, &mut new));
+        let committed = Self::name_all(drafts, Some(&mut new))
+            .and_then(|()| Self::name_all(last, Some(&mut new)));
         if committed.is_err() {
             for (folder, name) in new {
                 let _ = unlinkat(&folder, name, AtFlags::empty());
@@ -213,17 +213,20 @@ impl FileDraft {
     /// `new`.
     fn name_all(
         drafts: impl IntoIterator<Item = Self>,
-        new: &mut Vec<(Arc<Folder>, OsString)>,
+        mut new: Option<&mut Vec<(Arc<Folder>, OsString)>>,
     ) -> Result<()> {
         let mut folders = BTreeMap::new();
         for mut draft in drafts {
             let (folder, name) = (Arc::clone(&draft.folder), draft.name.clone());
-            let is_new = statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_err();
+            let is_new =
+                new.is_some() && statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_err();
             renameat(&folder, &draft.temporary, &folder, &name)
                 .map_err(|e| Error::os("replace", draft.file.path().display(), e.into()))?;
             draft.committed = true;
             folders.insert(folder.path().to_owned(), Arc::clone(&folder));
-            new.extend(is_new.then_some((folder, name)));
+            if let Some(new) = new.as_mut().filter(|_| is_new) {
+                new.push((folder, name));
+            }
         }
         folders.values().try_for_each(|folder| folder.sync())
     }
@@ -232,7 +235,12 @@ impl FileDraft {
 /// Gives drafts their lengths, and makes bytes durable that no job did.
 fn finish(drafts: &[FileDraft]) -> Result<()> {
     for FileDraft { file, .. } in drafts {
-        file.truncate(file.bytes())?;
+        // What was written in whole blocks reaches past the end. A job that synced it has cut it already.
+        let is_cut = fstat(file.descriptor(By::PageCache))
+            .is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(file.bytes()));
+        if !is_cut {
+            file.truncate(file.bytes())?;
+        }
         if file.is_unsynced() {
             file.sync()?;
         }
@@ -406,6 +414,20 @@ mod tests {
         drop(dropped);
         assert_eq!(fs::read(victim.join("file")).unwrap(), b"precious");
         assert_eq!(fs::read_dir(home.path().join("moved")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_is_replaced_by_the_file_and_leads_nothing_elsewhere() {
+        let home = tempfile::tempdir().unwrap();
+        let (link, victim) = (home.path().join("link"), home.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        let draft = FileDraft::new(&link, 4).unwrap();
+        draft.write_all_at(0, b"mine").unwrap();
+        draft.commit().unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        assert_eq!(fs::read(&link).unwrap(), b"mine");
+        assert!(!link.is_symlink());
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn copy(executor: &Executor, source: &Location, target: &Location) -> Result<()>
     };
     let receipt = copier.run(&errand)?;
     let bytes: u64 = errand.pairs.iter().map(|p| p.bytes).sum();
-    assert!(receipt.bytes <= bytes, "holes are not copied");
+    assert!(receipt.bytes <= bytes, "holes are not replaced");
     verify(executor, &errand, &copier.progress)
 }
 
@@ -181,12 +181,11 @@ fn a_copy_that_fails_leaves_nothing_partial_under_a_name() {
             error_code: 5,
             short_per_mille: 100,
             late_per_mille: 100,
-            ..Faults::default()
         };
         let broken = executor(Some(faults));
         let target = home.path().join(format!("target-{seed}"));
         fs::create_dir(&target).unwrap();
-        let copied = copy(&broken, &at(&there, "many"), &Location::from(&target));
+        let out = copy(&broken, &at(&there, "many"), &Location::from(&target));
         let of_files = seen(&below(&target));
         let other = memory("other");
         let back = copy(&broken, &Location::from(&target), &at(&other, "x"));
@@ -196,7 +195,7 @@ fn a_copy_that_fails_leaves_nothing_partial_under_a_name() {
         }
         let left = |path: &PathBuf| fs::read_dir(path).unwrap().flatten().count();
         assert!(left(&target) <= 1, "no draft is left");
-        failed += usize::from(copied.is_err()) + usize::from(back.is_err());
+        failed += usize::from(out.is_err()) + usize::from(back.is_err());
     }
     assert!(failed > 0, "some of the copies failed");
 }
@@ -231,9 +230,9 @@ fn what_cannot_be_kept_is_refused_and_what_is_not_there_is_not_found() {
 #[test]
 fn a_copy_is_named_by_uri_and_takes_the_place_of_what_was_there() {
     let home = folder();
-    let (path, copied) = (home.path().join("file"), home.path().join("copied"));
+    let (path, replaced) = (home.path().join("file"), home.path().join("replaced"));
     fs::write(&path, noise(70_000, 1)).unwrap();
-    fs::write(&copied, noise(90_000, 2)).unwrap();
+    fs::write(&replaced, noise(90_000, 2)).unwrap();
     let stores = Registry::default().with(Scheme::Memory, |name| Ok(Arc::new(Memory::new(name))));
     let copy = |from: &Path, to: &Path| {
         let errand = Errand::find(&stores, &[from.to_owned()], to).unwrap();
@@ -247,7 +246,7 @@ fn a_copy_is_named_by_uri_and_takes_the_place_of_what_was_there() {
     };
     let uri = Path::new("memory:store/a/b");
     copy(&path, uri);
-    copy(uri, &copied);
-    assert!(fs::read(&copied).unwrap() == noise(70_000, 1));
-    assert_eq!(fs::metadata(&copied).unwrap().size(), 70_000);
+    copy(uri, &replaced);
+    assert!(fs::read(&replaced).unwrap() == noise(70_000, 1));
+    assert_eq!(fs::metadata(&replaced).unwrap().size(), 70_000);
 }

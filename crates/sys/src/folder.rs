@@ -21,9 +21,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fchmod,
-        fcntl_setfl, flock, fstat, fsync, linkat, mkdirat, openat, renameat, renameat_with, statat,
-        unlinkat,
+        AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fcntl_setfl, flock,
+        fstat, fsync, linkat, mkdirat, openat, renameat, renameat_with, statat, unlinkat,
     },
     io::Errno,
 };
@@ -175,40 +174,6 @@ impl Folder {
             self.sync()?;
         }
         Ok(true)
-    }
-
-    /// Gives a file its bytes at once and durably, in the place of what had that name. It keeps the permissions of
-    /// the regular file that it replaces; a link is replaced by a file.
-    pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.path_of(name)?;
-        let failed = |errno: Errno| Error::os("replace", path.display(), errno.into());
-        let old = match statat(self, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Some((FileType::from_raw_mode(stat.st_mode), stat.st_mode & 0o777)),
-            Err(Errno::NOENT) => None,
-            Err(errno) => return Err(failed(errno)),
-        };
-        if let Some((kind, _)) = old
-            && !matches!(kind, FileType::RegularFile | FileType::Symlink)
-        {
-            let message = "it is not a regular file";
-            return Err(Error::new(
-                Kind::Invalid,
-                "replace",
-                path.display(),
-                message,
-            ));
-        }
-        let (draft, file) = self.draft(name, bytes, Durability::Synced)?;
-        let placed = match old {
-            Some((FileType::RegularFile, mode)) => fchmod(&file, Mode::from_raw_mode(mode)),
-            _ => Ok(()),
-        };
-        let placed = placed.and_then(|()| renameat(self, &draft, self, name));
-        placed.map_err(|errno| {
-            let _ = unlinkat(self, &draft, AtFlags::empty());
-            failed(errno)
-        })?;
-        self.sync()
     }
 
     /// A new file under a temporary name, locked as long as it is open: what has no lock was left by a dead process.
@@ -408,7 +373,7 @@ impl Folder {
         Err(Error::new(
             Kind::Invalid,
             "open",
-            format!("{name:?}"),
+            format!("{:?}", name.to_string_lossy()),
             message,
         ))
     }
@@ -493,7 +458,7 @@ fn is_unsupported(errno: Errno) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use rustix::fs::mknodat;
 
@@ -523,9 +488,7 @@ mod tests {
                 .put_if_absent("name", b"x", Durability::Synced)
                 .unwrap()
         );
-        folder.replace("name", b"mine").unwrap();
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
-        assert_eq!(folder.read("name", 100).unwrap(), b"mine");
     }
 
     #[test]
@@ -540,10 +503,6 @@ mod tests {
                 let error = folder.open_file(name, access).unwrap_err();
                 assert_eq!(error.kind(), Kind::Invalid, "{name}: {error}");
             }
-            assert_eq!(
-                folder.replace(name, b"x").unwrap_err().kind(),
-                Kind::Invalid
-            );
         }
     }
 
@@ -603,17 +562,9 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_keeps_its_permissions_and_a_read_is_bounded() {
+    fn a_read_is_bounded() {
         let (_home, folder) = folder();
-        let path = folder.path().join("name");
-        folder.replace("name", b"one").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        folder.replace("name", b"two!").unwrap();
-        let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(
-            (mode & 0o777, fs::read(&path).unwrap()),
-            (0o600, b"two!".to_vec())
-        );
+        fs::write(folder.path().join("name"), "two!").unwrap();
         assert_eq!(folder.read("name", 4).unwrap(), b"two!");
         assert_eq!(folder.read("name", 3).unwrap_err().kind(), Kind::Corrupt);
     }

@@ -220,13 +220,17 @@ impl Store for Files {
     }
 
     fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
-        if matches!(on, Condition::IfMatch(_)) {
-            return Err(self.lacks(Verb::PutIfMatch));
-        }
-        let (folder, name) = self.at_text(name, Missing::Create)?;
         match on {
-            Condition::IfAbsent => folder.put_if_absent(name, bytes, how),
-            _ => folder.replace(name, bytes).map(|()| true),
+            Condition::Always => {
+                let draft = self.create(name, bytes.len() as u64, &Like::Replaced)?;
+                draft.write_all_at(0, bytes)?;
+                self.commit(vec![draft]).map(|()| true)
+            }
+            Condition::IfAbsent => {
+                let (folder, name) = self.at_text(name, Missing::Create)?;
+                folder.put_if_absent(name, bytes, how)
+            }
+            Condition::IfMatch(_) => Err(self.lacks(Verb::PutIfMatch)),
         }
     }
 

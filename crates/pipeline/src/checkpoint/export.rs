@@ -130,5 +130,5 @@ fn index(groups: &[Vec<&Saved>], name: &impl Fn(usize) -> String) -> String {
     let bytes: u64 = groups.iter().flatten().map(|t| t.bytes()).sum();
     let mut metadata = serde_json::Map::new();
     metadata.insert("total_size".to_owned(), bytes.into());
-    weights::index_text(metadata, weight_map.into())
+    weights::index_text(&metadata, &weight_map)
 }

@@ -121,15 +121,6 @@ impl Model {
         Self::open(stores.find(uri)?)
     }
 
-    /// Opens these files as one model, which errors call by the path of the first.
-    pub fn open_files(paths: Vec<PathBuf>) -> Result<Self> {
-        let Some(first) = paths.first() else {
-            let message = "no file was named";
-            return Err(Error::new(Kind::Invalid, "open", "a model", message));
-        };
-        Self::of_files(&Location::from(first), paths)
-    }
-
     /// The tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.number(name).map(|number| &self.tensors[number])

@@ -10,7 +10,7 @@
 //!   is missing.
 //! - A single file that replaces a single file needs neither: its own rename is the switch.
 //!
-//! Store::commit makes objects visible in order, and takes back those that are new if it fails.
+//! `Store::commit` makes objects visible in order, and takes back those that are new if it fails.
 
 use std::path::{Path, PathBuf};
 
@@ -48,8 +48,9 @@ impl Publication {
         sources: &[Location],
     ) -> Result<Self> {
         let is_there = |path: &Path| {
-            let is_it = |name: &std::ffi::OsString| Some(name.as_os_str()) == path.file_name();
-            there.objects.iter().any(|o| is_it(&o.name)) || there.folders.iter().any(is_it)
+            let objects = there.objects.iter().map(|object| &object.name);
+            let mut names = objects.chain(&there.folders);
+            names.any(|name| Some(name.as_os_str()) == path.file_name())
         };
         let is_own = |number: usize| {
             let source = sources.get(number);
@@ -102,7 +103,7 @@ impl Publication {
         index: Box<dyn Draft>,
     ) -> Result<Vec<Error>> {
         let store = &self.folder.store;
-        let remove = |name: &Path| store.remove(name.as_os_str(), Durability::Synced);
+        let remove = |name: &Path| store.remove(name.as_os_str(), Durability::Unsynced);
         if self.index_last {
             files.push(index);
             store.commit(files)?;

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc};
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
 use straightway_io::{
@@ -81,9 +82,10 @@ impl Saver {
             matches!(&model.shards[..], [one] if one.path == model.path) && shard_bytes.is_none();
         let is_like_folder = target.name.extension().is_none_or(|e| e != "safetensors");
         let into = !is_file || target.is_folder(is_like_folder);
-        let there = match into {
-            true => list_all(&*target.below(Missing::Create)?)?,
-            false => Listing::default(),
+        let there = if into {
+            list_all(&*target.below(Missing::Create)?)?
+        } else {
+            Listing::default()
         };
         let mut targets = match shard_bytes {
             Some(bytes) => divided(model, target, bytes)?,
@@ -355,7 +357,7 @@ fn index(model: &Model, folder: &Location, targets: &[Target<'_>]) -> Result<Box
             places.insert(&tensor.name, name.to_string_lossy().into_owned());
         }
     }
-    let text = index_text(metadata, json!(places));
+    let text = index_text(&metadata, &places);
     let draft = folder
         .join(INDEX_NAME)
         .create(text.len() as u64, &Like::Replaced)?;
@@ -364,7 +366,7 @@ fn index(model: &Model, folder: &Location, targets: &[Target<'_>]) -> Result<Box
 }
 
 /// An index as it is written.
-pub(crate) fn index_text(metadata: Map<String, Value>, places: Value) -> String {
+pub(crate) fn index_text(metadata: &Map<String, Value>, places: &impl Serialize) -> String {
     let value = json!({ "metadata": metadata, "weight_map": places });
     format!("{value:#}\n")
 }

@@ -44,7 +44,7 @@ impl<'a> Bench<'a> {
         check(spec)?;
         let (path, made) = if spec.path.is_dir() {
             let made = make_file(spec, progress)?;
-            (made.path().to_owned(), Some(made))
+            (made.path(), Some(made))
         } else {
             (spec.path.clone(), None)
         };
