@@ -61,6 +61,12 @@ impl Scheme {
         ("memory", Self::Memory, "memory:STORE/KEY"),
     ];
 
+    /// How its URIs are written.
+    pub fn form(self) -> &'static str {
+        let form = Self::FORMS.iter().find(|(_, scheme, _)| *scheme == self);
+        form.map_or("a path", |(_, _, form)| form)
+    }
+
     /// How it is written in front of an authority.
     fn prefix(self) -> &'static str {
         match self {

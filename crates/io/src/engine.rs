@@ -7,7 +7,6 @@
 
 pub mod cached;
 pub mod gds;
-pub mod memory;
 pub mod mixed;
 pub mod pool;
 pub mod ring;

@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, io, sync::Arc};
 
-use straightway_core::{Error, Kind, Object, Result};
+use straightway_core::{Error, Extent, Kind, Object, Result};
 use straightway_sys::{File, identity::Identity};
 
 /// An open object. Engines find their own type by [`Any`].
@@ -20,6 +20,20 @@ pub trait Handle: Any + fmt::Debug + Send + Sync {
 
     /// An error where the object is not the one any more that was opened.
     fn check_unchanged(&self) -> Result<()>;
+
+    /// The parts of it that are stored: all of it, unless it has holes.
+    fn data_extents(&self) -> Result<Vec<Extent>> {
+        let bytes = self.object().bytes;
+        Ok((bytes > 0)
+            .then(|| Extent::new(0, bytes))
+            .into_iter()
+            .collect())
+    }
+
+    /// The file that it is, if it is one.
+    fn file(&self) -> Option<&File> {
+        None
+    }
 
     /// What I/Os around a cache are counted in: one that came up short is continued at a multiple of this.
     fn block_bytes(&self) -> u64 {

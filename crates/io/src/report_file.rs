@@ -13,7 +13,7 @@ use std::{
 use straightway_core::{Error, Kind, Result};
 use straightway_sys::plain_file::open_plain;
 
-use crate::FileDraft;
+use crate::{FileDraft, store::Draft};
 
 /// A report in the making. Dropped before its end, it leaves nothing behind.
 #[derive(Debug)]
@@ -67,9 +67,10 @@ impl ReportFile {
     pub fn finish(self, text: &str) -> Result<()> {
         match self.place {
             Place::Draft(draft) => {
-                draft.file().write_all_at(0, text.as_bytes())?;
-                draft.file().truncate(text.len() as u64)?;
-                draft.file().sync()?;
+                // That one showed that the place can be written to; now the length is known.
+                drop(draft);
+                let draft = FileDraft::new(&self.path, text.len() as u64)?;
+                draft.write_all_at(0, text.as_bytes())?;
                 draft.commit()
             }
             Place::Stream(mut stream) => {

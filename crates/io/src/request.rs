@@ -6,6 +6,8 @@ use std::{io, sync::Arc};
 use straightway_core::{Alignment, Place};
 use straightway_sys::{Buf, By, File};
 
+pub use straightway_sys::Op;
+
 use crate::handle::{Handle, file};
 
 /// One I/O. It owns its buffer until it is done.

@@ -9,14 +9,19 @@
 //! by `put` with [`Condition::IfAbsent`], `list` and `remove`, which file systems and object stores both have.
 
 pub mod files;
-pub mod memory;
+mod location;
+pub(crate) mod pair;
 mod registry;
+mod verb;
 
 use std::{
     any::Any,
     ffi::{OsStr, OsString},
     fmt,
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
     sync::Arc,
+    time::SystemTime,
 };
 
 use straightway_core::{Direction, Error, Extent, Kind, Place, Result, Survey};
@@ -27,8 +32,9 @@ use crate::{engine::Engine, settings::Settings, track::Track};
 pub use crate::handle::{Handle, Tag, file};
 
 pub use files::Files;
-pub use memory::Memory;
+pub use location::Location;
 pub use registry::Registry;
+pub use verb::{Verb, Verbs};
 
 /// The most objects that [`list_all`] lists. A folder with more is refused, not read in part.
 pub const NAMES_MAX: usize = straightway_sys::folder::NAMES_MAX;
@@ -91,7 +97,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     }
 
     /// Begins an object of `bytes`, which nobody sees until it is committed.
-    fn create(&self, _name: &OsStr, _bytes: u64) -> Result<Box<dyn Draft>> {
+    fn create(&self, _name: &OsStr, _bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
         Err(self.lacks(Verb::Create))
     }
 
@@ -100,6 +106,15 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     fn commit(&self, _: Vec<Box<dyn Draft>>) -> Result<()> {
         Err(self.lacks(Verb::Create))
     }
+
+    /// Makes objects visible and durable that have nothing to do with each other. After an error some may be visible.
+    fn commit_each(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+        let mut drafts = drafts.into_iter();
+        drafts.try_for_each(|draft| self.commit(vec![draft]))
+    }
+
+    /// Removes what killed writers left of drafts directly below this store, as far as it can be told.
+    fn sweep(&self) {}
 
     /// Gives a small object its bytes at once, if the condition holds. Answers whether it did.
     fn put(&self, _name: &OsStr, _bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {
@@ -111,9 +126,19 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         Err(self.lacks(Verb::Remove))
     }
 
+    /// Removes an object if it is still this version. Answers whether it did.
+    fn remove_if_match(&self, _name: &OsStr, _: &Tag, _: Durability) -> Result<bool> {
+        Err(self.lacks(Verb::RemoveIfMatch))
+    }
+
     /// Removes all objects whose names begin with `folder/`, and the folder.
     fn clear(&self, folder: &OsStr) -> Result<()> {
         clear_below(self, folder, DEPTH_MAX)
+    }
+
+    /// The path of an object that is a local file.
+    fn path(&self, _name: &OsStr) -> Option<PathBuf> {
+        None
     }
 
     /// The local folder that this store is. Folders have safeguards that object stores lack: locks that end with their
@@ -143,68 +168,6 @@ pub trait Draft: Any + fmt::Debug + Send {
 
 const _: [&dyn Draft; 0] = [];
 
-/// What a store may be able to do, apart from opening objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// `list` and `below`.
-    List,
-    /// `create` and `commit`.
-    Create,
-    /// `put` with [`Condition::Always`].
-    Put,
-    /// `put` with [`Condition::IfAbsent`].
-    PutIfAbsent,
-    /// `put` with [`Condition::IfMatch`]; its handles have tags.
-    PutIfMatch,
-    /// `remove`.
-    Remove,
-}
-
-impl Verb {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::List,
-        Self::Create,
-        Self::Put,
-        Self::PutIfAbsent,
-        Self::PutIfMatch,
-        Self::Remove,
-    ];
-
-    /// The verb in an error.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::List => "list",
-            Self::Create => "create objects in",
-            Self::Put => "put objects into",
-            Self::PutIfAbsent => "put-if-absent into",
-            Self::PutIfMatch => "put-if-match into",
-            Self::Remove => "remove objects from",
-        }
-    }
-}
-
-/// A set of verbs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verbs(u8);
-
-impl Verbs {
-    /// The set of these.
-    pub const fn of(verbs: &[Verb]) -> Self {
-        let (mut set, mut at) = (0, 0);
-        while at < verbs.len() {
-            set |= 1 << verbs[at] as u8;
-            at += 1;
-        }
-        Self(set)
-    }
-
-    /// Whether it has this one.
-    pub fn has(self, verb: Verb) -> bool {
-        self.0 & (1 << verb as u8) != 0
-    }
-}
-
 /// An object by name, with what a listing or a manifest said of it. A tag asks for that version only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
@@ -214,6 +177,8 @@ pub struct Named {
     pub bytes: Option<u64>,
     /// Its version, where it is known already.
     pub tag: Option<Tag>,
+    /// When it was put, by the clock of the store, where a listing said.
+    pub modified: Option<SystemTime>,
 }
 
 impl Named {
@@ -224,6 +189,22 @@ impl Named {
             ..Self::default()
         }
     }
+}
+
+/// What a new object is like, where its store has permissions and holes. Others ignore it.
+#[derive(Clone, Copy, Debug)]
+pub enum Like<'a> {
+    /// The object that it replaces, if there is one.
+    Replaced,
+    /// The object of this name in the same folder, whose place it takes under its own name.
+    InsteadOf(&'a OsStr),
+    /// The object that it is a copy of.
+    Copy {
+        /// That object.
+        of: &'a dyn Handle,
+        /// Whether parts of it are not stored.
+        has_holes: bool,
+    },
 }
 
 /// When a put takes place.
@@ -279,7 +260,7 @@ pub struct Listing {
 
 impl Listing {
     /// The page of all `names`, in which those of folders end with a slash, as an object store has them.
-    fn of(mut names: Vec<String>, page: &Page) -> Self {
+    pub fn of(mut names: Vec<String>, page: &Page) -> Self {
         let after = page.after.as_deref();
         names.retain(|name| after.is_none_or(|after| OsStr::new(name) > after));
         names.sort_unstable();
@@ -345,7 +326,16 @@ pub fn open_one<S: Store + ?Sized>(store: &S, name: &OsStr) -> Result<Arc<dyn Ha
 
 /// What [`Store::get`] does where a store has no shorter way.
 fn get_whole<S: Store + ?Sized>(store: &S, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-    let handle = open_one(store, name)?;
+    read_whole(store, &*open_one(store, name)?, name, bytes_max)
+}
+
+/// All bytes of an open object that has at most `bytes_max`.
+pub fn read_whole<S: Store + ?Sized>(
+    store: &S,
+    handle: &dyn Handle,
+    name: &OsStr,
+    bytes_max: u64,
+) -> Result<Vec<u8>> {
     let bytes = handle.object().bytes;
     if bytes > bytes_max {
         let message = format!("it is longer than {bytes_max} bytes");
@@ -415,7 +405,7 @@ fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Re
 }
 
 /// A draft as the store made it that is to commit it.
-fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
+pub fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
     let name = draft.handle().object().name;
     let own = (draft as Box<dyn Any>).downcast::<D>();
     own.map(|own| *own).map_err(|_| {
@@ -425,12 +415,21 @@ fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
 }
 
 /// The parts of a name, or an error for one that is none.
-pub(crate) fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a str>> {
-    let parts: Option<Vec<_>> = name.to_str().map(|text| text.split('/').collect());
-    let fits = |part: &&str| !matches!(*part, "" | "." | "..") && !part.contains('\0');
-    parts.filter(|parts| parts.iter().all(fits)).ok_or_else(|| {
-        let message =
-            "a name is text in parts with `/` between them, none of them empty, `.` or `..`";
-        Error::new(Kind::Invalid, "use the name", store.describe(name), message)
+pub fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a OsStr>> {
+    let parts: Vec<_> = name.as_bytes().split(|byte| *byte == b'/').collect();
+    let fits = |part: &&[u8]| !matches!(*part, b"" | b"." | b"..") && !part.contains(&0);
+    if parts.iter().all(fits) {
+        return Ok(parts.into_iter().map(OsStr::from_bytes).collect());
+    }
+    let message = "a name has parts with `/` between them, none of them empty, `.` or `..`";
+    let name = store.describe(name);
+    Err(Error::new(Kind::Invalid, "use the name", name, message))
+}
+
+/// A name that is text, or an error for one that is none.
+pub fn text<'a>(store: &dyn Store, name: &'a OsStr) -> Result<&'a str> {
+    name.to_str().ok_or_else(|| {
+        let message = "its name is not text";
+        Error::new(Kind::Invalid, "use", store.describe(name), message)
     })
 }

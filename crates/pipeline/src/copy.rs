@@ -1,20 +1,17 @@
 //! Copying files and folders, some dozens at a time, through the ring.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    os::fd::OwnedFd,
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use rustix::{
     fs::{AtFlags, Mode, fchmod, symlinkat, unlinkat},
     io::Errno,
 };
 use straightway_core::{Choice, Error, Extent, Kind, Receipt, Result};
-use straightway_io::{Executor, File, FileDraft, Job, Progress, draft};
-use straightway_sys::{Tree, limit};
+use straightway_io::{
+    Executor, Job, Objects, Progress, Store, draft,
+    store::{Draft, Like, Location, Missing},
+};
+use straightway_sys::limit;
 
 use crate::errand::{Errand, Folder, Link, Pair};
 
@@ -36,78 +33,118 @@ pub struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies everything. Each file appears under its name when it is whole and durable. Below the target that the
+    /// Copies everything. Each object appears under its name when it is whole and durable. Below the target that the
     /// user named no link is followed.
     pub fn run(&self, errand: &Errand) -> Result<Receipt> {
-        if !errand.folders.is_empty() {
-            fs::create_dir_all(&errand.base)
-                .map_err(|e| Error::os("create", errand.base.display(), e))?;
-        }
-        let tree = Tree::open(&errand.base)?;
+        let tree = Tree::open(errand)?;
         let made = make_folders(&tree, &errand.folders)?;
-        let targets = errand.pairs.iter().map(|p| draft::folder_of(&p.target));
+        let targets = errand.pairs.iter().map(|p| p.target.as_path());
         // Who copies what a killed writer left wants to have it.
-        let rescues = errand.pairs.iter().any(|p| draft::is_draft(&p.source));
+        let rescues = errand.pairs.iter().any(|p| draft::is_draft(&p.source.name));
         if !rescues {
-            targets
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .for_each(draft::sweep);
+            // A folder that is not there yet has nothing to sweep.
+            let folders = tree.folders_of(targets).into_iter();
+            folders
+                .filter_map(|folder| folder.below(Missing::Refuse).ok())
+                .for_each(|f| f.sweep());
         }
-        let batches = errand
-            .pairs
-            .chunks(limit::files_at_once(DESCRIPTORS_EACH, FILES_PER_JOB))
-            .map(|pairs| self.batch(&tree, pairs));
-        let receipt = self.executor.run_all(batches)?;
+        let of_one_store = |a: &Pair, b: &Pair| Arc::ptr_eq(&a.source.store, &b.source.store);
+        let at_once = limit::files_at_once(DESCRIPTORS_EACH, FILES_PER_JOB);
+        let batches = errand.pairs.chunk_by(of_one_store);
+        let batches = batches.flat_map(|pairs| pairs.chunks(at_once));
+        let receipt = self
+            .executor
+            .run_all(batches.map(|pairs| self.batch(&tree, pairs)))?;
         for link in &errand.links {
             make_link(&tree, link)?;
         }
         // Names are durable once their folders are: of what was made here, each is synced with its mode below.
-        let parents = made.iter().map(|folder| draft::folder_of(&folder.target));
-        let linked = errand.links.iter().map(|l| draft::folder_of(&l.target));
-        parents
-            .chain(linked)
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .try_for_each(|folder| draft::sync_opened(tree.folder(folder)?, folder))?;
+        let made_in = made.iter().map(|folder| folder.target.as_path());
+        let linked = errand.links.iter().map(|l| l.target.as_path());
+        for folder in tree.folders_of(made_in.chain(linked)) {
+            with_folder(&folder, straightway_sys::Folder::sync)?;
+        }
         // Last and from the inside out: a folder that nobody may write takes no more files.
         let mut made = made.into_iter().rev();
         made.try_for_each(|folder| keep_mode(&tree, folder))?;
         Ok(receipt)
     }
 
-    /// A job for some files, and what makes them appear when it is done.
+    /// A job for some objects of one store, and what makes their copies appear when it is done.
     fn batch(
         &self,
         tree: &Tree,
         pairs: &[Pair],
     ) -> Result<(Job, impl FnOnce() -> Result<()> + use<>)> {
-        let mut files = Vec::new();
-        let mut drafts = Vec::new();
+        let mut sources = Vec::new();
+        let mut drafts: Vec<Box<dyn Draft>> = Vec::new();
         let mut extents = Vec::new();
-        let mut folders: BTreeMap<&Path, Arc<OwnedFd>> = BTreeMap::new();
         for (number, pair) in (0..).zip(pairs) {
-            let file = File::open(&pair.source)?;
-            let data = file.data_extents()?;
-            let has_holes = data != [Extent::new(0, file.bytes())];
-            let folder = draft::folder_of(&pair.target);
-            let folder = match folders.get(folder) {
-                Some(opened) => Arc::clone(opened),
-                None => Arc::clone(
-                    folders
-                        .entry(folder)
-                        .or_insert(Arc::new(tree.folder(folder)?)),
-                ),
+            let source = pair.source.open()?;
+            let bytes = source.object().bytes;
+            let data = source.data_extents()?;
+            let like = Like::Copy {
+                of: &*source,
+                has_holes: data != [Extent::new(0, bytes)],
             };
-            let draft = FileDraft::copy_of(&file, &pair.target, &folder, has_holes)?;
+            drafts.push(tree.at(&pair.target).create(bytes, &like)?);
             extents.extend(data.into_iter().map(|extent| (number, extent)));
-            files.push(Arc::new(file));
-            drafts.push(draft);
+            sources.push(source);
         }
-        let twins: Vec<_> = drafts.iter().map(|d| Arc::clone(d.file())).collect();
-        let job = Job::relay(files, twins, extents, self.choice, self.executor.settings())?;
+        let sources = Objects::new(Arc::clone(&pairs[0].source.store), sources);
+        let store = Arc::clone(&tree.store);
+        let twins = Objects::new(
+            Arc::clone(&store),
+            drafts.iter().map(|d| d.handle()).collect(),
+        );
+        let job = Job::relay(
+            sources,
+            twins,
+            extents,
+            self.choice,
+            self.executor.settings(),
+        )?;
         let job = job.with_progress(&self.progress);
-        Ok((job, || FileDraft::commit_all(drafts)))
+        Ok((job, move || store.commit_each(drafts)))
+    }
+}
+
+/// What is made below the place that the user named. Of a file system it is reached through the descriptors of folders,
+/// and no link is followed.
+struct Tree {
+    store: Arc<dyn Store>,
+    base: Location,
+}
+
+impl Tree {
+    fn open(errand: &Errand) -> Result<Self> {
+        let base = errand.base.clone();
+        let is_deep = |pair: &Pair| pair.target.parent() != Some(&base.name);
+        let missing = if errand.folders.is_empty() && !errand.pairs.iter().any(is_deep) {
+            Missing::Refuse
+        } else {
+            Missing::Create
+        };
+        let store = base.below(missing)?;
+        Ok(Self { store, base })
+    }
+
+    /// What an errand calls by this name.
+    fn at(&self, target: &Path) -> Location {
+        // A path in the current folder may be written without its dot.
+        let name = target.strip_prefix(&self.base.name).unwrap_or(target);
+        Location {
+            store: Arc::clone(&self.store),
+            name: name.to_owned(),
+        }
+    }
+
+    /// The folders that these are in, each once.
+    fn folders_of<'a>(&self, targets: impl Iterator<Item = &'a Path>) -> Vec<Location> {
+        let names: BTreeSet<_> = targets
+            .map(|target| self.at(target).parent().name)
+            .collect();
+        names.into_iter().map(|name| self.at(&name)).collect()
     }
 }
 
@@ -115,10 +152,11 @@ impl Copier<'_> {
 fn make_folders<'a>(tree: &Tree, folders: &'a [Folder]) -> Result<Vec<&'a Folder>> {
     let mut made = Vec::new();
     for folder in folders {
-        match tree.folder(&folder.target) {
+        let at = tree.at(&folder.target);
+        match at.below(Missing::Refuse) {
             Ok(_) => {}
             Err(error) if error.kind() == Kind::NotFound => {
-                tree.make_folder(&folder.target)?;
+                at.below(Missing::Create)?;
                 made.push(folder);
             }
             Err(error) => return Err(error),
@@ -130,21 +168,29 @@ fn make_folders<'a>(tree: &Tree, folders: &'a [Folder]) -> Result<Vec<&'a Folder
 /// Makes a link. One that is there already is made anew, as a file would be.
 fn make_link(tree: &Tree, link: &Link) -> Result<()> {
     let failed = |e: Errno| Error::os("create", link.target.display(), e.into());
-    let folder = tree.folder(draft::folder_of(&link.target))?;
-    let name = link
-        .target
-        .file_name()
-        .ok_or(Errno::INVAL)
-        .map_err(failed)?;
-    let _ = unlinkat(&folder, name, AtFlags::empty());
-    symlinkat(&link.points_to, &folder, name).map_err(failed)
+    let at = tree.at(&link.target);
+    let name = at.name.file_name().ok_or(Errno::INVAL).map_err(failed)?;
+    with_folder(&at.parent(), |folder| {
+        let _ = unlinkat(folder, name, AtFlags::empty());
+        symlinkat(&link.points_to, folder, name).map_err(failed)
+    })
 }
 
 /// Gives a new folder the permissions of the original, and makes it durable. It is opened before: after, that may be
 /// forbidden.
 fn keep_mode(tree: &Tree, folder: &Folder) -> Result<()> {
     let failed = |e: Errno| Error::os("set the permissions of", folder.target.display(), e.into());
-    let opened = tree.folder(&folder.target)?;
-    fchmod(&opened, Mode::from_raw_mode(folder.mode)).map_err(failed)?;
-    draft::sync_opened(&opened, &folder.target)
+    with_folder(&tree.at(&folder.target), |opened| {
+        fchmod(opened, Mode::from_raw_mode(folder.mode)).map_err(failed)?;
+        opened.sync()
+    })
+}
+
+/// Calls on a folder. Only file systems are asked to make folders and links.
+fn with_folder<T>(
+    at: &Location,
+    call: impl FnOnce(&straightway_sys::Folder) -> Result<T>,
+) -> Result<T> {
+    let inside = at.below(Missing::Refuse)?;
+    call(inside.folder().expect("it is a folder of a file system"))
 }

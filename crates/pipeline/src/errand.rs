@@ -1,4 +1,7 @@
-//! What a copy is to do: sources and a target as people name them, made into pairs of files.
+//! What a copy is to do: sources and a target as people name them, made into pairs of objects.
+//!
+//! Between file systems, folders keep their permissions and links stay links. Where a source or the target is in another
+//! store, each object below a source keeps the rest of its name.
 
 use std::{
     fs,
@@ -7,23 +10,27 @@ use std::{
         fs::{FileTypeExt, MetadataExt},
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rustix::io::Errno;
-use straightway_core::{Error, Kind, Result, text::shell_word};
-use straightway_io::draft;
+use straightway_core::{Error, Kind, Result, Uri, text::shell_word};
+use straightway_io::{
+    draft,
+    store::{Listing, Location, Missing, Registry, list_all},
+};
 
 /// Folders nested deeper than this are taken for a loop.
 const DEPTH_MAX: usize = 256;
 
-/// A file and where its copy goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An object and where its copy goes.
+#[derive(Clone, Debug)]
 pub struct Pair {
-    /// The file.
-    pub source: PathBuf,
-    /// Its copy.
+    /// The object.
+    pub source: Location,
+    /// The name of its copy in the store of the target.
     pub target: PathBuf,
-    /// How long the file is.
+    /// How long the object is.
     pub bytes: u64,
 }
 
@@ -46,68 +53,89 @@ pub struct Link {
 }
 
 /// Everything that a copy has to make, folders before what is in them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Errand {
     /// The folder that the user named, or that holds the file or folder that the user named. Everything is made below
     /// it, and links below it are not followed.
-    pub base: PathBuf,
+    pub base: Location,
     /// Folders to make.
     pub folders: Vec<Folder>,
-    /// Files to copy.
+    /// Objects to copy.
     pub pairs: Vec<Pair>,
     /// Links to make again.
     pub links: Vec<Link>,
 }
 
 impl Errand {
-    /// Works out what copying `sources` to `target` means.
+    /// Works out what copying `sources` to `target` means, each of which is a path or a URI.
+    pub fn find(stores: &Registry, sources: &[PathBuf], target: &Path) -> Result<Self> {
+        let locate = |name: &Path| stores.find(&Uri::parse(name)?).map(Location::from);
+        let sources = sources.iter().map(|source| locate(source));
+        Self::new(&sources.collect::<Result<Vec<_>>>()?, &locate(target)?)
+    }
+
+    /// The same, by their places.
     ///
-    /// One file goes to `target` itself, unless that is a folder; several files, or a folder, go
+    /// One file goes to `target` itself, unless that is a folder or a whole store; several files, or a folder, go
     /// into it. Links given by name are followed; links inside folders are kept as links.
-    pub fn new(sources: &[PathBuf], target: &Path) -> Result<Self> {
-        let into = target.is_dir();
-        let base = if into {
-            target
-        } else {
-            draft::folder_of(target)
-        };
+    pub fn new(sources: &[Location], target: &Location) -> Result<Self> {
+        let is_local = target.path().is_some();
+        let is_store = sources.len() > 1 || target.name.as_os_str().is_empty();
+        let into = target.is_folder(is_store && !is_local);
         let mut errand = Self {
-            base: base.to_owned(),
-            ..Self::default()
+            base: if into {
+                target.clone()
+            } else {
+                target.parent()
+            },
+            folders: Vec::new(),
+            pairs: Vec::new(),
+            links: Vec::new(),
         };
         let needs_folder = |why| {
-            Err(
-                Error::new(Kind::Invalid, "copy into", target.display(), why).with_hint(format!(
-                    "mkdir -p {}",
-                    shell_word(&target.to_string_lossy())
-                )),
-            )
+            let folder = shell_word(&target.name.to_string_lossy()).to_string();
+            Err(target
+                .error(Kind::Invalid, "copy into", why)
+                .with_hint(format!("mkdir -p {folder}")))
         };
         if sources.len() > 1 && !into {
             return needs_folder("several sources need a folder that exists");
         }
         for source in sources {
-            let meta = fs::metadata(source).map_err(|e| Error::os("open", source.display(), e))?;
-            let target = match source.file_name() {
+            let at = match source.name.file_name() {
                 Some(name) if into => target.join(name),
-                _ => target.to_owned(),
+                _ => target.clone(),
             };
+            let Some(path) = source.path() else {
+                errand.add_object(source, at.name, 0)?;
+                continue;
+            };
+            let meta = fs::metadata(&path).map_err(|e| Error::os("open", path.display(), e))?;
             if meta.is_dir() {
-                check_outside(source, &target)?;
-                if fs::metadata(&target).is_ok_and(|there| !there.is_dir()) {
-                    let message = "it is a file, and a folder is meant";
-                    let at = target.display();
-                    return Err(Error::new(Kind::Invalid, "copy into", at, message));
+                if is_local {
+                    check_outside(&path, &at.name)?;
+                    if fs::metadata(&at.name).is_ok_and(|there| !there.is_dir()) {
+                        let message = "it is a file, and a folder is meant";
+                        return Err(at.error(Kind::Invalid, "copy into", message));
+                    }
                 }
-                errand.add_folder(source, &target, &meta, 0)?;
-            } else if !into && target.as_os_str().as_bytes().ends_with(b"/") {
+                errand.add_folder(source, &at.name, &meta, 0)?;
+            } else if !into && at.name.as_os_str().as_bytes().ends_with(b"/") {
                 return needs_folder("it ends in a slash, and there is no such folder");
             } else {
-                errand.add_file(source, &target, &meta)?;
+                errand.add_file(source, &at.name, &meta)?;
             }
         }
         errand.check_targets_differ()?;
         Ok(errand)
+    }
+
+    /// Where the copy of a pair goes.
+    pub fn target(&self, pair: &Pair) -> Location {
+        Location {
+            store: Arc::clone(&self.base.store),
+            name: pair.target.clone(),
+        }
     }
 
     /// How many bytes the files hold.
@@ -115,72 +143,110 @@ impl Errand {
         self.pairs.iter().map(|p| p.bytes).sum()
     }
 
-    fn add_file(&mut self, source: &Path, target: &Path, meta: &fs::Metadata) -> Result<()> {
+    /// Whether the target is a file system, which has links and permissions.
+    fn is_local(&self) -> bool {
+        self.base.path().is_some()
+    }
+
+    fn add_file(&mut self, source: &Location, target: &Path, meta: &fs::Metadata) -> Result<()> {
         let kind = meta.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let message = "it is neither a file nor a folder";
-            return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
+            return Err(source.error(Kind::Invalid, "copy", message));
         }
-        if let Some(there) = identity(target) {
-            if there == (meta.dev(), meta.ino()) {
-                let message = format!("{} is the same file", target.display());
-                return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
-            }
-        } else if let Some(folder) = target.parent().filter(|f| !f.as_os_str().is_empty())
-            && self.folders.is_empty()
-        {
+        let there = identity(target).filter(|_| self.is_local());
+        if there == Some((meta.dev(), meta.ino())) {
+            let message = format!("{} is the same file", target.display());
+            return Err(source.error(Kind::Invalid, "copy", message));
+        }
+        if there.is_none() && self.is_local() && self.folders.is_empty() {
             let failed = |e| Error::os("create", target.display(), e);
-            if !fs::metadata(folder).map_err(failed)?.is_dir() {
+            if !fs::metadata(draft::folder_of(target))
+                .map_err(failed)?
+                .is_dir()
+            {
                 return Err(failed(Errno::NOTDIR.into()));
             }
         }
-        let (source, target) = (source.to_owned(), target.to_owned());
-        self.pairs.push(Pair {
-            source,
-            target,
-            bytes: meta.len(),
-        });
+        self.add_pair(source, target.to_owned(), meta.len());
         Ok(())
+    }
+
+    fn add_pair(&mut self, source: &Location, target: PathBuf, bytes: u64) {
+        self.pairs.push(Pair {
+            source: source.clone(),
+            target,
+            bytes,
+        });
     }
 
     fn add_folder(
         &mut self,
-        source: &Path,
+        source: &Location,
         target: &Path,
         meta: &fs::Metadata,
         depth: usize,
     ) -> Result<()> {
-        if depth > DEPTH_MAX {
-            let message = format!("folders are nested deeper than {DEPTH_MAX}");
-            return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
+        check_depth(source, depth)?;
+        if self.is_local() {
+            self.folders.push(Folder {
+                target: target.to_owned(),
+                mode: meta.mode() & 0o777,
+            });
         }
-        self.folders.push(Folder {
-            target: target.to_owned(),
-            mode: meta.mode() & 0o777,
-        });
-        let failed = |e| Error::os("list", source.display(), e);
-        let mut entries: Vec<_> = fs::read_dir(source)
+        let failed = |e| Error::os("list", source.describe(), e);
+        let mut entries: Vec<_> = fs::read_dir(&source.name)
             .map_err(failed)?
             .collect::<Result<_, _>>()
             .map_err(failed)?;
         // In a fixed order, so that two runs do the same.
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
-            let (from, to) = (entry.path(), target.join(entry.file_name()));
-            let meta =
-                fs::symlink_metadata(&from).map_err(|e| Error::os("open", from.display(), e))?;
-            if meta.is_symlink() {
+            let name = entry.file_name();
+            let (from, to) = (source.join(&name), target.join(&name));
+            let meta = fs::symlink_metadata(&from.name)
+                .map_err(|e| Error::os("open", from.describe(), e))?;
+            if meta.is_dir() {
+                self.add_folder(&from, &to, &meta, depth + 1)?;
+            } else if !meta.is_symlink() {
+                self.add_file(&from, &to, &meta)?;
+            } else if self.is_local() {
                 let points_to =
-                    fs::read_link(&from).map_err(|e| Error::os("read", from.display(), e))?;
+                    fs::read_link(&from.name).map_err(|e| Error::os("read", from.describe(), e))?;
                 self.links.push(Link {
                     points_to,
                     target: to,
                 });
-            } else if meta.is_dir() {
-                self.add_folder(&from, &to, &meta, depth + 1)?;
             } else {
-                self.add_file(&from, &to, &meta)?;
+                let message = "a symbolic link cannot be kept in that store";
+                return Err(from
+                    .error(Kind::Invalid, "copy", message)
+                    .with_hint("name what it leads to as a source, or leave it out"));
             }
+        }
+        Ok(())
+    }
+
+    /// Adds an object, or all that is below it, of a store that is no file system.
+    fn add_object(&mut self, source: &Location, target: PathBuf, depth: usize) -> Result<()> {
+        check_depth(source, depth)?;
+        let refused = match source.open() {
+            Ok(opened) => {
+                self.add_pair(source, target, opened.object().bytes);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let Ok(inside) = source.below(Missing::Refuse) else {
+            return Err(refused);
+        };
+        let names = list_all(&*inside)?;
+        if names == Listing::default() {
+            return Err(refused);
+        }
+        let objects = names.objects.iter().map(|object| &object.name);
+        for name in objects.chain(&names.folders) {
+            self.add_object(&source.join(name), target.join(name), depth + 1)?;
         }
         Ok(())
     }
@@ -207,14 +273,11 @@ impl Errand {
 
     /// An error where `path`, which is about to be written, is something that is copied or made here.
     pub fn check_apart(&self, path: &Path) -> Result<()> {
-        let sources = self.pairs.iter().map(|p| &p.source);
+        let sources = self.pairs.iter().filter_map(|p| p.source.path());
         let targets = self.pairs.iter().map(|p| &p.target);
-        let links = self.links.iter().map(|l| &l.target);
-        match sources
-            .chain(targets)
-            .chain(links)
-            .find(|other| is_same(path, other))
-        {
+        let targets = targets.chain(self.links.iter().map(|l| &l.target));
+        let targets = targets.filter_map(|name| self.base.store.path(name.as_os_str()));
+        match sources.chain(targets).find(|other| is_same(path, other)) {
             None => Ok(()),
             Some(other) => {
                 let message = format!("{} is being copied, and is the same file", other.display());
@@ -227,6 +290,14 @@ impl Errand {
             }
         }
     }
+}
+
+fn check_depth(source: &Location, depth: usize) -> Result<()> {
+    if depth <= DEPTH_MAX {
+        return Ok(());
+    }
+    let message = format!("folders are nested deeper than {DEPTH_MAX}");
+    Err(source.error(Kind::Invalid, "copy", message))
 }
 
 /// What the kernel knows a file by.
@@ -244,6 +315,14 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
             one.file_name() == other.file_name() && folder(one) == folder(other)
         }
         _ => false,
+    }
+}
+
+/// Whether two names are of one object.
+pub(crate) fn is_same_place(one: &Location, other: &Location) -> bool {
+    match (one.path(), other.path()) {
+        (Some(one), Some(other)) => is_same(&one, &other),
+        _ => one.describe() == other.describe(),
     }
 }
 

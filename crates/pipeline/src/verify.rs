@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use straightway_core::{Choice, Error, Extent, Kind, Leg, Move, Result, Route};
-use straightway_io::{Executor, File, Job, Progress, Region};
+use straightway_core::{Choice, Direction, Error, Extent, Kind, Leg, Move, Result, Route};
+use straightway_io::{Executor, Job, Objects, Progress, Region, store::Location};
 
 use crate::{
     errand::Errand,
@@ -19,23 +19,29 @@ const WINDOW_BYTES: u64 = 16 << 20;
 pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) -> Result<()> {
     let mut regions = [Region::host(WINDOW_BYTES)?, Region::host(WINDOW_BYTES)?].map(Arc::new);
     for pair in &errand.pairs {
-        let source = Arc::new(File::open(&pair.source)?);
-        let target = Arc::new(File::open(&pair.target)?);
+        let copy = errand.target(pair);
+        let open = |at: &Location| Ok(Objects::new(Arc::clone(&at.store), vec![at.open()?]));
+        let (source, target) = (open(&pair.source)?, open(&copy)?);
+        let length = |objects: &Objects| objects.handles()[0].object().bytes;
+        let bytes = length(&source);
         let differs = |at: u64| {
-            let message = format!("byte {at} differs from {}", pair.source.display());
-            Error::new(Kind::Corrupt, "verify", pair.target.display(), message)
+            let message = format!("byte {at} differs from {}", pair.source.describe());
+            copy.error(Kind::Corrupt, "verify", message)
                 .with_hint("copy it again; if it differs again, suspect the drive or the memory")
         };
-        if source.bytes() != target.bytes() {
-            return Err(differs(source.bytes().min(target.bytes())));
+        if bytes != length(&target) {
+            return Err(differs(bytes.min(length(&target))));
         }
-        let around = match target.alignment() {
-            Some(_) => Choice::Only(Route::Direct),
-            None => Choice::Auto,
+        let survey = copy
+            .store
+            .survey(target.handles(), &[None], Direction::In)?;
+        let around = match survey[0].usable() {
+            Ok(_) => Choice::Only(Route::Direct),
+            Err(_) => Choice::Auto,
         };
         let mut at = 0;
-        while at < source.bytes() {
-            let extent = Extent::new(at, WINDOW_BYTES.min(source.bytes() - at));
+        while at < bytes {
+            let extent = Extent::new(at, WINDOW_BYTES.min(bytes - at));
             let whole = Move {
                 object: 0,
                 extent,
@@ -91,7 +97,8 @@ pub fn verify_loaded(
             let at = |m: &Move| m.at - start;
             let moved = window.iter().map(|m| Move { at: at(m), ..*m }).collect();
             let (executor, progress) = (&loader.executor, &loader.progress);
-            read(executor, &file, moved, &again, other_way, progress)?;
+            let objects = Objects::from(vec![Arc::clone(&file)]);
+            read(executor, &objects, moved, &again, other_way, progress)?;
             let seen = Arc::get_mut(&mut again).expect("no transfer is running");
             for m in &window {
                 let place = index(at(m))..index(at(m) + m.extent.bytes);
@@ -150,13 +157,12 @@ fn index(bytes: u64) -> usize {
 
 fn read(
     executor: &Executor,
-    file: &Arc<File>,
+    objects: &Objects,
     moves: Vec<Move>,
     region: &Arc<Region>,
     choice: Choice,
     progress: &Arc<Progress>,
 ) -> Result<()> {
-    let files = vec![Arc::clone(file)];
-    let job = Job::read(files, moves, region, choice, executor.settings())?;
+    let job = Job::read(objects.clone(), moves, region, choice, executor.settings())?;
     executor.run(job.with_progress(progress)).map(drop)
 }

@@ -49,4 +49,5 @@ pub use tensor::{Tensor, whole_bytes};
 
 pub(crate) use model::INDEX_NAME;
 pub(crate) use outline::{Entry, Outline};
+pub(crate) use rewrite::{divide, index_text, shard_name};
 pub(crate) use tensor::quoted;

@@ -123,7 +123,11 @@ pub fn possible(spec: &Spec) -> Result<Vec<Track>> {
         &folder.join("straightway-bench-probe"),
         Alignment::PAGE_BYTES,
     )?;
-    let read = File::open(if is_folder { probe.path() } else { &spec.path })?;
+    let read = File::open(&if is_folder {
+        probe.path()
+    } else {
+        spec.path.clone()
+    })?;
     let is_possible = |track: &&Track| match (track.route, track.work) {
         (Route::Buffered, _) => true,
         (_, Work::Write) => probe.file().alignment().is_some(),

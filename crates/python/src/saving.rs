@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::prelude::*;
-use straightway_core::Result;
+use straightway_core::{Result, Uri};
 use straightway_pipeline::weights::{Held, Saver};
 
 use crate::{
     error::OrRaise,
     executor,
     receipt::Receipt,
-    stores::local,
+    stores::stores,
     subject::{Described, Subject},
     waiting,
 };
@@ -23,7 +23,6 @@ pub(crate) fn save(
     path: PathBuf,
     metadata: BTreeMap<String, String>,
 ) -> PyResult<Receipt> {
-    let path = local("save to", &path).or_raise()?;
     let subjects: Vec<_> = tensors
         .into_iter()
         // SAFETY: the package's own code describes tensors that it holds: see `Subject::new`.
@@ -33,7 +32,8 @@ pub(crate) fn save(
     let progress = Arc::clone(&saver.progress);
     let receipt = waiting::run(py, &progress, move || {
         let held = subjects.iter().map(held);
-        saver.save_held(&path, &held.collect::<Result<Vec<_>>>()?, &metadata)
+        let target = stores().find(&Uri::parse(&path)?)?;
+        saver.save_held(target, &held.collect::<Result<Vec<_>>>()?, &metadata)
     })?;
     Ok(Receipt(receipt))
 }

@@ -9,7 +9,7 @@ use straightway_pipeline::{Copier, Errand, verify::verify as compare};
 use straightway_probe::doctor::{Measured, Request, diagnose};
 use straightway_sys::root::Root;
 
-use crate::{executor, receipt::Receipt, waiting};
+use crate::{executor, receipt::Receipt, stores::stores, waiting};
 
 /// The choice of route that a word means.
 pub(crate) fn choice(route: &str) -> PyResult<Choice> {
@@ -40,7 +40,7 @@ pub(crate) fn copy(
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
         let executor = executor::of(sources.first().unwrap_or(&target))?;
-        let errand = Errand::new(&sources, &target)?;
+        let errand = Errand::find(stores(), &sources, &target)?;
         let copier = Copier {
             executor: &executor,
             choice,

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -62,6 +62,8 @@ pub struct File {
     direct_io: DirectIo,
     /// What it was when it was opened to read; `None` for a block device, and for what is written.
     opened: Option<Identity>,
+    /// Whether bytes were written through the page cache since the last sync.
+    unsynced: AtomicBool,
     /// It as memory, once that was asked for.
     mapping: OnceLock<Option<Mapping>>,
 }
@@ -198,6 +200,7 @@ impl File {
             },
             direct,
             opened: None,
+            unsynced: AtomicBool::new(false),
             mapping: OnceLock::new(),
         }
     }
@@ -264,6 +267,7 @@ impl File {
 
     /// Writes all of `bytes` at `offset`, through the page cache: for headers and the like.
     pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.unsynced.store(true, Ordering::Relaxed);
         let written = self.buffered.write_all_at(bytes, offset);
         written.map_err(|e| self.error("write", e))
     }
@@ -355,7 +359,13 @@ impl File {
 
     /// Waits until what was written is durable.
     pub fn sync(&self) -> Result<()> {
+        self.unsynced.store(false, Ordering::Relaxed);
         fdatasync(&self.buffered).map_err(|e| self.error("sync", e.into()))
+    }
+
+    /// Whether [`write_all_at`](Self::write_all_at) wrote to it since the last sync.
+    pub fn is_unsynced(&self) -> bool {
+        self.unsynced.load(Ordering::Relaxed)
     }
 
     /// Waits until what was written to all of `files` is durable.
@@ -372,6 +382,8 @@ impl File {
             .iter()
             .partition(|f| device(f).is_some() && device(f) == device(first));
         if !together.is_empty() {
+            let synced = |f: &&Arc<Self>| f.unsynced.store(false, Ordering::Relaxed);
+            together.iter().for_each(synced);
             syncfs(&first.buffered).map_err(|e| first.error("sync", e.into()))?;
         }
         alone.into_iter().try_for_each(|f| f.sync())

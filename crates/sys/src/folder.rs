@@ -9,17 +9,20 @@
 //! processes are built from; an object store has the same.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::Write,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
     path::{Path, PathBuf},
 };
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fchmod,
-        fcntl_setfl, flock, fstat, fsync, linkat, mkdirat, openat, renameat, renameat_with, statat,
-        unlinkat,
+        AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fcntl_setfl, flock,
+        fstat, fsync, linkat, mkdirat, openat, renameat, renameat_with, statat, unlinkat,
     },
     io::Errno,
 };
@@ -37,7 +40,7 @@ const DEPTH_MAX: usize = 64;
 pub const DRAFT_SUFFIX: &str = ".straightway-part";
 
 /// How often a temporary file is begun again because a sweep took it for abandoned.
-const DRAFT_TRIES: usize = 8;
+pub const DRAFT_TRIES: usize = 8;
 
 /// An open folder.
 #[derive(Debug)]
@@ -73,15 +76,15 @@ impl Folder {
     }
 
     /// Opens a folder inside this one, which must not be a symbolic link.
-    pub fn open_folder(&self, name: &str) -> Result<Self> {
-        let path = self.path_of(name)?;
-        Self::open_at(self, Path::new(name), path, OFlags::NOFOLLOW)
+    pub fn open_folder(&self, name: impl AsRef<OsStr>) -> Result<Self> {
+        let path = self.path_of(&name)?;
+        Self::open_at(self, Path::new(&name), path, OFlags::NOFOLLOW)
     }
 
     /// Makes a folder inside this one where it is missing, and opens it.
-    pub fn create_folder(&self, name: &str) -> Result<Self> {
-        let path = self.path_of(name)?;
-        match mkdirat(self, name, Mode::from_raw_mode(0o777)) {
+    pub fn create_folder(&self, name: impl AsRef<OsStr>) -> Result<Self> {
+        let path = self.path_of(&name)?;
+        match mkdirat(self, name.as_ref(), Mode::from_raw_mode(0o777)) {
             Ok(()) | Err(Errno::EXIST) => self.open_folder(name),
             Err(errno) => Err(Error::os("create", path.display(), errno.into())),
         }
@@ -91,10 +94,7 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | follow;
         match openat(at, name, flags, Mode::empty()) {
             Ok(descriptor) => Ok(Self { descriptor, path }),
-            Err(Errno::NOTDIR | Errno::LOOP) => {
-                let message = "it is not a folder";
-                Err(Error::new(Kind::Invalid, "open", path.display(), message))
-            }
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(no_folder(&path, follow)),
             Err(errno) => Err(Error::os("open", path.display(), errno.into())),
         }
     }
@@ -165,35 +165,6 @@ impl Folder {
         Ok(true)
     }
 
-    /// Gives a file its bytes at once and durably, in the place of what had that name. It keeps the permissions of
-    /// the regular file that it replaces; a link is replaced by a file.
-    pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.path_of(name)?;
-        let failed = |errno: Errno| Error::os("replace", path.display(), errno.into());
-        let old = match statat(self, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Some((FileType::from_raw_mode(stat.st_mode), stat.st_mode & 0o777)),
-            Err(Errno::NOENT) => None,
-            Err(errno) => return Err(failed(errno)),
-        };
-        if let Some((kind, _)) = old
-            && !matches!(kind, FileType::RegularFile | FileType::Symlink)
-        {
-            let why = "it is not a regular file";
-            return Err(Error::new(Kind::Invalid, "replace", path.display(), why));
-        }
-        let (draft, file) = self.draft(name, bytes, Durability::Synced)?;
-        let placed = match old {
-            Some((FileType::RegularFile, mode)) => fchmod(&file, Mode::from_raw_mode(mode)),
-            _ => Ok(()),
-        };
-        let placed = placed.and_then(|()| renameat(self, &draft, self, name));
-        placed.map_err(|errno| {
-            let _ = unlinkat(self, &draft, AtFlags::empty());
-            failed(errno)
-        })?;
-        self.sync()
-    }
-
     /// A new file under a temporary name, locked as long as it is open: what has no lock was left by a dead process.
     fn draft(
         &self,
@@ -220,10 +191,7 @@ impl Folder {
         for _ in 0..DRAFT_TRIES {
             let draft = format!(".{front}.{:016x}{DRAFT_SUFFIX}", nonce());
             let file = self.open_file(&draft, Access::Create)?;
-            // A file system without locks loses the sweep and nothing else.
-            let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-            let is_there = fstat(&file).is_ok_and(|stat| stat.st_nlink > 0);
-            if locked != Err(Errno::WOULDBLOCK) && is_there {
+            if claim(&file) {
                 return Ok((draft, file));
             }
         }
@@ -359,12 +327,23 @@ impl Folder {
         }
     }
 
-    /// The path of a name in it, for messages. A name that would lead elsewhere is refused.
-    pub(crate) fn path_of(&self, name: &str) -> Result<PathBuf> {
-        if !name.is_empty() && !matches!(name, "." | "..") && !name.contains(['/', '\0']) {
-            return Ok(self.path.join(name));
+    /// The path of a name in it. One in the current folder is written without its dot.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        match self.path.as_os_str().as_bytes() {
+            b"." => name.as_ref().to_owned(),
+            _ => self.path.join(name),
         }
-        let (name, why) = (format!("{name:?}"), "a name in a folder is a single one");
+    }
+
+    /// The path of a name in it, for messages. A name that would lead elsewhere is refused.
+    pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> Result<PathBuf> {
+        let name = name.as_ref();
+        let is_apart = |byte: &u8| matches!(byte, b'/' | b'\0');
+        if !matches!(name.as_bytes(), b"" | b"." | b"..") && !name.as_bytes().iter().any(is_apart) {
+            return Ok(self.join(name));
+        }
+        let name = format!("{:?}", name.to_string_lossy());
+        let why = "a name in a folder is a single one";
         Err(Error::new(Kind::Invalid, "open", name, why))
     }
 
@@ -377,6 +356,27 @@ impl AsFd for Folder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
+}
+
+/// Locks a temporary file, which tells the living from the dead. Answers whether it is still there: a sweep may have come
+/// between its creation and its lock.
+pub fn claim(file: impl AsFd) -> bool {
+    // A file system without locks loses the sweep and nothing else.
+    let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    locked != Err(Errno::WOULDBLOCK) && fstat(&file).is_ok_and(|stat| stat.st_nlink > 0)
+}
+
+fn no_folder(path: &Path, follow: OFlags) -> Error {
+    let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+    let (message, hint) = if is_link && follow.contains(OFlags::NOFOLLOW) {
+        (
+            "it is a symbolic link, which is not followed there",
+            "name where it leads, or remove it",
+        )
+    } else {
+        ("it is not a folder", "name another one, or remove it")
+    };
+    Error::new(Kind::Invalid, "open", path.display(), message).with_hint(hint)
 }
 
 /// Opens a regular file by one name, without following a link or waiting for a pipe's other end.
@@ -427,7 +427,7 @@ fn is_unsupported(errno: Errno) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use rustix::fs::mknodat;
 
@@ -457,9 +457,7 @@ mod tests {
                 .put_if_absent("name", b"x", Durability::Synced)
                 .unwrap()
         );
-        folder.replace("name", b"mine").unwrap();
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
-        assert_eq!(folder.read("name", 100).unwrap(), b"mine");
     }
 
     #[test]
@@ -474,10 +472,6 @@ mod tests {
                 let error = folder.open_file(name, access).unwrap_err();
                 assert_eq!(error.kind(), Kind::Invalid, "{name}: {error}");
             }
-            assert_eq!(
-                folder.replace(name, b"x").unwrap_err().kind(),
-                Kind::Invalid
-            );
         }
     }
 
@@ -537,17 +531,9 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_keeps_its_permissions_and_a_read_is_bounded() {
+    fn a_read_is_bounded() {
         let (_home, folder) = folder();
-        let path = folder.path().join("name");
-        folder.replace("name", b"one").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        folder.replace("name", b"two!").unwrap();
-        let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(
-            (mode & 0o777, fs::read(&path).unwrap()),
-            (0o600, b"two!".to_vec())
-        );
+        fs::write(folder.path().join("name"), "two!").unwrap();
         assert_eq!(folder.read("name", 4).unwrap(), b"two!");
         assert_eq!(folder.read("name", 3).unwrap_err().kind(), Kind::Corrupt);
     }

@@ -35,7 +35,6 @@ pub mod slot;
 mod status;
 mod streaming;
 pub mod topology;
-pub mod tree;
 pub mod uring;
 pub mod usage;
 
@@ -45,6 +44,5 @@ pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op};
 pub use slot::Slot;
-pub use tree::Tree;
 pub use uring::Uring;
 pub use usage::CpuTime;

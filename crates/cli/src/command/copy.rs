@@ -3,13 +3,17 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{
-    Choice, Error, Extent, Kind, Move, Place, Rate, Receipt, survey::whole_pages,
+    Choice, Error, Extent, Kind, Move, Place, Rate, Receipt, Uri, survey::whole_pages,
 };
-use straightway_io::{Executor, File, Job, Progress, Region, ReportFile, wrapper::traced::Trace};
+use straightway_io::{
+    Executor, Handle, Job, Objects, Progress, Region, ReportFile, store::Location,
+    wrapper::traced::Trace,
+};
 use straightway_pipeline::{Copier, Errand, errand::is_same, verify::verify};
 
 use super::{
     output::print_receipt,
+    stores::stores,
     tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
@@ -21,11 +25,11 @@ use super::{
 /// the file would wait for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to copy: files and folders.
+    /// What to copy: files and folders, or objects by URI.
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<PathBuf>,
 
-    /// Where to: a file, a folder, or memory: `host:`, `cuda:0`.
+    /// Where to: a file, a folder, a URI, or memory: `host:`, `cuda:0`.
     #[arg(value_name = "DST")]
     target: PathBuf,
 
@@ -87,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let work = match args.memory() {
         Some(place) => Work::Read(place),
-        None => Work::Copy(Errand::new(&args.sources, &args.target)?),
+        None => Work::Copy(Errand::find(stores(), &args.sources, &args.target)?),
     };
     args.check_trace(&work)?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
@@ -153,28 +157,38 @@ fn read(
             .with_hint("leave out --verify, or copy to a file")
             .into());
     }
-    let files = args
-        .sources
+    let find = |path| stores().find(&Uri::parse(path)?).map(Location::from);
+    let sources: Vec<_> = args.sources.iter().map(find).collect::<Result<_, _>>()?;
+    let store = Arc::clone(&sources[0].store);
+    if let Some(other) = sources.iter().find(|s| !Arc::ptr_eq(&s.store, &store)) {
+        let message = "it is in another store than the first source";
+        return Err(other
+            .error(Kind::Invalid, "read", message)
+            .with_hint("read from one store at a time")
+            .into());
+    }
+    let handles: Vec<_> = sources
         .iter()
-        .map(|path| File::open(path).map(Arc::new));
-    let files: Vec<_> = files.collect::<Result<_, _>>()?;
+        .map(Location::open)
+        .collect::<Result<_, _>>()?;
     // Each file begins on a page, or a ragged one would put those after it out of step with DMA.
     let mut at = 0;
-    let whole = |(object, file): (u32, &Arc<File>)| {
-        let extent = Extent::new(0, file.bytes());
+    let whole = |(object, handle): (u32, &Arc<dyn Handle>)| {
+        let extent = Extent::new(0, handle.object().bytes);
         let start = at;
-        at += whole_pages(file.bytes());
+        at += whole_pages(extent.bytes);
         Move {
             object,
             extent,
             at: start,
         }
     };
-    let moves: Vec<_> = (0..).zip(&files).map(whole).collect();
+    let moves: Vec<_> = (0..).zip(&handles).map(whole).collect();
     let region = Arc::new(Region::at(place, at)?);
     region.populate();
-    let _watch = Watch::begin(progress, files.iter().map(|f| f.bytes()).sum());
-    let job = Job::read(files, moves, &region, choice, executor.settings())?;
+    let _watch = Watch::begin(progress, moves.iter().map(|m| m.extent.bytes).sum());
+    let objects = Objects::new(store, handles);
+    let job = Job::read(objects, moves, &region, choice, executor.settings())?;
     let receipt = executor.run(job.with_progress(progress))?;
     Ok(receipt)
 }

@@ -53,7 +53,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let model = Model::find(stores(), &Uri::parse(&args.source)?)?;
     // Every byte is read and written.
     let watch = Watch::begin(&saver.progress, model.bytes() * 2);
-    let receipt = saver.rewrite(&model, &args.target, args.shard_size.map(|size| size.0))?;
+    let target = stores().find(&Uri::parse(&args.target)?)?;
+    let receipt = saver.rewrite(&model, target, args.shard_size.map(|size| size.0))?;
     drop(watch);
     print_receipt(&receipt, args.json)?;
     Ok(ExitCode::SUCCESS)

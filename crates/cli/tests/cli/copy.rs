@@ -323,7 +323,7 @@ fn a_link_in_the_target_tree_leads_nothing_out_of_it() {
         std::os::unix::fs::symlink(to, yard.path(link)).unwrap();
         let ran = yard.run(["copy", "source", target]);
         assert_eq!(ran.code, Some(2), "{link}: {}", ran.out);
-        let message = format!("error: cannot write into {link}: it is a symbolic link");
+        let message = format!("error: cannot open {link}: it is a symbolic link");
         assert!(ran.err.starts_with(&message), "{}", ran.err);
         fs::remove_dir_all(yard.path(target)).unwrap();
     }

@@ -325,7 +325,8 @@ fn objects_in_stores_that_this_program_does_not_have() {
         ),
         (
             "inspect s3://bucket/m.safetensors",
-            "s3://bucket/m.safetensors: this program has no such store",
+            "s3://bucket/m.safetensors: this program has no such store\nhint: copy it by other means to where this \
+             program reaches: a path",
         ),
         (
             "checkpoint ls s3://bucket/run",
@@ -333,7 +334,7 @@ fn objects_in_stores_that_this_program_does_not_have() {
         ),
         (
             "load memory:x/m.safetensors",
-            "memory:x/m.safetensors: there is no such object",
+            "memory:x/m.safetensors: this program has no such store",
         ),
         ("load s3://b/m", "a bucket is 3 to 63"),
         // A path that looks like a URI.

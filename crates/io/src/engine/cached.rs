@@ -13,34 +13,49 @@ use straightway_sys::blocking;
 use super::{Capabilities, Engine};
 use crate::request::{Done, Io, run_on_file};
 
-/// What receipts call reads and writes by system calls of a lane's own thread.
-pub(super) const NAME: &str = "pread";
-
-/// Runs one I/O at a time, at once.
-#[derive(Debug, Default)]
+/// Runs each I/O at once, and holds `depth` of them until they are asked for.
+#[derive(Debug)]
 pub struct Cached {
-    done: Option<Done>,
+    done: Vec<Done>,
+    depth: usize,
+}
+
+impl Cached {
+    /// An engine that takes `depth` I/Os at a time.
+    pub fn new(depth: usize) -> Self {
+        Self {
+            done: Vec::with_capacity(depth),
+            depth,
+        }
+    }
+}
+
+impl Default for Cached {
+    /// One I/O at a time.
+    fn default() -> Self {
+        Self::new(1)
+    }
 }
 
 impl Engine for Cached {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
-        if self.done.is_some() {
+        if self.done.len() == self.depth {
             return Err(io);
         }
-        self.done = Some(run_on_file(io, blocking::run));
+        self.done.push(run_on_file(io, blocking::run));
         Ok(())
     }
 
     fn poll(&mut self, done: &mut Vec<Done>, _timeout: Duration) -> Result<usize> {
-        let before = done.len();
-        done.extend(self.done.take());
-        Ok(done.len() - before)
+        let count = self.done.len();
+        done.append(&mut self.done);
+        Ok(count)
     }
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            name: NAME,
-            depth: 1,
+            name: "pread",
+            depth: self.depth,
         }
     }
 }

@@ -1,122 +1,187 @@
-//! The drive and the page cache behind one queue, for lanes that check what they read.
+//! Two engines behind one queue.
 //!
-//! Which of the two an I/O goes to is said by its descriptor. What is resident is copied while it is submitted and
-//! comes back by the next poll, so that it is checked while it is in the processor's cache; the drive works on its
-//! queue meanwhile. The drive's engine is made when the first I/O needs it.
+//! For lanes that check what they read: the drive and the page cache. Which of the two an I/O goes to is said by its
+//! descriptor. What is resident is copied while it is submitted and comes back by the next poll, so that it is checked
+//! while it is in the processor's cache; the drive works on its queue meanwhile.
+//!
+//! For copies between stores of two families: the engine that reads and the engine that writes.
+//!
+//! An engine is made when the first I/O needs it.
 
-use std::{fmt, io, time::Duration};
+use std::{
+    fmt, io,
+    time::{Duration, Instant},
+};
 
 use straightway_core::Result;
-use straightway_sys::{By, blocking};
+use straightway_sys::{By, Op};
 
-use super::{Capabilities, Engine, cached};
-use crate::request::{Done, Io, run_on_file};
+use super::{Capabilities, Engine, cached::Cached};
+use crate::request::{Done, Io};
 
-/// What makes the engine for the drive.
+/// How long one engine is waited for while the other has I/Os in flight too: nothing waits for both at once.
+const TURN: Duration = Duration::from_millis(1);
+
+/// What makes an engine.
 type Make = Box<dyn Fn() -> Result<Box<dyn Engine>> + Send>;
 
-/// An engine for the drive and one for the page cache.
+/// Two engines.
 pub struct Mixed {
-    make: Make,
+    name: &'static str,
     depth: usize,
-    drive: Option<Box<dyn Engine>>,
-    drive_in_flight: usize,
-    /// Through the page cache, and those for a drive whose engine could not be made.
-    done: Vec<Done>,
-    /// Whether the drive and the page cache took part since the last rest.
-    used: [bool; 2],
+    sides: [Side; 2],
+    /// Which engine an I/O goes to.
+    choose: fn(&Io) -> usize,
+    /// I/Os whose engine could not be made.
+    failed: Vec<Done>,
+}
+
+struct Side {
+    make: Make,
+    engine: Option<Box<dyn Engine>>,
+    in_flight: usize,
+    /// Whether it took part since the last rest.
+    is_used: bool,
 }
 
 impl Mixed {
     /// Takes `depth` I/Os and one more: for the drive, whose engine `make` makes, and for the page cache.
     pub fn new(depth: u32, make: impl Fn() -> Result<Box<dyn Engine>> + Send + 'static) -> Self {
+        let depth = depth as usize + 1;
+        let cached = Side::new(Box::new(move || Ok(Box::new(Cached::new(depth)))));
+        let choose = |io: &Io| usize::from(io.by != By::Direct);
+        Self::of(
+            "io_uring + pread",
+            depth,
+            [Side::new(Box::new(make)), cached],
+            choose,
+        )
+    }
+
+    /// Reads by one engine and writes by the other.
+    pub fn of_legs(read: Box<dyn Engine>, write: Box<dyn Engine>) -> Self {
+        let [reads, writes] = [&read, &write].map(Engine::capabilities);
+        let made = |engine| Side {
+            engine: Some(engine),
+            ..Side::new(Box::new(|| unreachable!("it is there")))
+        };
+        let choose = |io: &Io| usize::from(io.op == Op::Write);
+        let depth = reads.depth.min(writes.depth);
+        Self::of(reads.name, depth, [made(read), made(write)], choose)
+    }
+
+    fn of(name: &'static str, depth: usize, sides: [Side; 2], choose: fn(&Io) -> usize) -> Self {
         Self {
-            make: Box::new(make),
-            depth: depth as usize,
-            drive: None,
-            drive_in_flight: 0,
-            done: Vec::new(),
-            used: [false; 2],
+            name,
+            depth,
+            sides,
+            choose,
+            failed: Vec::new(),
         }
     }
 
-    fn submit_to_drive(&mut self, io: Io) -> Result<(), Io> {
-        self.used[0] = true;
-        if self.drive.is_none() {
-            match (self.make)() {
-                Ok(drive) => self.drive = Some(drive),
-                Err(error) => {
-                    self.done.push(Done::new(io, Err(io::Error::other(error))));
-                    return Ok(());
-                }
-            }
+    fn in_flight(&self) -> usize {
+        self.sides.iter().map(|side| side.in_flight).sum()
+    }
+}
+
+impl Side {
+    fn new(make: Make) -> Self {
+        Self {
+            make,
+            engine: None,
+            in_flight: 0,
+            is_used: false,
         }
-        let drive = self.drive.as_mut().expect("just made");
-        drive.submit(io)?;
-        self.drive_in_flight += 1;
-        Ok(())
+    }
+
+    fn engine(&mut self) -> Result<&mut Box<dyn Engine>> {
+        if self.engine.is_none() {
+            self.engine = Some((self.make)()?);
+        }
+        Ok(self.engine.as_mut().expect("just made"))
     }
 }
 
 impl Engine for Mixed {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
-        if self.done.len() + self.drive_in_flight > self.depth {
+        if self.failed.len() + self.in_flight() >= self.depth {
             return Err(io);
         }
-        if io.by == By::Direct {
-            return self.submit_to_drive(io);
+        let side = &mut self.sides[(self.choose)(&io)];
+        side.is_used = true;
+        match side.engine() {
+            Ok(engine) => engine.submit(io)?,
+            Err(error) => {
+                self.failed
+                    .push(Done::new(io, Err(io::Error::other(error))));
+                return Ok(());
+            }
         }
-        self.used[1] = true;
-        self.done.push(run_on_file(io, blocking::run));
+        side.in_flight += 1;
         Ok(())
     }
 
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
-        let came = self.done.len();
-        done.append(&mut self.done);
-        match &mut self.drive {
-            Some(drive) if came == 0 && self.drive_in_flight > 0 => {
-                let count = drive.poll(done, timeout)?;
-                self.drive_in_flight -= count;
-                Ok(count)
+        if !self.failed.is_empty() {
+            let count = self.failed.len();
+            done.append(&mut self.failed);
+            return Ok(count);
+        }
+        let start = Instant::now();
+        let is_shared = self.sides.iter().all(|side| side.in_flight > 0);
+        let mut wait = if is_shared { Duration::ZERO } else { timeout };
+        loop {
+            // The page cache before the drive, and what is written before what is read: that frees slots.
+            for side in self
+                .sides
+                .iter_mut()
+                .rev()
+                .filter(|side| side.in_flight > 0)
+            {
+                let count = side.engine()?.poll(done, wait)?;
+                side.in_flight -= count;
+                if count > 0 {
+                    return Ok(count);
+                }
             }
-            _ => Ok(came),
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() || self.in_flight() == 0 {
+                return Ok(0);
+            }
+            wait = left.min(TURN);
         }
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            name: "io_uring + pread",
-            depth: self.depth + 1,
-        }
+        let Self { name, depth, .. } = *self;
+        Capabilities { name, depth }
     }
 
     fn names(&self) -> Vec<&'static str> {
-        let drive = self.drive.as_ref().map(|drive| drive.capabilities().name);
-        let names = [(self.used[0], drive), (self.used[1], Some(cached::NAME))];
-        names
-            .into_iter()
-            .filter_map(|(is_used, name)| name.filter(|_| is_used))
-            .collect()
+        let used = self.sides.iter().filter(|side| side.is_used);
+        let engines = used.filter_map(|side| side.engine.as_ref());
+        engines.flat_map(Engine::names).collect()
     }
 
     fn warning(&self) -> Option<&str> {
-        self.drive.as_ref().and_then(|drive| drive.warning())
+        let engines = self.sides.iter().filter_map(|side| side.engine.as_ref());
+        engines.into_iter().find_map(|engine| engine.warning())
     }
 
     fn rest(&mut self) {
-        self.used = [false; 2];
-        if let Some(drive) = &mut self.drive {
-            drive.rest();
+        for side in &mut self.sides {
+            side.is_used = false;
+            if let Some(engine) = &mut side.engine {
+                engine.rest();
+            }
         }
     }
 }
 
 impl fmt::Debug for Mixed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mixed")
-            .field("drive", &self.drive)
-            .field("done", &self.done)
-            .finish_non_exhaustive()
+        let engines = self.sides.iter().map(|side| &side.engine);
+        f.debug_list().entries(engines).finish()
     }
 }

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Instant};
 
 use straightway_core::{
-    Choice, Delivery, Direction, Error, Extent, Kind, Move, Place, Plan, Policy, Portion, Result,
-    Survey, Transfer,
+    Choice, Delivery, Direction, Extent, Move, Place, Plan, Policy, Portion, Result, Survey,
+    Transfer,
 };
 use straightway_sys::Region;
 
 use super::Job;
-use crate::{inspect::Inspect, objects::Objects, settings::Settings};
+use crate::{inspect::Inspect, objects::Objects, settings::Settings, store::pair::Pair};
 
 impl Job {
     /// Reads extents of objects into `region`.
@@ -56,7 +56,7 @@ impl Job {
         Self::with_region(Direction::Out, objects, moves, region, choice, settings)
     }
 
-    /// Copies extents of each object to the same place in its twin, which is new and in a store of the same family.
+    /// Copies extents of each object to the same place in its twin, which is new and may be in a store of another family.
     pub fn relay(
         objects: impl Into<Objects>,
         twins: impl Into<Objects>,
@@ -70,12 +70,6 @@ impl Job {
             twins.handles().len(),
             "each object has one twin"
         );
-        if objects.store().family() != twins.store().family() {
-            let (from, to) = (objects.store().family(), twins.store().family());
-            let message = format!("a lane cannot read from {from} and write to {to}");
-            let name = objects.name();
-            return Err(Error::new(Kind::Unsupported, "copy", name, message));
-        }
         let start = Instant::now();
         let in_place = |(object, extent): (u32, Extent)| Move {
             object,
@@ -88,6 +82,8 @@ impl Job {
         let onward = unread(&twins)?;
         let policy = Policy::new(choice, settings.chunk_bytes);
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
+        let store = Pair::of(objects.store(), twins.store());
+        let objects = Objects::new(store, objects.handles().to_vec());
         Ok(Self {
             twins: Some(twins),
             ..Self::new((Direction::Across, choice), plan, &policy, objects, start)

@@ -8,18 +8,23 @@
 //! removed, but not opened. The tag of a file by path is its inode with its size and stamps; below a root there are none,
 //! as what is read there has checksums. No file system replaces a file on condition of what it is.
 
-use std::{ffi::OsStr, fs, io, path::Path, sync::Arc};
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustix::fs::FileType;
 use straightway_core::{Alignment, Direction, Error, Extent, Kind, Object, Place, Result, Survey};
 use straightway_sys::{File, Folder, folder::Durability, residency};
 
 use super::{
-    Condition, Draft, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag, Verb, Verbs,
-    file, get_whole, own_draft, parts,
+    Condition, Draft, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store, Tag, Verb,
+    Verbs, file, get_whole, own_draft, parts, text,
 };
 use crate::{
-    draft::{FileDraft, folder_of, is_draft},
+    draft::{FileDraft, is_draft, place, sweep},
     engine::{Engine, cached::Cached, gds::Direct, mixed::Mixed, pool::Pool, ring::Ring},
     gds::GdsUse,
     settings::{DriveEngine, Settings},
@@ -43,23 +48,24 @@ impl Files {
     }
 
     /// The folder that a name is in, and its last part.
-    fn at<'a>(&self, name: &'a OsStr, missing: Missing) -> Result<(Arc<Folder>, &'a str)> {
+    fn at<'a>(&self, name: &'a OsStr, missing: Missing) -> Result<(Arc<Folder>, &'a OsStr)> {
         let Some(root) = &self.root else {
-            let path = Path::new(name);
-            let Some(last) = path.file_name().and_then(OsStr::to_str) else {
-                let message = "its name is not text";
-                return Err(Error::new(Kind::Invalid, "use", path.display(), message));
-            };
-            return Ok((Arc::new(Folder::open(folder_of(path))?), last));
+            return place(Path::new(name));
         };
         let parts = parts(self, name)?;
         let (last, folders) = parts.split_last().expect("a name has a part");
         Ok((descend(root, folders, missing)?, last))
     }
+
+    /// The same, where the last part is text.
+    fn at_text<'a>(&self, name: &'a OsStr, missing: Missing) -> Result<(Arc<Folder>, &'a str)> {
+        let (folder, name) = self.at(name, missing)?;
+        Ok((folder, text(self, name)?))
+    }
 }
 
 /// The folder that is reached by these names, one in the other.
-fn descend(root: &Arc<Folder>, names: &[&str], missing: Missing) -> Result<Arc<Folder>> {
+fn descend(root: &Arc<Folder>, names: &[&OsStr], missing: Missing) -> Result<Arc<Folder>> {
     let mut folder = Arc::clone(root);
     for name in names {
         folder = Arc::new(match missing {
@@ -72,12 +78,8 @@ fn descend(root: &Arc<Folder>, names: &[&str], missing: Missing) -> Result<Arc<F
 
 impl Store for Files {
     fn describe(&self, name: &OsStr) -> String {
-        let path = match &self.root {
-            Some(root) if name.is_empty() => root.path().to_owned(),
-            Some(root) => root.path().join(name),
-            None => name.into(),
-        };
-        path.display().to_string()
+        let path = self.path(name);
+        path.expect("a file has one").display().to_string()
     }
 
     fn verbs(&self) -> Verbs {
@@ -94,7 +96,7 @@ impl Store for Files {
         let one = |object: &Named| -> Result<Arc<dyn Handle>> {
             let file = match &self.root {
                 Some(_) => {
-                    let (folder, name) = self.at(&object.name, Missing::Refuse)?;
+                    let (folder, name) = self.at_text(&object.name, Missing::Refuse)?;
                     File::open_in(&folder, name)?
                 }
                 None => File::open(Path::new(&object.name))?,
@@ -166,7 +168,7 @@ impl Store for Files {
         if self.root.is_none() {
             return get_whole(self, name, bytes_max);
         }
-        let (folder, name) = self.at(name, Missing::Refuse)?;
+        let (folder, name) = self.at_text(name, Missing::Refuse)?;
         folder.read(name, bytes_max)
     }
 
@@ -193,12 +195,12 @@ impl Store for Files {
         Ok(Arc::new(Self { root }))
     }
 
-    fn create(&self, name: &OsStr, bytes: u64) -> Result<Box<dyn Draft>> {
+    fn create(&self, name: &OsStr, bytes: u64, like: &Like<'_>) -> Result<Box<dyn Draft>> {
         if self.root.is_none() {
-            return Ok(Box::new(FileDraft::new(Path::new(name), bytes)?));
+            return Ok(Box::new(FileDraft::at(Path::new(name), bytes, like)?));
         }
         let (folder, name) = self.at(name, Missing::Create)?;
-        Ok(Box::new(FileDraft::in_folder(&folder, name, bytes)?))
+        Ok(Box::new(FileDraft::create(&folder, name, bytes, like)?))
     }
 
     fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
@@ -206,19 +208,34 @@ impl Store for Files {
         FileDraft::commit_in_order(own.collect::<Result<_>>()?)
     }
 
-    fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
-        if matches!(on, Condition::IfMatch(_)) {
-            return Err(self.lacks(Verb::PutIfMatch));
+    fn commit_each(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+        let own = drafts.into_iter().map(own_draft::<FileDraft>);
+        FileDraft::commit_all(own.collect::<Result<_>>()?)
+    }
+
+    fn sweep(&self) {
+        if let Some(root) = &self.root {
+            sweep(root);
         }
-        let (folder, name) = self.at(name, Missing::Create)?;
+    }
+
+    fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
         match on {
-            Condition::IfAbsent => folder.put_if_absent(name, bytes, how),
-            _ => folder.replace(name, bytes).map(|()| true),
+            Condition::Always => {
+                let draft = self.create(name, bytes.len() as u64, &Like::Replaced)?;
+                draft.write_all_at(0, bytes)?;
+                self.commit(vec![draft]).map(|()| true)
+            }
+            Condition::IfAbsent => {
+                let (folder, name) = self.at_text(name, Missing::Create)?;
+                folder.put_if_absent(name, bytes, how)
+            }
+            Condition::IfMatch(_) => Err(self.lacks(Verb::PutIfMatch)),
         }
     }
 
     fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
-        let (folder, name) = match self.at(name, Missing::Refuse) {
+        let (folder, name) = match self.at_text(name, Missing::Refuse) {
             Err(error) if error.kind() == Kind::NotFound => return Ok(()),
             found => found?,
         };
@@ -233,8 +250,16 @@ impl Store for Files {
     }
 
     fn clear(&self, folder: &OsStr) -> Result<()> {
-        let (parent, name) = self.at(folder, Missing::Refuse)?;
+        let (parent, name) = self.at_text(folder, Missing::Refuse)?;
         parent.remove_tree(name)
+    }
+
+    fn path(&self, name: &OsStr) -> Option<PathBuf> {
+        Some(match &self.root {
+            Some(root) if name.is_empty() => root.path().to_owned(),
+            Some(root) => root.join(name),
+            None => name.into(),
+        })
     }
 
     fn folder(&self) -> Option<&Folder> {
@@ -275,6 +300,14 @@ impl Handle for File {
         Self::check_unchanged(self)
     }
 
+    fn data_extents(&self) -> Result<Vec<Extent>> {
+        Self::data_extents(self)
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(self)
+    }
+
     fn block_bytes(&self) -> u64 {
         self.alignment()
             .map_or(Alignment::PAGE_BYTES, |alignment| alignment.object_bytes)
@@ -285,15 +318,5 @@ impl Handle for File {
             Ok(error) => error,
             Err(source) => Self::error(self, operation, source),
         }
-    }
-}
-
-impl Draft for FileDraft {
-    fn handle(&self) -> Arc<dyn Handle> {
-        Arc::clone(self.file()) as _
-    }
-
-    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        Self::write_all_at(self, offset, bytes)
     }
 }

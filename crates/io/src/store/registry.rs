@@ -9,7 +9,7 @@ use std::{
 
 use straightway_core::{Error, Kind, Result, Scheme, Uri};
 
-use super::{Files, Memory, Store};
+use super::{Files, Store};
 
 /// Makes the store of an authority.
 type Maker = Box<dyn Fn(&str) -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -21,15 +21,13 @@ pub struct Registry {
 }
 
 impl Default for Registry {
-    /// Files and memory.
+    /// Files alone.
     fn default() -> Self {
         let empty = Self {
             makers: BTreeMap::new(),
             made: Mutex::default(),
         };
-        empty
-            .with(Scheme::Path, |_| Ok(Arc::new(Files::default())))
-            .with(Scheme::Memory, |name| Ok(Arc::new(Memory::new(name))))
+        empty.with(Scheme::Path, |_| Ok(Arc::new(Files::default())))
     }
 }
 
@@ -53,9 +51,12 @@ impl Registry {
             return Ok((Arc::clone(store), uri.name().to_owned()));
         }
         let maker = self.makers.get(&uri.scheme()).ok_or_else(|| {
+            let known: Vec<_> = self.makers.keys().map(|scheme| scheme.form()).collect();
             let message = "this program has no such store";
-            let hint = "copy it to a local path by the store's own tool, and name that path";
-            Error::new(Kind::Unsupported, "open", uri, message).with_hint(hint)
+            Error::new(Kind::Unsupported, "open", uri, message).with_hint(format!(
+                "copy it by other means to where this program reaches: {}",
+                known.join(", ")
+            ))
         })?;
         let store = maker(uri.authority())?;
         made.insert(key, Arc::clone(&store));

@@ -7,14 +7,15 @@ use std::{
 };
 
 use straightway_io::{
-    engine::{Engine, cached::Cached, memory::Memory, mixed::Mixed, pool::Pool, ring::Ring},
+    engine::{Engine, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
     request::{Done, Io},
-    store::{self, Handle, Store},
+    store::{Handle, Like, Store},
     wrapper::{
         faulty::{Faults, Faulty},
         traced::{Trace, Traced},
     },
 };
+use straightway_memory::{Memory, MemoryEngine};
 use straightway_sys::{Buf, By, File, Op, Region, Slot, Window};
 
 /// An open object of any store.
@@ -207,8 +208,10 @@ fn conforms_with(mut engine: impl Engine, object: &Object, by: By) {
 
 /// An object of 64 blocks in memory.
 fn in_memory() -> Object {
-    let store = store::Memory::new("test");
-    let draft = store.create("object".as_ref(), 64 * BYTES as u64).unwrap();
+    let store = Memory::new("test");
+    let draft = store
+        .create("object".as_ref(), 64 * BYTES as u64, &Like::Replaced)
+        .unwrap();
     draft.handle()
 }
 
@@ -245,6 +248,13 @@ fn the_drive_and_the_page_cache_behind_one_queue_conform() {
 }
 
 #[test]
+fn an_engine_that_reads_and_one_that_writes_conform_together() {
+    let pool = || Box::new(Pool::new(4).unwrap());
+    conforms(Mixed::of_legs(pool(), pool()));
+    conforms(Mixed::of_legs(pool(), Box::new(Cached::default())));
+}
+
+#[test]
 fn an_object_of_another_store_is_an_error_and_its_buffer_comes_back() {
     let slots = || Slot::ring(1, BYTES).unwrap().remove(0);
     let mut engines: Vec<Box<dyn Engine>> =
@@ -261,13 +271,13 @@ fn an_object_of_another_store_is_an_error_and_its_buffer_comes_back() {
 
 #[test]
 fn memory_conforms() {
-    conforms_in_memory(Memory::new(8));
+    conforms_in_memory(MemoryEngine::new(8));
 }
 
 #[test]
 fn wrappers_that_change_nothing_conform() {
-    conforms_in_memory(Faulty::new(Memory::new(4), Faults::default()));
-    conforms_in_memory(Traced::new(Memory::new(4), Trace::default()));
+    conforms_in_memory(Faulty::new(MemoryEngine::new(4), Faults::default()));
+    conforms_in_memory(Traced::new(MemoryEngine::new(4), Trace::default()));
 }
 
 #[test]
@@ -277,7 +287,7 @@ fn late_and_reordered_completions_still_conform() {
         late_per_mille: 400,
         ..Faults::default()
     };
-    conforms_in_memory(Faulty::new(Memory::new(16), faults));
+    conforms_in_memory(Faulty::new(MemoryEngine::new(16), faults));
     conforms(Faulty::new(Pool::new(4).unwrap(), faults));
 }
 
@@ -291,7 +301,7 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
         short_per_mille: 250,
         late_per_mille: 0,
     };
-    let mut engine = Faulty::new(Memory::new(64), faults);
+    let mut engine = Faulty::new(MemoryEngine::new(64), faults);
     let writes = (0..64).zip(Slot::ring(64, BYTES).unwrap());
     let writes = writes.map(|(tag, slot)| io(Op::Write, &object, By::PageCache, 0, slot, tag));
     let done = run_all(&mut engine, writes.collect());
@@ -314,7 +324,7 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
 fn a_trace_has_every_io() {
     let object = in_memory();
     let trace = Trace::default();
-    let mut engine = Traced::new(Memory::new(8), trace.clone());
+    let mut engine = Traced::new(MemoryEngine::new(8), trace.clone());
     what_is_written_is_read(&mut engine, &object, By::PageCache);
     let events = trace.take();
     assert_eq!(events.len(), 128);

@@ -9,8 +9,8 @@ use straightway_core::{Object, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag,
-        Verb, Verbs, open_one,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
+        Tag, Verb, Verbs, open_one,
     },
 };
 
@@ -45,6 +45,8 @@ pub(crate) enum Lie {
     PartialCommit,
     /// Nothing is removed.
     RemovesNothing,
+    /// A remove-if-match removes whatever is there.
+    RemovesAnyVersion,
     /// A folder is left half full.
     ClearsHalf,
     /// `%41` and `A` are one name.
@@ -62,7 +64,7 @@ pub(crate) enum Lie {
 }
 
 impl Lie {
-    pub(crate) const ALL: [Self; 31] = [
+    pub(crate) const ALL: [Self; 34] = [
         Self::None,
         Self::Skips(Verb::List),
         Self::Skips(Verb::Create),
@@ -70,12 +72,14 @@ impl Lie {
         Self::Skips(Verb::PutIfAbsent),
         Self::Skips(Verb::PutIfMatch),
         Self::Skips(Verb::Remove),
+        Self::Skips(Verb::RemoveIfMatch),
         Self::Hides(Verb::List),
         Self::Hides(Verb::Create),
         Self::Hides(Verb::Put),
         Self::Hides(Verb::PutIfAbsent),
         Self::Hides(Verb::PutIfMatch),
         Self::Hides(Verb::Remove),
+        Self::Hides(Verb::RemoveIfMatch),
         Self::ReplacesIfAbsent,
         Self::IgnoresTag,
         Self::Appends,
@@ -87,6 +91,7 @@ impl Lie {
         Self::LastFirst,
         Self::PartialCommit,
         Self::RemovesNothing,
+        Self::RemovesAnyVersion,
         Self::ClearsHalf,
         Self::DecodesNames,
         Self::FillsUp,
@@ -198,14 +203,14 @@ impl Store for Lying {
         Ok(Arc::new(Self::new(inner, self.lie)))
     }
 
-    fn create(&self, name: &OsStr, bytes: u64) -> Result<Box<dyn Draft>> {
+    fn create(&self, name: &OsStr, bytes: u64, like: &Like<'_>) -> Result<Box<dyn Draft>> {
         self.check(Verb::Create)?;
         let name = self.name(name);
         if self.lie == Lie::EarlyDraft {
             self.inner
                 .put(&name, b"", &Condition::Always, Durability::Synced)?;
         }
-        self.inner.create(&name, bytes)
+        self.inner.create(&name, bytes, like)
     }
 
     fn commit(&self, mut drafts: Vec<Box<dyn Draft>>) -> Result<()> {
@@ -248,6 +253,14 @@ impl Store for Lying {
         match self.lie {
             Lie::RemovesNothing => Ok(()),
             _ => self.inner.remove(&self.name(name), how),
+        }
+    }
+
+    fn remove_if_match(&self, name: &OsStr, tag: &Tag, how: Durability) -> Result<bool> {
+        self.check(Verb::RemoveIfMatch)?;
+        match self.lie {
+            Lie::RemovesAnyVersion => self.inner.remove(&self.name(name), how).map(|()| true),
+            _ => self.inner.remove_if_match(&self.name(name), tag, how),
         }
     }
 

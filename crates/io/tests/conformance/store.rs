@@ -15,11 +15,12 @@ use straightway_core::{Kind, Place};
 use straightway_io::{
     Settings,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Listing, Memory, Missing, Named, Page,
-        Store, Tag, Verb, list_all, open_one,
+        Condition, Draft, Durability, Files, LaneSpec, Like, Listing, Missing, Named, Page, Store,
+        Tag, Verb, list_all, open_one,
     },
     track::Track,
 };
+use straightway_memory::Memory;
 
 use crate::{engine, lie::Lie, lie::Lying};
 
@@ -61,7 +62,7 @@ fn is_there(store: &dyn Store, object: &str) -> bool {
 }
 
 fn draft(store: &dyn Store, object: &str, bytes: &[u8]) -> Result<Box<dyn Draft>, String> {
-    let draft = told(store.create(name(object), bytes.len() as u64))?;
+    let draft = told(store.create(name(object), bytes.len() as u64, &Like::Replaced))?;
     told(draft.write_all_at(0, bytes))?;
     Ok(draft)
 }
@@ -90,12 +91,15 @@ fn call(store: &dyn Store, verb: Verb) -> straightway_core::Result<()> {
     match verb {
         Verb::List => list_all(store).map(drop),
         Verb::Create => store
-            .create(object, 1)
+            .create(object, 1, &Like::Replaced)
             .and_then(|draft| store.commit(vec![draft])),
         Verb::Put => put(&Condition::Always),
         Verb::PutIfAbsent => put(&Condition::IfAbsent),
         Verb::PutIfMatch => put(&Condition::IfMatch(Tag::Text("none".to_owned()))),
         Verb::Remove => store.remove(object, NOW),
+        Verb::RemoveIfMatch => store
+            .remove_if_match(object, &Tag::Text("none".to_owned()), NOW)
+            .map(drop),
     }
 }
 
@@ -445,6 +449,32 @@ fn what_is_removed_is_gone(store: &dyn Store) -> Checked {
     check(is_there(store, "stays"), "nothing else is gone")
 }
 
+fn a_remove_if_match_needs_the_version_that_is_there(store: &dyn Store) -> Checked {
+    let tag = || {
+        let handle = told(open_one(store, name("matched")))?;
+        let tag = handle.tag();
+        tag.ok_or_else(|| "a store with this verb has tags".to_owned())
+    };
+    let remove = |object: &str, tag: &Tag| told(store.remove_if_match(name(object), tag, NOW));
+    add(store, "matched", b"one")?;
+    let first = tag()?;
+    told(store.remove(name("matched"), NOW))?;
+    add(store, "matched", b"one")?;
+    check(
+        !remove("matched", &first)?,
+        "an older version does not match, though its bytes are the same",
+    )?;
+    check(
+        get(store, "matched") == Some(b"one".into()),
+        "a refused removal changes nothing",
+    )?;
+    check(!remove("absent", &first)?, "nothing does not match")?;
+    check(
+        remove("matched", &tag()?)? && !is_there(store, "matched"),
+        "the version that is there is removed",
+    )
+}
+
 fn reads_are_whole_or_errors(store: &dyn Store) -> Checked {
     add(store, "read", b"0123456789")?;
     let handle = told(open_one(store, name("read")))?;
@@ -472,7 +502,7 @@ fn reads_are_whole_or_errors(store: &dyn Store) -> Checked {
 /// A case, and the verbs without which it is left out.
 type Case = (fn(&dyn Store) -> Checked, &'static [Verb]);
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     (verbs_are_as_declared, &[]),
     (one_of_many_puts_if_absent_wins, &[Verb::PutIfAbsent]),
     (a_put_replaces_the_whole_object, &[Verb::Put]),
@@ -487,6 +517,10 @@ const CASES: [Case; 11] = [
     (a_failed_commit_leaves_nothing, &[Verb::Create]),
     (names_with_odd_characters_are_names, &[]),
     (what_is_removed_is_gone, &[Verb::Remove]),
+    (
+        a_remove_if_match_needs_the_version_that_is_there,
+        &[Verb::Remove, Verb::RemoveIfMatch],
+    ),
 ];
 
 /// Runs all cases on stores that `make` makes, each on an empty one.

@@ -1,11 +1,13 @@
 //! A checkpoint as plain safetensors files, in a folder as Hugging Face has them: whole tensors, an
 //! index where there are several files, and nothing that only we can read.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-use straightway_core::{Error, Kind, Place, Result};
-use straightway_io::Region;
-use straightway_sys::Folder;
+use straightway_core::{Kind, Place, Result};
+use straightway_io::{
+    Region,
+    store::{Condition, Durability, Listing, Location, Missing, list_all},
+};
 
 use super::{
     manifest::Saved,
@@ -81,36 +83,33 @@ impl Restorer {
         &self,
         checkpoint: &Checkpoint,
         saver: &weights::Saver,
-        folder: &Path,
+        folder: impl Into<Location>,
         shard_bytes: u64,
     ) -> Result<Exported> {
-        fs::create_dir_all(folder).map_err(|e| Error::os("create", folder.display(), e))?;
-        let mut there = fs::read_dir(folder).map_err(|e| Error::os("list", folder.display(), e))?;
-        if there.next().is_some() {
-            let (path, why) = (folder.display(), "it is not empty");
-            return Err(Error::new(Kind::Invalid, "export to", path, why));
+        let folder = folder.into();
+        let inside = folder.below(Missing::Create)?;
+        if list_all(&*inside)? != Listing::default() {
+            let message = "it is not empty";
+            return Err(folder.error(Kind::Invalid, "export to", message));
         }
         let manifest = checkpoint.manifest();
         let mut exported = Exported::default();
         let (opaque, tensors): (Vec<_>, Vec<_>) = manifest.tensors.iter().partition(|t| t.opaque);
         exported.left_out = opaque.iter().map(|t| t.name.to_string()).collect();
-        let groups = divide(&tensors, shard_bytes);
+        let groups = weights::divide(tensors, |tensor| tensor.bytes(), shard_bytes);
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-        let name = |number: usize| match groups.len() {
-            1 => "model.safetensors".to_owned(),
-            of => format!("model-{:05}-of-{of:05}.safetensors", number + 1),
-        };
+        let name = |number: usize| weights::shard_name(number, groups.len());
         if groups.len() > 1 {
             // First: until the last file is there, readers say which one is missing.
             let index = index(&groups, &name);
-            let text = format!("{index:#}\n");
-            Folder::open(folder)?.replace(weights::INDEX_NAME, text.as_bytes())?;
+            let (name, always) = (weights::INDEX_NAME.as_ref(), &Condition::Always);
+            inside.put(name, index.as_bytes(), always, Durability::Synced)?;
         }
         for (number, group) in groups.iter().enumerate() {
             let file = name(number);
             let gathered = self.gather(checkpoint, group, Place::Host)?;
-            let path = folder.join(&file);
-            saver.save(&path, &gathered.region, &gathered.tensors, &metadata)?;
+            let target = folder.join(&file);
+            saver.save(target, &gathered.region, &gathered.tensors, &metadata)?;
             exported.tensors += gathered.tensors.len();
             exported.bytes += gathered.tensors.iter().map(|t| t.bytes).sum::<u64>();
             exported.files.push(file);
@@ -120,29 +119,14 @@ impl Restorer {
 }
 
 /// The index of files that are not there yet: `name` gives the name of each group's.
-fn index(groups: &[Vec<&Saved>], name: &impl Fn(usize) -> String) -> serde_json::Value {
+fn index(groups: &[Vec<&Saved>], name: &impl Fn(usize) -> String) -> String {
     let mut weight_map = serde_json::Map::new();
     for (number, group) in groups.iter().enumerate() {
         let place = |tensor: &&Saved| (tensor.name.to_string(), name(number).into());
         weight_map.extend(group.iter().map(place));
     }
     let bytes: u64 = groups.iter().flatten().map(|t| t.bytes()).sum();
-    serde_json::json!({ "metadata": { "total_size": bytes }, "weight_map": weight_map })
-}
-
-/// Divides tensors among files of at most `most` bytes, or one tensor that is larger.
-fn divide<'a>(tensors: &[&'a Saved], most: u64) -> Vec<Vec<&'a Saved>> {
-    let mut groups: Vec<Vec<&Saved>> = vec![Vec::new()];
-    let mut bytes = 0;
-    for tensor in tensors {
-        let open = groups.last_mut().expect("there is always one");
-        if !open.is_empty() && bytes + tensor.bytes() > most {
-            groups.push(vec![*tensor]);
-            bytes = tensor.bytes();
-        } else {
-            open.push(*tensor);
-            bytes += tensor.bytes();
-        }
-    }
-    groups
+    let mut metadata = serde_json::Map::new();
+    metadata.insert("total_size".to_owned(), bytes.into());
+    weights::index_text(&metadata, &weight_map)
 }

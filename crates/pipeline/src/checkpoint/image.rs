@@ -46,7 +46,7 @@ impl Image {
                 bytes: source.bytes()?,
             });
         }
-        let outline = Outline::new(path, &entries, &BTreeMap::new())?;
+        let outline = Outline::new(&path.display().to_string(), &entries, &BTreeMap::new())?;
         let tensors = gather(sources, &outline)?;
         Ok(Self { outline, tensors })
     }

@@ -5,6 +5,7 @@
 //! steps or is compressed is protected like any other, and so is what it refers to.
 
 use straightway_core::{Error, Kind, Result};
+use straightway_io::store::Like;
 
 use super::{
     home::Home,
@@ -38,7 +39,7 @@ pub(crate) fn protect(
     let mut drafts = Vec::new();
     for number in 0..count {
         let file = parity_file(number, home.mark.as_deref());
-        drafts.push(home.store.create(file.as_ref(), bytes)?);
+        drafts.push(home.store.create(file.as_ref(), bytes, &Like::Replaced)?);
         records.push(ParityRecord {
             file,
             chunks: Vec::with_capacity(rows),

@@ -62,8 +62,9 @@ pub(crate) trait Ledger {
     fn tags(&self, held: &Self::Held) -> Result<Vec<String>>;
     /// Why the other steps that are listed need it, if they do.
     fn dependant(&self, step: u64) -> Result<Option<String>>;
-    /// Deletes its files, the manifest first, and its name, if that is still its own.
-    fn erase(&self, step: u64, held: &Self::Held) -> Result<()>;
+    /// Deletes its files, the manifest first, and its name, if that is still its own. What has another identity by now
+    /// stays.
+    fn erase(&self, step: u64, held: &Self::Held, identity: &Identity) -> Result<()>;
 }
 
 /// Which folder and which manifest it is.
@@ -155,7 +156,7 @@ pub(crate) fn remove<L: Ledger>(
         }
         // An error from here on leaves the records: others may be carrying the decision out.
         if decide(ledger, &removal, &identity)? {
-            ledger.erase(step, &held)?;
+            ledger.erase(step, &held, &identity)?;
             retire(ledger, &removal)?;
             return Ok(Outcome::Removed);
         }
@@ -325,7 +326,7 @@ pub(crate) fn settle<L: Ledger>(ledger: &L, step: Option<u64>) -> Result<Vec<Str
             && let Some(held) = ledger.open(removal.step)?
             && identity.covers(&ledger.identity(&held)?)
         {
-            ledger.erase(removal.step, &held)?;
+            ledger.erase(removal.step, &held, &identity)?;
         }
         retire(ledger, &removal)?;
         gone.push(removal.intent());

@@ -3,7 +3,7 @@
 use std::{
     sync::{Arc, mpsc::channel},
     thread::{Builder, JoinHandle},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use straightway_core::{Error, Extent, Kind, Result};
@@ -121,6 +121,8 @@ impl Saver {
         if lock.as_ref().is_some_and(Lock::is_held) {
             store.sweep(Some(run))?;
             leftovers = store.attempts(run)?;
+        } else if lock.is_some() && store.root().folder().is_none() {
+            store.sweep_aged(SystemTime::now())?;
         }
         let writer = ShardWriter {
             executor,

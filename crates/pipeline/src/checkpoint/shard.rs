@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{Executor, File, Job, Objects, Progress, Region, store::Draft};
+use straightway_io::{
+    Executor, File, Job, Objects, Progress, Region,
+    store::{Draft, Like},
+};
 use straightway_sys::{Slot, Window};
 
 use super::{
@@ -78,7 +81,7 @@ impl Target<'_> {
                 draft: None,
             });
         }
-        let draft = store.create(name.as_ref(), bytes)?;
+        let draft = store.create(name.as_ref(), bytes, &Like::Replaced)?;
         Ok(Begun {
             object: Objects::new(Arc::clone(store), vec![draft.handle()]),
             draft: Some(draft),

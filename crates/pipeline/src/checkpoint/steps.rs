@@ -9,12 +9,13 @@ use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, SystemTime},
 };
 
 use straightway_core::{Error, Kind, Result, Scheme, Uri};
-use straightway_io::{
-    draft,
-    store::{Condition, Durability, Files, Folder, Missing, Registry, Store, list_all, open_one},
+use straightway_io::store::{
+    Condition, Durability, Files, Folder, Handle, Missing, Registry, Store, Verb, list_all,
+    open_one, read_whole,
 };
 
 use super::{
@@ -29,6 +30,9 @@ mod tests;
 
 /// How often a step's folder is emptied that somebody writes to while it is deleted.
 const ERASE_TRIES: usize = 16;
+
+/// How long nothing is added to an attempt before it counts as left by a job that crashed, where no lock tells.
+const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
 
 /// The longest record.
 const RECORD_BYTES_MAX: u64 = 4096;
@@ -205,11 +209,37 @@ impl Steps {
             .filter_map(|name| step_of(&name));
         let steps = steps.filter_map(|step| self.step(step).ok());
         for store in steps.chain([Arc::clone(&self.root)]) {
-            if let Some(folder) = store.folder() {
-                draft::sweep_opened(folder);
-            }
+            store.sweep();
         }
         Ok(swept)
+    }
+
+    /// The same in a store without locks, where only age tells what crashed jobs left: attempts to which nothing was added
+    /// for [`LEFT_AFTER`], and the holds of attempts that are gone.
+    pub(crate) fn sweep_aged(&self, now: SystemTime) -> Result<()> {
+        let all = names(self.root())?;
+        let records = |attempt: &Attempt| {
+            let folder = self
+                .root
+                .below(attempt.folder().as_ref(), Missing::Refuse)?;
+            list_all(&*folder).map(|all| all.objects)
+        };
+        for attempt in all.iter().filter_map(|name| Attempt::of(name)) {
+            let records = records(&attempt)?.into_iter();
+            let times: Option<Vec<_>> = records.map(|record| record.modified).collect();
+            let last = times.and_then(|times| times.into_iter().max());
+            let age = last.and_then(|last| now.duration_since(last).ok());
+            if age.is_some_and(|age| age > LEFT_AFTER) {
+                self.abandon(&attempt);
+            }
+        }
+        for hold in all.iter().filter_map(|name| Hold::of(name)) {
+            // Looked at after the hold was listed: an attempt is there before its holds.
+            if records(&hold.attempt)?.is_empty() {
+                self.discard(&hold.name())?;
+            }
+        }
+        Ok(())
     }
 
     /// The attempts of a run that are there.
@@ -257,27 +287,48 @@ impl Steps {
     /// Deletes the objects of a step whose store is no folder. The manifest goes last: its names are those of the
     /// objects that belong to it, and until then the decision to remove it stands. Objects of a save under way, which
     /// have names of their own, are not touched.
-    fn erase_objects(held: &dyn Store) -> Result<()> {
-        let Some(text) = if_there(held.get(MANIFEST.as_ref(), MANIFEST_BYTES_MAX))? else {
-            return Ok(());
-        };
-        let mut own: Vec<_> = names(held)?
+    ///
+    /// Several processes may erase one step, and it may be saved and tagged again before the last of them is done. So
+    /// the manifest and the tags go only as the versions that were seen while the step was the one that is meant.
+    fn erase_objects(held: &dyn Store, identity: &Identity) -> Result<()> {
+        let mut tags = Vec::new();
+        for name in names(held)?
             .into_iter()
             .filter(|name| tag_of(name).is_some())
-            .collect();
+        {
+            tags.extend(if_there(open_one(held, name.as_ref()))?.map(|tag| (name, tag)));
+        }
+        let Some(seen) = if_there(open_one(held, MANIFEST.as_ref()))? else {
+            return Ok(());
+        };
+        let text = read_whole(held, &*seen, MANIFEST.as_ref(), MANIFEST_BYTES_MAX)?;
+        if identity.manifest != Some(Sum::of(&text)) {
+            return Ok(());
+        }
         // One that cannot be read does not say what belongs to it.
         if let Ok(manifest) = Manifest::parse(&held.describe(MANIFEST.as_ref()), &text) {
-            own.extend(manifest.shards.into_iter().map(|shard| shard.file));
-            own.extend(manifest.parity.into_iter().map(|parity| parity.file));
+            let shards = manifest.shards.into_iter().map(|shard| shard.file);
+            let parity = manifest.parity.into_iter().map(|parity| parity.file);
+            for name in shards.chain(parity) {
+                held.remove(name.as_ref(), Durability::Unsynced)?;
+            }
         }
-        for name in own {
-            held.remove(name.as_ref(), Durability::Unsynced)?;
+        for (name, seen) in tags {
+            remove_version(held, &name, &*seen, Durability::Unsynced)?;
         }
-        // A step that was saved anew meanwhile is another one.
-        match if_there(held.get(MANIFEST.as_ref(), MANIFEST_BYTES_MAX))? {
-            Some(now) if now == text => held.remove(MANIFEST.as_ref(), Durability::Synced),
-            _ => Ok(()),
+        remove_version(held, MANIFEST, &*seen, Durability::Synced)
+    }
+}
+
+/// Removes an object if it is the version that was seen. A store without that condition leaves a gap between the look and
+/// the removal.
+fn remove_version(held: &dyn Store, name: &str, seen: &dyn Handle, how: Durability) -> Result<()> {
+    match seen.tag() {
+        Some(tag) if held.verbs().has(Verb::RemoveIfMatch) => {
+            held.remove_if_match(name.as_ref(), &tag, how).map(drop)
         }
+        _ if seen.check_unchanged().is_ok() => held.remove(name.as_ref(), how),
+        _ => Ok(()),
     }
 }
 
@@ -329,9 +380,9 @@ impl Ledger for Steps {
         Ok(self.survey()?.need(step))
     }
 
-    fn erase(&self, step: u64, held: &Self::Held) -> Result<()> {
+    fn erase(&self, step: u64, held: &Self::Held, identity: &Identity) -> Result<()> {
         let Some((root, own)) = self.root.folder().zip(held.folder()) else {
-            return Self::erase_objects(&**held);
+            return Self::erase_objects(&**held, identity);
         };
         // Without its manifest it is no step, whatever else a loss of power brings back.
         own.remove(MANIFEST)?;

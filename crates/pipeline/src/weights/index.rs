@@ -13,10 +13,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 use straightway_core::{Error, Kind, Result};
-use straightway_io::{
-    draft,
-    store::{Store, open_one},
-};
+use straightway_io::{Store, draft};
 
 use super::{
     header::{HEADER_BYTES_MAX, NAME_BYTES_MAX, TENSORS_MAX},
@@ -40,18 +37,7 @@ pub struct Index {
 impl Index {
     /// Reads an index. Its files lie in its own folder, and a name that leads out of it is refused.
     pub(crate) fn read(store: &dyn Store, path: &Path) -> Result<Self> {
-        let corrupt = |message: String| Error::new(Kind::Corrupt, "read", path.display(), message);
-        let file = open_one(store, path.as_os_str())?;
-        let bytes = file.object().bytes;
-        if bytes > HEADER_BYTES_MAX {
-            return Err(corrupt(format!(
-                "it has {bytes} bytes, and an index has at most {HEADER_BYTES_MAX}"
-            )));
-        }
-        let bytes = usize::try_from(bytes).expect("the limit fits every address space");
-        let mut text = vec![0; bytes];
-        file.read_exact_at(0, &mut text)?;
-        Self::parse(path, &text)
+        Self::parse(path, &store.get(path.as_os_str(), HEADER_BYTES_MAX)?)
     }
 
     /// Reads the index that `text` is and that lies at `path`.

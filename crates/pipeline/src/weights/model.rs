@@ -13,7 +13,7 @@ use std::{
 use straightway_core::{Error, Kind, Result, Uri};
 use straightway_io::{
     File, Handle, Objects, Store,
-    store::{self, Files, Missing, Named, Registry, Tag, list_all, open_one},
+    store::{self, Listing, Location, Named, Registry, Tag, list_all, open_one},
 };
 
 use super::{
@@ -61,11 +61,21 @@ impl Shard {
     pub(crate) fn open_all(shards: &[Arc<Self>]) -> Result<Objects> {
         let handles = shards.iter().map(|shard| shard.open());
         let handles = handles.collect::<Result<Vec<_>>>()?;
-        let store = shards.first().map(|shard| Arc::clone(&shard.store));
-        Ok(Objects::new(store.unwrap_or_else(files), handles))
+        Ok(match shards.first() {
+            Some(shard) => Objects::new(Arc::clone(&shard.store), handles),
+            None => Objects::from(Vec::new()),
+        })
     }
 
-    /// The same, as a file.
+    /// Where it is.
+    pub(crate) fn location(&self) -> Location {
+        Location {
+            store: Arc::clone(&self.store),
+            name: self.path.clone(),
+        }
+    }
+
+    /// Opens it again, as a file.
     pub fn file(&self) -> Result<Arc<File>> {
         store::file(&self.open()?)
     }
@@ -89,47 +99,26 @@ impl Model {
     /// Opens a safetensors file, a folder, or an index, and reads and checks all headers.
     ///
     /// In a folder the index counts, if there is one, and every `*.safetensors` file if not.
-    pub fn open(path: &Path) -> Result<Self> {
-        Self::open_in(&files(), path)
+    pub fn open(at: impl Into<Location>) -> Result<Self> {
+        let at = at.into();
+        let ends = |suffix: &str| at.name.to_str().is_some_and(|name| name.ends_with(suffix));
+        let is_index = ends(".index.json");
+        match at.folder(!is_index && !ends(".safetensors"))? {
+            Some(inside) => {
+                let names = list_all(&*inside)?;
+                match find_index(&at, &names)? {
+                    Some(index) => Self::of_index(&at, &index),
+                    None => Self::of_files(&at, find_files(&at, &names)?),
+                }
+            }
+            None if is_index => Self::of_index(&at, &at.name),
+            None => Self::of_files(&at, vec![at.name.clone()]),
+        }
     }
 
     /// The same, by URI.
     pub fn find(stores: &Registry, uri: &Uri) -> Result<Self> {
-        let (store, name) = stores.find(uri)?;
-        Self::open_in(&store, Path::new(&name))
-    }
-
-    /// The same, by its name in a store.
-    pub fn open_in(store: &Arc<dyn Store>, name: &Path) -> Result<Self> {
-        let ends = |suffix: &str| name.to_str().is_some_and(|name| name.ends_with(suffix));
-        let is_index = ends(".index.json");
-        let is_folder = match store.below(name.as_os_str(), Missing::Refuse) {
-            // Only a file system knows.
-            Ok(inside) => inside.folder().is_some() || !(is_index || ends(".safetensors")),
-            Err(error) if error.kind() == Kind::Unsupported => false,
-            // It is there and no folder.
-            Err(error) if error.kind() == Kind::Invalid && error.os_code().is_none() => false,
-            Err(error) => return Err(error),
-        };
-        if is_folder {
-            match find_index(&**store, name)? {
-                Some(index) => Self::of_index(store, name, &index),
-                None => Self::of_files(store, name, find_files(&**store, name)?),
-            }
-        } else if is_index {
-            Self::of_index(store, name, name)
-        } else {
-            Self::of_files(store, name, vec![name.to_owned()])
-        }
-    }
-
-    /// Opens these files as one model, which errors call by the path of the first.
-    pub fn open_files(paths: Vec<PathBuf>) -> Result<Self> {
-        let Some(first) = paths.first().cloned() else {
-            let message = "no file was named";
-            return Err(Error::new(Kind::Invalid, "open", "a model", message));
-        };
-        Self::of_files(&files(), &first, paths)
+        Self::open(stores.find(uri)?)
     }
 
     /// The tensor with this name.
@@ -147,12 +136,13 @@ impl Model {
         self.tensors.iter().map(|t| t.extent.bytes).sum()
     }
 
-    fn of_index(store: &Arc<dyn Store>, path: &Path, index_path: &Path) -> Result<Self> {
-        let index = Index::read(&**store, index_path)?;
-        let opened = Self::of_files(store, path, index.files.clone());
+    fn of_index(at: &Location, index_path: &Path) -> Result<Self> {
+        let store = &*at.store;
+        let index = Index::read(store, index_path)?;
+        let opened = Self::of_files(at, index.files.clone());
         let mut model = opened.map_err(|error| {
             let is_missing = |file: &&PathBuf| {
-                let opened = open_one(&**store, file.as_os_str());
+                let opened = open_one(store, file.as_os_str());
                 opened.is_err_and(|error| error.kind() == Kind::NotFound)
             };
             let Some(missing) = index.files.iter().find(is_missing) else {
@@ -183,12 +173,12 @@ impl Model {
         Ok(model)
     }
 
-    fn of_files(store: &Arc<dyn Store>, path: &Path, paths: Vec<PathBuf>) -> Result<Self> {
-        let headers = read_headers(&**store, &paths)?;
+    fn of_files(at: &Location, paths: Vec<PathBuf>) -> Result<Self> {
+        let headers = read_headers(&*at.store, &paths)?;
         let count = headers.iter().map(|h| h.header.tensors.len()).sum();
         let is_alone = headers.len() == 1;
         let mut model = Self {
-            path: path.to_owned(),
+            path: at.name.clone(),
             shards: Vec::with_capacity(paths.len()),
             tensors: Vec::new(),
             index_metadata: None,
@@ -202,7 +192,7 @@ impl Model {
                 bytes: header.data_offset + data_bytes,
                 data_offset: header.data_offset,
                 metadata: header.metadata,
-                store: Arc::clone(store),
+                store: Arc::clone(&at.store),
                 tag: read.tag,
             }));
             // What is alone has been counted through already.
@@ -282,54 +272,46 @@ fn read_headers(store: &dyn Store, paths: &[PathBuf]) -> Result<Vec<Read>> {
     all.into_iter().map(|(_, header)| header).collect()
 }
 
-/// The files of this machine.
-fn files() -> Arc<dyn Store> {
-    Arc::new(Files::default())
-}
-
-/// The index of a folder, if it has one.
-pub(crate) fn find_index(store: &dyn Store, folder: &Path) -> Result<Option<PathBuf>> {
-    let mut found = names_ending(store, folder, INDEX_SUFFIX)?;
-    let usual = folder.join(INDEX_NAME);
+/// The index of a folder in which these are, if it has one.
+pub(crate) fn find_index(folder: &Location, names: &Listing) -> Result<Option<PathBuf>> {
+    let mut found = ending(folder, names, INDEX_SUFFIX);
+    let usual = folder.name.join(INDEX_NAME);
     if found.contains(&usual) {
         return Ok(Some(usual));
     }
     if let [first, second, ..] = found.as_slice() {
-        let message = format!(
-            "both {} and {} are in it",
-            first.display(),
-            second.display()
-        );
-        return Err(Error::new(Kind::Invalid, "open", folder.display(), message)
+        let (first, second) = (first.display(), second.display());
+        let message = format!("both {first} and {second} are in it");
+        return Err(folder
+            .error(Kind::Invalid, "open", message)
             .with_hint("name the index that is meant"));
     }
     Ok(found.pop())
 }
 
 /// The files of a folder without an index.
-fn find_files(store: &dyn Store, folder: &Path) -> Result<Vec<PathBuf>> {
-    let found = names_ending(store, folder, ".safetensors")?;
-    let refuse = |kind, why: String| Err(Error::new(kind, "open", folder.display(), why));
+fn find_files(folder: &Location, names: &Listing) -> Result<Vec<PathBuf>> {
+    let found = ending(folder, names, ".safetensors");
     if found.is_empty() {
-        return refuse(Kind::NotFound, "no .safetensors file is in it".to_owned());
+        let message = "no .safetensors file is in it";
+        return Err(folder.error(Kind::NotFound, "open", message));
     }
     if found.len() > FILES_MAX {
-        return refuse(Kind::Invalid, format!("it has more than {FILES_MAX} files"));
+        let message = format!("it has more than {FILES_MAX} files");
+        return Err(folder.error(Kind::Invalid, "open", message));
     }
     Ok(found)
 }
 
-/// The objects in a folder whose names end like this, in order. Hidden ones do not count.
-pub(crate) fn names_ending(store: &dyn Store, folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
-    let inside = store.below(folder.as_os_str(), Missing::Refuse)?;
-    let objects = list_all(&*inside)?.objects.into_iter();
-    let fits = |object: &Named| {
-        let name = object.name.to_str();
-        name.is_some_and(|name| name.ends_with(suffix) && !name.starts_with('.'))
-    };
-    // By its own name: a link in a user's folder is followed.
-    Ok(objects
+/// The objects of a folder whose names end like this, in order. Hidden ones do not count.
+pub(crate) fn ending(folder: &Location, names: &Listing, suffix: &str) -> Vec<PathBuf> {
+    let names = names
+        .objects
+        .iter()
+        .filter_map(|object| object.name.to_str());
+    let fits = |name: &&str| name.ends_with(suffix) && !name.starts_with('.');
+    names
         .filter(fits)
-        .map(|object| folder.join(object.name))
-        .collect())
+        .map(|name| folder.name.join(name))
+        .collect()
 }

@@ -1,6 +1,6 @@
 //! A safetensors file before it is written: its header, and where in it each tensor goes.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use hashbrown::HashSet;
 use straightway_core::{Error, Extent, Kind, Result};
@@ -34,22 +34,21 @@ pub(crate) struct Outline {
 
 impl Outline {
     /// Puts tensors in the order that writers agree on, the widest elements first and then by name,
-    /// so that each is aligned without gaps.
+    /// so that each is aligned without gaps. Errors call the file `name`.
     pub(crate) fn new(
-        path: &Path,
+        name: &str,
         entries: &[Entry<'_>],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        check(path, entries)?;
+        check(name, entries)?;
         let mut order: Vec<_> = (0..entries.len()).collect();
         order.sort_unstable_by_key(|number| {
             let entry = &entries[*number];
             (std::cmp::Reverse(entry.dtype), entry.name)
         });
         let described = order.iter().map(|number| entries[*number]);
-        let name = path.display().to_string();
         let header = compose(
-            &name,
+            name,
             described.map(|e| (e.name, e.dtype, e.shape, e.bytes)),
             metadata,
         )?;
@@ -84,8 +83,8 @@ impl Outline {
 }
 
 /// Refuses what no reader would take.
-fn check(path: &Path, entries: &[Entry<'_>]) -> Result<()> {
-    let refuse = |why: String| Err(Error::new(Kind::Invalid, "write", path.display(), why));
+fn check(file: &str, entries: &[Entry<'_>]) -> Result<()> {
+    let refuse = |why: String| Err(Error::new(Kind::Invalid, "write", file, why));
     if entries.len() > TENSORS_MAX {
         return refuse(format!("it would have more than {TENSORS_MAX} tensors"));
     }

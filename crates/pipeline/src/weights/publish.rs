@@ -10,22 +10,20 @@
 //!   is missing.
 //! - A single file that replaces a single file needs neither: its own rename is the switch.
 //!
-//! The work is a list of steps, so that a test can stop after each.
+//! `Store::commit` makes objects visible in order, and takes back those that are new if it fails.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use straightway_core::{Error, Kind, Result};
-use straightway_io::{FileDraft, draft, store::Files};
+use straightway_io::store::{Draft, Durability, Listing, Location};
 use straightway_sys::nonce::nonce;
 
 use super::{
+    INDEX_NAME,
     index::Index,
-    model::{find_index, names_ending},
+    model::{ending, find_index},
 };
-use crate::errand::is_same;
+use crate::errand::is_same_place;
 
 /// How often another number is drawn for names that are taken. Two draws of 32 bits hardly ever meet.
 const TRIES: u32 = 8;
@@ -33,44 +31,39 @@ const TRIES: u32 = 8;
 /// The names of a new model's files, and what they displace.
 #[derive(Debug)]
 pub(crate) struct Publication {
-    folder: PathBuf,
+    folder: Location,
     /// Whether the index comes after the files.
     index_last: bool,
     /// Files whose names the new model's files would have had, behind the names that these got. They go at the end.
     displaced: Vec<(PathBuf, PathBuf)>,
 }
 
-/// One change of the folder.
-#[derive(Debug)]
-pub(crate) enum Step {
-    /// Gives a file its name.
-    Name(FileDraft),
-    /// Removes a file that the new index does not name.
-    Remove(PathBuf),
-    /// Makes all names so far durable.
-    Sync,
-}
-
 impl Publication {
-    /// Looks at a folder that is to get files under the names in `paths`, and changes those that are
+    /// Looks at a folder in which `there` is and which is to get `targets`, and changes the names of those that are
     /// taken. A file that is written over itself (`sources` has it at the same place) keeps its name.
     pub(crate) fn new(
-        folder: &Path,
-        paths: &mut [&mut PathBuf],
-        sources: &[&Path],
+        folder: &Location,
+        there: &Listing,
+        targets: &mut [&mut Location],
+        sources: &[Location],
     ) -> Result<Self> {
-        let is_own = |number: usize, path: &Path| {
-            sources
-                .get(number)
-                .is_some_and(|source| is_same(path, source))
+        let is_there = |path: &Path| {
+            let objects = there.objects.iter().map(|object| &object.name);
+            let mut names = objects.chain(&there.folders);
+            names.any(|name| Some(name.as_os_str()) == path.file_name())
         };
-        let taken: Vec<usize> = (0..paths.len())
-            .filter(|&number| is_there(paths[number]) && !is_own(number, paths[number]))
+        let is_own = |number: usize| {
+            let source = sources.get(number);
+            source.is_some_and(|source| is_same_place(targets[number], source))
+        };
+        let taken: Vec<usize> = (0..targets.len())
+            .filter(|&number| is_there(&targets[number].name) && !is_own(number))
             .collect();
-        let index = find_index(&Files::default(), folder)?;
-        let is_alone = matches!(&*paths, [path] if shows_only(folder, index.as_deref(), path));
+        let index = find_index(folder, there)?;
+        let is_alone =
+            matches!(&*targets, [at] if shows_only(folder, there, index.as_deref(), &at.name));
         let publication = |displaced| Self {
-            folder: folder.to_owned(),
+            folder: folder.clone(),
             index_last: is_alone || index.is_some(),
             displaced,
         };
@@ -79,91 +72,59 @@ impl Publication {
         }
         for _ in 0..TRIES {
             let number = format!("{:08x}", nonce() >> 32);
-            let fresh: Vec<_> = taken.iter().map(|&i| renamed(paths[i], &number)).collect();
+            let fresh: Vec<_> = taken
+                .iter()
+                .map(|&i| renamed(&targets[i].name, &number))
+                .collect();
             if fresh.iter().any(|path| is_there(path)) {
                 continue;
             }
-            let swap = |(&i, fresh): (&usize, PathBuf)| std::mem::replace(&mut *paths[i], fresh);
-            let displaced = taken.iter().zip(fresh.clone()).map(swap);
-            let displaced = fresh.iter().cloned().zip(displaced).collect();
-            return Ok(publication(displaced));
+            let swap = |(&i, fresh): (&usize, PathBuf)| {
+                let old = std::mem::replace(&mut targets[i].name, fresh.clone());
+                (fresh, old)
+            };
+            return Ok(publication(taken.iter().zip(fresh).map(swap).collect()));
         }
         let message = "no free names were found for the files";
-        Err(Error::new(
-            Kind::Transient,
-            "write to",
-            folder.display(),
-            message,
-        ))
+        Err(folder.error(Kind::Transient, "write to", message))
     }
 
-    /// The file whose name the one at `path` would have had.
-    pub(crate) fn displaced_by(&self, path: &Path) -> Option<&Path> {
-        let found = self.displaced.iter().find(|(fresh, _)| fresh == path);
+    /// The name that the file called `name` would have had, which is another file's.
+    pub(crate) fn displaced_by(&self, name: &Path) -> Option<&Path> {
+        let found = self.displaced.iter().find(|(fresh, _)| fresh == name);
         found.map(|(_, old)| old.as_path())
     }
 
-    /// What has to be done, in this order, once all bytes of all drafts are durable.
-    pub(crate) fn steps(self, files: Vec<FileDraft>, index: FileDraft) -> Vec<Step> {
-        let mut steps: Vec<_> = files.into_iter().map(Step::Name).collect();
-        steps.push(Step::Sync);
-        let switch = if self.index_last { steps.len() } else { 0 };
-        steps.splice(switch..switch, [Step::Name(index), Step::Sync]);
-        let old = self.displaced.into_iter().map(|(_, old)| old);
-        steps.extend(old.map(Step::Remove));
-        steps
-    }
-
-    /// Does it. An error leaves what was there before. Answers what could not be removed, and why.
-    pub(crate) fn run(self, files: Vec<FileDraft>, index: FileDraft) -> Result<Vec<Error>> {
-        let folder = self.folder.clone();
-        let mut named = Vec::new();
-        let mut left = Vec::new();
-        for step in self.steps(files, index) {
-            match step {
-                Step::Remove(path) => left.extend(remove(&path).err()),
-                step => step.run(&folder, &mut named).inspect_err(|_| {
-                    // The last to come goes first: a folder without an index has to show it until then.
-                    named.iter().rev().for_each(|path| drop(remove(path)));
-                })?,
-            }
+    /// Makes files appear whose bytes are all durable. An error leaves what was there before. Answers what could not be
+    /// removed, and why.
+    pub(crate) fn run(
+        self,
+        mut files: Vec<Box<dyn Draft>>,
+        index: Box<dyn Draft>,
+    ) -> Result<Vec<Error>> {
+        let store = &self.folder.store;
+        let remove = |name: &Path| store.remove(name.as_os_str(), Durability::Unsynced);
+        if self.index_last {
+            files.push(index);
+            store.commit(files)?;
+        } else {
+            store.commit(vec![index])?;
+            // The index goes after the files that are new: until then it has to be seen.
+            let index = self.folder.name.join(INDEX_NAME);
+            store.commit(files).inspect_err(|_| drop(remove(&index)))?;
         }
-        Ok(left)
-    }
-}
-
-impl Step {
-    /// Does it, and adds the name to `named` if nothing had it.
-    pub(crate) fn run(self, folder: &Path, named: &mut Vec<PathBuf>) -> Result<()> {
-        match self {
-            Self::Remove(path) => remove(&path),
-            Self::Sync => draft::sync_folder(folder),
-            Self::Name(draft) => {
-                let target = draft.target().to_owned();
-                let is_new = !is_there(&target);
-                draft.name()?;
-                named.extend(is_new.then_some(target));
-                Ok(())
-            }
-        }
+        let old = self.displaced.iter().map(|(_, old)| remove(old));
+        Ok(old.filter_map(Result::err).collect())
     }
 }
 
 /// Whether the model that a folder shows is this file or nothing.
-fn shows_only(folder: &Path, index: Option<&Path>, path: &Path) -> bool {
+fn shows_only(folder: &Location, there: &Listing, index: Option<&Path>, name: &Path) -> bool {
     let files = match index {
-        Some(index) => Index::read(&Files::default(), index).map(|index| index.files),
-        None => names_ending(&Files::default(), folder, ".safetensors"),
+        Some(index) => Index::read(&*folder.store, index).map(|index| index.files),
+        None => Ok(ending(folder, there, ".safetensors")),
     };
-    files.is_ok_and(|files| files.iter().all(|file| file == path))
-}
-
-fn remove(path: &Path) -> Result<()> {
-    fs::remove_file(path).map_err(|e| Error::os("remove", path.display(), e))
-}
-
-fn is_there(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
+    files.is_ok_and(|files| files.iter().all(|file| file == name))
 }
 
 /// A path with `number` in its file name: before the count of the files where it has one, as in

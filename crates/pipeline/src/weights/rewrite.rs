@@ -4,16 +4,16 @@
 //! All files are drafts until the last byte of the last one is durable. Only then do they get their
 //! names, in an order in which no reader sees files of two models ([`Publication`]).
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fs, sync::Arc};
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{File, FileDraft, Job, Region, store::Files, tally::WARNINGS_MAX};
+use straightway_io::{
+    Handle, Job, Objects, Region,
+    store::{Draft, Like, Listing, Location, Missing, list_all},
+    tally::WARNINGS_MAX,
+};
 
 use super::{
     INDEX_NAME, Model, Saver, Tensor,
@@ -29,7 +29,7 @@ pub const REWRITTEN_FILES_MAX: usize = 1024;
 /// A file that is to be written.
 #[derive(Debug)]
 struct Target<'a> {
-    path: PathBuf,
+    at: Location,
     tensors: Vec<&'a Tensor>,
     metadata: BTreeMap<String, String>,
 }
@@ -38,9 +38,9 @@ struct Target<'a> {
 #[derive(Debug)]
 struct Drafted {
     receipt: Receipt,
-    files: Vec<FileDraft>,
+    files: Vec<Box<dyn Draft>>,
     /// How they appear with an index, where there is one.
-    publication: Option<(Publication, FileDraft)>,
+    publication: Option<(Publication, Box<dyn Draft>)>,
 }
 
 impl Saver {
@@ -52,14 +52,15 @@ impl Saver {
     pub fn rewrite(
         &self,
         model: &Model,
-        target: &Path,
+        target: impl Into<Location>,
         shard_bytes: Option<u64>,
     ) -> Result<Receipt> {
-        let drafted = self.draft_model(model, target, shard_bytes)?;
+        let target = target.into();
+        let drafted = self.draft_model(model, &target, shard_bytes)?;
         let mut receipt = drafted.receipt;
         match drafted.publication {
             // A single file appears by a single rename.
-            None => FileDraft::commit_all(drafted.files)?,
+            None => target.store.commit(drafted.files)?,
             Some((publication, index)) => {
                 let left = publication.run(drafted.files, index)?;
                 let warning = |error: &Error| format!("a file of the old model is left: {error}");
@@ -74,35 +75,42 @@ impl Saver {
     fn draft_model(
         &self,
         model: &Model,
-        target: &Path,
+        target: &Location,
         shard_bytes: Option<u64>,
     ) -> Result<Drafted> {
         let is_file =
             matches!(&model.shards[..], [one] if one.path == model.path) && shard_bytes.is_none();
-        let into = !is_file || target.is_dir();
-        if into {
-            fs::create_dir_all(target).map_err(|e| Error::os("create", target.display(), e))?;
-        }
+        let is_like_folder = target.name.extension().is_none_or(|e| e != "safetensors");
+        let into = !is_file || target.is_folder(is_like_folder);
+        let there = if into {
+            list_all(&*target.below(Missing::Create)?)?
+        } else {
+            Listing::default()
+        };
         let mut targets = match shard_bytes {
             Some(bytes) => divided(model, target, bytes)?,
-            None => alike(model, if into { Some(target) } else { None }, target)?,
+            None => alike(model, target, into)?,
         };
         if targets.len() > REWRITTEN_FILES_MAX {
             let message = format!(
                 "it would be {} files, and {REWRITTEN_FILES_MAX} is the most",
                 targets.len()
             );
-            return Err(
-                Error::new(Kind::Invalid, "write", target.display(), message)
-                    .with_hint("give a larger --shard-size"),
-            );
+            return Err(target
+                .error(Kind::Invalid, "write", message)
+                .with_hint("give a larger --shard-size"));
         }
         let is_many = targets.len() > 1 || model.index_metadata.is_some();
         // A folder whose index names other files would go on showing those.
-        let has_index =
-            into && (is_many || (!is_file && find_index(&Files::default(), target)?.is_some()));
+        let has_index = into && (is_many || (!is_file && find_index(target, &there)?.is_some()));
         let publication = if has_index {
-            Some(publication(model, target, &mut targets, shard_bytes)?)
+            // Without a new size each file of the model has one target, which may be the file itself.
+            let sources: Vec<_> = match shard_bytes {
+                None => model.shards.iter().map(|s| s.location()).collect(),
+                Some(_) => Vec::new(),
+            };
+            let mut places: Vec<_> = targets.iter_mut().map(|t| &mut t.at).collect();
+            Some(Publication::new(target, &there, &mut places, &sources)?)
         } else {
             None
         };
@@ -111,8 +119,10 @@ impl Saver {
         let files = targets.iter().zip(&outlines);
         let files: Vec<_> = files
             .map(|(t, outline)| {
-                let replaced = publication.as_ref().and_then(|p| p.displaced_by(&t.path));
-                begin(&t.path, outline, replaced)
+                let replaced = publication
+                    .as_ref()
+                    .and_then(|p| p.displaced_by(&t.at.name));
+                begin(&t.at, outline, replaced.and_then(|path| path.file_name()))
             })
             .collect::<Result<_>>()?;
         let receipt = self.fill_drafts(model, &targets, &outlines, &files)?;
@@ -133,7 +143,7 @@ impl Saver {
         model: &Model,
         targets: &[Target<'_>],
         outlines: &[Outline],
-        drafts: &[FileDraft],
+        drafts: &[Box<dyn Draft>],
     ) -> Result<Receipt> {
         let longest = outlines.iter().map(|o| o.data().bytes).max();
         let region = Arc::new(Region::host(WINDOW_BYTES.min(longest.unwrap_or(0)))?);
@@ -146,11 +156,13 @@ impl Saver {
         let halves = jobs.into_iter().flat_map(|job| [(job, true), (job, false)]);
         let jobs = halves.map(|((number, window), is_read)| {
             let job = if is_read {
-                let (files, moves) = sources.moves(&targets[number], &outlines[number], window)?;
+                let (objects, moves) =
+                    sources.moves(&targets[number], &outlines[number], window)?;
                 let settings = self.executor.settings();
-                Job::read(files, moves, &region, self.choice, settings)?
+                Job::read(objects, moves, &region, self.choice, settings)?
             } else {
-                self.write(&region, drafts[number].file(), vec![whole(window)])?
+                let (target, draft) = (&targets[number].at, &*drafts[number]);
+                self.write(&region, target, draft, vec![whole(window)])?
             };
             Ok((job.with_progress(&self.progress), || Ok(())))
         });
@@ -161,7 +173,7 @@ impl Saver {
 impl Target<'_> {
     fn outline(&self) -> Result<Outline> {
         let entries: Vec<_> = self.tensors.iter().map(|t| Entry::from(*t)).collect();
-        Outline::new(&self.path, &entries, &self.metadata)
+        Outline::new(&self.at.describe(), &entries, &self.metadata)
     }
 }
 
@@ -180,7 +192,7 @@ impl<'a> From<&'a Tensor> for Entry<'a> {
 #[derive(Debug)]
 struct Sources<'a> {
     model: &'a Model,
-    open: BTreeMap<u32, Arc<File>>,
+    open: BTreeMap<u32, Arc<dyn Handle>>,
 }
 
 impl<'a> Sources<'a> {
@@ -191,13 +203,13 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// What to read for a window of a file in the making: the files, and what goes where.
+    /// What to read for a window of a file in the making: the objects, and what goes where.
     fn moves(
         &mut self,
         target: &Target<'_>,
         outline: &Outline,
         window: Extent,
-    ) -> Result<(Vec<Arc<File>>, Vec<Move>)> {
+    ) -> Result<(Objects, Vec<Move>)> {
         let mut numbers: Vec<u32> = Vec::new();
         let mut moves = Vec::new();
         for (number, place) in outline.within(window) {
@@ -217,37 +229,38 @@ impl<'a> Sources<'a> {
         }
         // Files that this window does not need are closed: there may be more than may be open.
         self.open.retain(|number, _| numbers.contains(number));
-        let mut files = Vec::new();
+        let mut handles = Vec::new();
         for number in numbers {
-            let file = match self.open.get(&number) {
-                Some(file) => Arc::clone(file),
-                None => self.model.shards[number as usize].file()?,
+            let handle = match self.open.get(&number) {
+                Some(handle) => Arc::clone(handle),
+                None => self.model.shards[number as usize].open()?,
             };
-            self.open.insert(number, Arc::clone(&file));
-            files.push(file);
+            self.open.insert(number, Arc::clone(&handle));
+            handles.push(handle);
         }
-        Ok((files, moves))
+        let store = Arc::clone(&self.model.shards[0].location().store);
+        Ok((Objects::new(store, handles), moves))
     }
 }
 
-/// The same files: in `folder` under their names, or the only one as `path`.
-fn alike<'a>(model: &'a Model, folder: Option<&Path>, path: &Path) -> Result<Vec<Target<'a>>> {
+/// The same files: in a folder under their names, or the only one as `target`.
+fn alike<'a>(model: &'a Model, target: &Location, into: bool) -> Result<Vec<Target<'a>>> {
     let mut targets = Vec::new();
     for shard in &model.shards {
-        let path = match folder {
-            None => path.to_owned(),
-            Some(folder) => {
-                let name = shard.path.file_name().expect("it was opened as a file");
-                folder.join(name)
-            }
+        let name = shard.path.file_name().expect("it was opened as a file");
+        let at = if into {
+            target.join(name)
+        } else {
+            target.clone()
         };
-        if targets.iter().any(|t: &Target<'_>| t.path == path) {
+        if targets.iter().any(|t: &Target<'_>| t.at.name == at.name) {
             let message = "two files of the model have that name, in different folders";
-            return Err(Error::new(Kind::Invalid, "write", path.display(), message)
+            return Err(at
+                .error(Kind::Invalid, "write", message)
                 .with_hint("give a --shard-size, and the files get new names"));
         }
         targets.push(Target {
-            path,
+            at,
             tensors: Vec::new(),
             metadata: shard.metadata.clone(),
         });
@@ -259,56 +272,58 @@ fn alike<'a>(model: &'a Model, folder: Option<&Path>, path: &Path) -> Result<Vec
 }
 
 /// New files of at most `shard_bytes`, in `folder`.
-fn divided<'a>(model: &'a Model, folder: &Path, shard_bytes: u64) -> Result<Vec<Target<'a>>> {
-    let home = |path: &Path| fs::canonicalize(path).ok();
-    let sources = model.shards.iter().filter_map(|s| home(s.path.parent()?));
-    if home(folder).is_some_and(|folder| sources.into_iter().any(|source| source == folder)) {
+fn divided<'a>(model: &'a Model, folder: &Location, shard_bytes: u64) -> Result<Vec<Target<'a>>> {
+    let home = |at: &Location| match at.path() {
+        Some(path) => fs::canonicalize(path).ok(),
+        None => Some(at.describe().trim_end_matches('/').into()),
+    };
+    let mut sources = model.shards.iter().map(|s| home(&s.location().parent()));
+    let own = home(folder);
+    if own.is_some() && sources.any(|source| source == own) {
         let message = "the files of the model are in it, and would stay beside the new ones";
-        return Err(
-            Error::new(Kind::Invalid, "write to", folder.display(), message)
-                .with_hint("write to another folder"),
-        );
+        return Err(folder
+            .error(Kind::Invalid, "write to", message)
+            .with_hint("write to another folder"));
     }
-    let mut groups: Vec<(u64, Vec<&Tensor>)> = vec![(0, Vec::new())];
-    for tensor in &model.tensors {
-        let (bytes, group) = groups.last().expect("there is always one");
-        if !group.is_empty() && bytes.saturating_add(tensor.extent.bytes) > shard_bytes {
-            groups.push((0, Vec::new()));
-        }
-        let (bytes, group) = groups.last_mut().expect("there is always one");
-        *bytes += tensor.extent.bytes;
-        group.push(tensor);
-    }
+    let groups = divide(&model.tensors, |tensor| tensor.extent.bytes, shard_bytes);
     let count = groups.len();
     let metadata = shared_metadata(model);
-    let target = |(number, (_, tensors)): (usize, (u64, Vec<&'a Tensor>))| {
-        let name = match count {
-            1 => "model.safetensors".to_owned(),
-            _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
-        };
-        Target {
-            path: folder.join(name),
-            tensors,
-            metadata: metadata.clone(),
-        }
+    let target = |(number, tensors): (usize, Vec<&'a Tensor>)| Target {
+        at: folder.join(shard_name(number, count)),
+        tensors,
+        metadata: metadata.clone(),
     };
     Ok(groups.into_iter().enumerate().map(target).collect())
 }
 
-/// How the files of `targets` are to appear in `folder`. Those whose names are taken get others.
-fn publication(
-    model: &Model,
-    folder: &Path,
-    targets: &mut [Target<'_>],
-    shard_bytes: Option<u64>,
-) -> Result<Publication> {
-    // Without a new size each file of the model has one target, which may be the file itself.
-    let sources: Vec<_> = match shard_bytes {
-        None => model.shards.iter().map(|s| s.path.as_path()).collect(),
-        Some(_) => Vec::new(),
-    };
-    let mut paths: Vec<_> = targets.iter_mut().map(|t| &mut t.path).collect();
-    Publication::new(folder, &mut paths, &sources)
+/// Divides tensors among files of at most `most` bytes, or one tensor that is larger. There is always one file.
+pub(crate) fn divide<T>(
+    tensors: impl IntoIterator<Item = T>,
+    bytes_of: impl Fn(&T) -> u64,
+    most: u64,
+) -> Vec<Vec<T>> {
+    let mut groups = vec![Vec::new()];
+    let mut filled: u64 = 0;
+    for tensor in tensors {
+        let bytes = bytes_of(&tensor);
+        let open = groups.last_mut().expect("there is always one");
+        if !open.is_empty() && filled.saturating_add(bytes) > most {
+            groups.push(vec![tensor]);
+            filled = bytes;
+        } else {
+            open.push(tensor);
+            filled = filled.saturating_add(bytes);
+        }
+    }
+    groups
+}
+
+/// The usual name of one of `count` files.
+pub(crate) fn shard_name(number: usize, count: usize) -> String {
+    match count {
+        1 => "model.safetensors".to_owned(),
+        _ => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+    }
 }
 
 /// What all files of a model say alike.
@@ -325,8 +340,7 @@ fn shared_metadata(model: &Model) -> BTreeMap<String, String> {
 }
 
 /// The index of the new files. What the old one said beside is kept.
-fn index(model: &Model, folder: &Path, targets: &[Target<'_>]) -> Result<FileDraft> {
-    let path = folder.join(INDEX_NAME);
+fn index(model: &Model, folder: &Location, targets: &[Target<'_>]) -> Result<Box<dyn Draft>> {
     let kept = model
         .index_metadata
         .as_deref()
@@ -338,20 +352,23 @@ fn index(model: &Model, folder: &Path, targets: &[Target<'_>]) -> Result<FileDra
     metadata.insert("total_size".to_owned(), json!(model.bytes()));
     let mut places: BTreeMap<&str, String> = BTreeMap::new();
     for target in targets {
-        let name = target.path.file_name().expect("it was made from a name");
+        let name = target.at.name.file_name().expect("it was made from a name");
         for tensor in &target.tensors {
             places.insert(&tensor.name, name.to_string_lossy().into_owned());
         }
     }
-    let value = json!({ "metadata": metadata, "weight_map": places });
-    let text = format!("{value:#}\n");
-    let draft = FileDraft::new(&path, text.len() as u64)?;
-    let file = draft.file();
-    file.write_all_at(0, text.as_bytes())?;
-    // A draft is made as long as whole pages.
-    file.truncate(text.len() as u64)?;
-    file.sync()?;
+    let text = index_text(&metadata, &places);
+    let draft = folder
+        .join(INDEX_NAME)
+        .create(text.len() as u64, &Like::Replaced)?;
+    draft.write_all_at(0, text.as_bytes())?;
     Ok(draft)
+}
+
+/// An index as it is written.
+pub(crate) fn index_text(metadata: &Map<String, Value>, places: &impl Serialize) -> String {
+    let value = json!({ "metadata": metadata, "weight_map": places });
+    format!("{value:#}\n")
 }
 
 #[cfg(test)]

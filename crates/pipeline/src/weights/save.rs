@@ -1,10 +1,13 @@
 //! Saving: tensors from a region, or from slices of the program's own memory, into a file that
 //! appears when it is whole.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsStr, sync::Arc};
 
-use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
-use straightway_io::{Executor, File, FileDraft, Job, Progress, Region, draft};
+use straightway_core::{Choice, Extent, Kind, Move, Receipt, Result};
+use straightway_io::{
+    Executor, Job, Objects, Progress, Region,
+    store::{Draft, Like, Location, Missing},
+};
 use straightway_sys::{LentBytes, cuda::DeviceMemory};
 
 use super::{
@@ -86,60 +89,64 @@ impl Saver {
     /// Writes tensors of a region to a file.
     pub fn save(
         &self,
-        path: &Path,
+        at: impl Into<Location>,
         region: &Arc<Region>,
         tensors: &[Placed],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Receipt> {
+        let target = at.into();
         let is_outside = |t: &&Placed| {
             t.at.checked_add(t.bytes)
                 .is_none_or(|end| end > region.bytes())
         };
         if let Some(outside) = tensors.iter().find(is_outside) {
             let message = format!("tensor {} is not inside the region", quoted(&outside.name));
-            return Err(Error::new(Kind::Invalid, "write", path.display(), message));
+            return Err(target.error(Kind::Invalid, "write", message));
         }
         let entries: Vec<_> = tensors.iter().map(Entry::from).collect();
-        let outline = Outline::new(path, &entries, metadata)?;
-        let draft = begin(path, &outline, None)?;
+        let outline = Outline::new(&target.describe(), &entries, metadata)?;
+        let draft = begin(&target, &outline, None)?;
         let at = |number: usize| tensors[number].at;
-        let job = self.write(region, draft.file(), moves(&outline, at))?;
+        let job = self.write(region, &target, &*draft, moves(&outline, at))?;
         let receipt = self.executor.run(job)?;
-        draft.commit()?;
+        target.store.commit(vec![draft])?;
         Ok(receipt)
     }
 
     /// Writes tensors in the program's own memory to a file, through a window of some megabytes.
     pub fn save_held(
         &self,
-        path: &Path,
+        at: impl Into<Location>,
         tensors: &[Held<'_>],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Receipt> {
+        let target = at.into();
         let entries: Vec<_> = tensors.iter().map(Entry::from).collect();
-        let outline = Outline::new(path, &entries, metadata)?;
-        let draft = begin(path, &outline, None)?;
+        let outline = Outline::new(&target.describe(), &entries, metadata)?;
+        let draft = begin(&target, &outline, None)?;
         let mut region = Arc::new(Region::host(WINDOW_BYTES.min(outline.data().bytes))?);
         let jobs = windows(outline.data()).map(|window| {
             let memory = Arc::get_mut(&mut region).expect("the transfer before it is over");
             fill(memory.as_mut_slice(), &outline, window, tensors)?;
-            let job = self.write(&region, draft.file(), vec![whole(window)])?;
+            let job = self.write(&region, &target, &*draft, vec![whole(window)])?;
             Ok((job, || Ok(())))
         });
         let receipt = self.executor.run_all(jobs)?;
-        draft.commit()?;
+        target.store.commit(vec![draft])?;
         Ok(receipt)
     }
 
-    /// A job that writes parts of `region` to a file in the making.
+    /// A job that writes parts of `region` to an object in the making.
     pub(crate) fn write(
         &self,
         region: &Arc<Region>,
-        file: &Arc<File>,
+        target: &Location,
+        draft: &dyn Draft,
         moves: Vec<Move>,
     ) -> Result<Job> {
-        let files = vec![Arc::clone(file)];
-        let job = Job::write(region, files, moves, self.choice, self.executor.settings())?;
+        let objects = Objects::new(Arc::clone(&target.store), vec![draft.handle()]);
+        let settings = self.executor.settings();
+        let job = Job::write(region, objects, moves, self.choice, settings)?;
         Ok(job.with_progress(&self.progress))
     }
 }
@@ -166,16 +173,21 @@ impl<'a> From<&'a Held<'_>> for Entry<'a> {
     }
 }
 
-/// Begins a file: room for all of it, and its header. With the permissions of `replaced` where it takes the place of that under
-/// another name.
-pub(crate) fn begin(path: &Path, outline: &Outline, replaced: Option<&Path>) -> Result<FileDraft> {
-    draft::sweep(draft::folder_of(path));
-    let draft = match replaced {
-        Some(replaced) => FileDraft::instead_of(replaced, path, outline.bytes)?,
-        None => FileDraft::new(path, outline.bytes)?,
-    };
-    // The job that writes the data makes the header durable too: it syncs the file.
-    draft.file().write_all_at(0, &outline.header)?;
+/// Begins an object: room for all of it, and its header. With the permissions of `replaced` where it takes the place of
+/// that under another name.
+pub(crate) fn begin(
+    target: &Location,
+    outline: &Outline,
+    replaced: Option<&OsStr>,
+) -> Result<Box<dyn Draft>> {
+    // Best effort: a folder that is not there is told of below.
+    let _ = target
+        .parent()
+        .below(Missing::Refuse)
+        .map(|folder| folder.sweep());
+    let like = replaced.map_or(Like::Replaced, Like::InsteadOf);
+    let draft = target.create(outline.bytes, &like)?;
+    draft.write_all_at(0, &outline.header)?;
     Ok(draft)
 }
 

@@ -15,7 +15,7 @@ use std::{
 use straightway_core::{Error, Place, Result};
 use straightway_io::Progress;
 
-use super::{Loaded, Loader, Model, Pick, Selection};
+use super::{Loaded, Loader, Model, Selection};
 
 /// What a batch has where nobody says: half a gigabyte takes ten milliseconds over the bus, beside
 /// which beginning one is nothing.
@@ -105,20 +105,8 @@ impl Drop for Stream {
 
 /// Cuts a selection into selections of at most `batch_bytes`, or one tensor.
 fn divide(model: &Model, selection: &Selection, batch_bytes: u64) -> Result<Vec<Selection>> {
-    let mut batches = Vec::new();
-    let mut open: Vec<Pick> = Vec::new();
-    let mut open_bytes = 0_u64;
-    for pick in selection.picks() {
-        let bytes = pick.bytes(pick.of(model));
-        if !open.is_empty() && open_bytes + bytes > batch_bytes {
-            batches.push(Selection::of(model, std::mem::take(&mut open))?);
-            open_bytes = 0;
-        }
-        open.push(pick.clone());
-        open_bytes += bytes;
-    }
-    if !open.is_empty() {
-        batches.push(Selection::of(model, open)?);
-    }
-    Ok(batches)
+    let picks = selection.picks().iter().cloned();
+    let groups = super::divide(picks, |pick| pick.bytes(pick.of(model)), batch_bytes);
+    let groups = groups.into_iter().filter(|group| !group.is_empty());
+    groups.map(|group| Selection::of(model, group)).collect()
 }

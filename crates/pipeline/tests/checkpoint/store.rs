@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use straightway_core::{Reason, Route};
-use straightway_io::store::Memory;
+use straightway_memory::Memory;
 use straightway_pipeline::checkpoint::{
     Codec, Options, Rank, Restorer, Retention, Saver, Steps, fresh_run,
 };

@@ -1,12 +1,17 @@
 //! Models in a store that is no file system.
 
-use std::{ffi::OsStr, path::Path, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsStr, path::Path, sync::Arc};
 
-use straightway_core::{Kind, Place, Reason, Result, Uri};
-use straightway_io::store::{Condition, Durability, Memory, Registry, Store};
-use straightway_pipeline::weights::{Header, Model, Selection};
+use straightway_core::{Kind, Place, Reason, Result, Scheme, Uri};
+use straightway_io::{
+    Executor, Settings,
+    store::{Condition, Durability, Location, Page, Registry, Store},
+    wrapper::faulty::Faults,
+};
+use straightway_memory::Memory;
+use straightway_pipeline::weights::{Dtype, Header, Held, Holding, Model, Saver, Selection, Shape};
 
-use crate::fixture::{loader, seen};
+use crate::fixture::{folder, loader, seen, weights, write};
 
 /// A safetensors file with one tensor of bytes.
 fn file(tensor: &str, bytes: &[u8]) -> Vec<u8> {
@@ -29,6 +34,10 @@ fn put(store: &dyn Store, name: &str, bytes: &[u8]) {
     );
 }
 
+fn at(store: &Arc<dyn Store>, name: &str) -> Location {
+    Location::from((Arc::clone(store), name.into()))
+}
+
 fn names(model: &Result<Model>) -> Vec<&str> {
     model
         .as_ref()
@@ -41,7 +50,7 @@ fn names(model: &Result<Model>) -> Vec<&str> {
 
 #[test]
 fn a_model_is_found_by_file_folder_and_index_in_a_store_without_folders() {
-    let stores = Registry::default();
+    let stores = Registry::default().with(Scheme::Memory, |name| Ok(Arc::new(Memory::new(name))));
     let uri = |name: &str| Uri::parse(format!("memory:models/{name}")).unwrap();
     let (store, _) = stores.find(&uri("x")).unwrap();
     for (name, tensor) in [("m/a.safetensors", "one"), ("m/b.safetensors", "two")] {
@@ -76,7 +85,7 @@ fn a_model_is_found_by_file_folder_and_index_in_a_store_without_folders() {
 fn a_shard_that_was_replaced_since_its_header_was_read_is_refused() {
     let store: Arc<dyn Store> = Arc::new(Memory::new("models"));
     put(&*store, "a.safetensors", &file("one", &[1; 10]));
-    let model = Model::open_in(&store, Path::new("a.safetensors")).unwrap();
+    let model = Model::open(at(&store, "a.safetensors")).unwrap();
     let shard = model.shards[0].open().unwrap();
     assert_eq!(Header::read(&*shard).unwrap().tensors.len(), 1);
     put(&*store, "a.safetensors", &file("one", &[2; 10]));
@@ -100,7 +109,7 @@ fn a_model_is_loaded_from_a_store_without_files() {
         let name = format!("m/{number:02}.safetensors");
         put(&*store, &name, &file(&format!("t{number:02}"), bytes));
     }
-    let model = Model::open_in(&store, Path::new("m")).unwrap();
+    let model = Model::open(at(&store, "m")).unwrap();
     let mut loaded = loader()
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap();
@@ -117,4 +126,96 @@ fn a_model_is_loaded_from_a_store_without_files() {
             .iter()
             .all(|r| r.reason == Reason::StoreInMemory)
     );
+}
+
+/// A model of three tensors in a file.
+fn write_model(path: &Path) {
+    write(
+        path,
+        &weights(&[("a", &[500, 512]), ("b", &[3]), ("c", &[1000, 300])]),
+    );
+}
+
+/// All tensors of a model, by name.
+fn loaded(model: &Model) -> BTreeMap<String, Vec<u8>> {
+    let mut loaded = loader()
+        .load(model, &Selection::all(model), Place::Host)
+        .unwrap();
+    seen(&mut loaded)
+}
+
+#[test]
+fn a_model_is_rewritten_from_files_into_a_store_within_it_and_back() {
+    let folder = folder();
+    let path = folder.path().join("model.safetensors");
+    write_model(&path);
+    let (model, saver) = (Model::open(&path).unwrap(), Saver::new(loader().executor));
+    let store: Arc<dyn Store> = Arc::new(Memory::new("models"));
+    let all = loaded(&model);
+    // Divided anew, and then the same names again over a model that is there.
+    for shard_bytes in [600_000, 400_000, 600_000] {
+        saver
+            .rewrite(&model, at(&store, "m"), Some(shard_bytes))
+            .unwrap();
+        let there = Model::open(at(&store, "m")).unwrap();
+        assert!(there.index_metadata.is_some() && there.shards.len() > 1);
+        assert!(loaded(&there) == all);
+        assert!(there.shards.iter().all(|s| s.data_offset % 4096 == 0));
+    }
+    let there = Model::open(at(&store, "m")).unwrap();
+    let error = saver
+        .rewrite(&there, at(&store, "m"), Some(100))
+        .unwrap_err();
+    assert!(error.hint().unwrap().contains("another folder"), "{error}");
+    // Over itself, and back into files.
+    saver.rewrite(&there, at(&store, "m"), None).unwrap();
+    let there = Model::open(at(&store, "m")).unwrap();
+    assert!(loaded(&there) == all);
+    let back = folder.path().join("back");
+    saver.rewrite(&there, &back, None).unwrap();
+    assert!(loaded(&Model::open(&back).unwrap()) == all);
+    // A single file keeps being one.
+    saver
+        .rewrite(&model, at(&store, "one.safetensors"), None)
+        .unwrap();
+    assert!(loaded(&Model::open(at(&store, "one.safetensors")).unwrap()) == all);
+}
+
+#[test]
+fn what_a_program_holds_is_saved_into_a_store_or_leaves_nothing() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new("models"));
+    let bytes = vec![7; 3_000_001];
+    let held = [Held {
+        name: "t",
+        dtype: Dtype::U8,
+        shape: Shape::from(&[3_000_001][..]),
+        bytes: Holding::Host(&bytes),
+    }];
+    let target = at(&store, "deep/t.safetensors");
+    let broken = Settings {
+        faults: Some(Faults {
+            seed: 1,
+            error_per_mille: 1000,
+            error_code: 5,
+            ..Faults::default()
+        }),
+        ..Settings::default()
+    };
+    let saver = Saver::new(Arc::new(Executor::new(broken).unwrap()));
+    saver
+        .save_held(target.clone(), &held, &BTreeMap::new())
+        .unwrap_err();
+    assert!(store.list(&page()).unwrap().folders.is_empty());
+    let saver = Saver::new(loader().executor);
+    saver
+        .save_held(target.clone(), &held, &BTreeMap::new())
+        .unwrap();
+    assert!(loaded(&Model::open(target).unwrap())["t"] == bytes);
+}
+
+fn page() -> Page {
+    Page {
+        after: None,
+        names_max: 10,
+    }
 }

@@ -6,7 +6,7 @@ use straightway_core::{
     Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
 };
 use straightway_io::{Executor, File, FileDraft, Job, Progress, Region, Settings, draft};
-use straightway_sys::{backing::Backing, limit::available_memory, root::Root};
+use straightway_sys::{Folder, backing::Backing, limit::available_memory, root::Root};
 
 use super::{Cache, Outcome, Sample, Spec, Track, Work, limits::Limits};
 
@@ -44,7 +44,7 @@ impl<'a> Bench<'a> {
         check(spec)?;
         let (path, made) = if spec.path.is_dir() {
             let made = make_file(spec, progress)?;
-            (made.path().to_owned(), Some(made))
+            (made.path(), Some(made))
         } else {
             (spec.path.clone(), None)
         };
@@ -285,7 +285,7 @@ fn check(spec: &Spec) -> Result<()> {
 ///
 /// It stays a draft: it is removed when it is dropped, and where the process is killed, by the next that sweeps.
 fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<FileDraft> {
-    draft::sweep(&spec.path);
+    draft::sweep(&Folder::open(&spec.path)?);
     let bytes = down(spec.bytes.max(4096), 4096);
     let window = bytes.min(64 << 20);
     let mut region = Region::host(window)?;

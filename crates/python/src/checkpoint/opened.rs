@@ -7,7 +7,7 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict},
 };
-use straightway_core::{Place, Result};
+use straightway_core::{Place, Result, Uri};
 use straightway_io::Progress;
 use straightway_pipeline::{
     checkpoint::{self, EXPORT_BYTES, Fetched, Gathered, Saved, Wanted},
@@ -18,6 +18,7 @@ use crate::{
     executor,
     loading::{handed_over, place},
     receipt::Receipt,
+    stores::stores,
     subject::{Described, Subject},
     waiting,
 };
@@ -151,7 +152,8 @@ impl Checkpoint {
         let checkpoint = Arc::clone(&self.0);
         let (exported, _) = run(py, move |restorer| {
             let saver = weights::Saver::new(executor::of(&folder)?);
-            restorer.export(&checkpoint, &saver, &folder, EXPORT_BYTES)
+            let target = stores().find(&Uri::parse(&folder)?)?;
+            restorer.export(&checkpoint, &saver, target, EXPORT_BYTES)
         })?;
         Ok(exported.files)
     }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use serde_json::json;
-use straightway_core::Bytes;
+use straightway_core::{Bytes, Uri};
 use straightway_io::Executor;
 use straightway_pipeline::{
     checkpoint::{EXPORT_BYTES, Restorer},
@@ -11,7 +11,7 @@ use straightway_pipeline::{
 };
 
 use super::{Chosen, print_lines};
-use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
+use crate::command::{output::print_json, stores::stores, tuning::Tuning, watch::Watch};
 
 /// Write a checkpoint as plain safetensors files, as Hugging Face has them.
 ///
@@ -47,7 +47,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         restorer.progress(),
         checkpoint.manifest().bytes().saturating_mul(2),
     );
-    let exported = restorer.export(&checkpoint, &saver, &args.target, args.shard_size.0)?;
+    let target = stores().find(&Uri::parse(&args.target)?)?;
+    let exported = restorer.export(&checkpoint, &saver, target, args.shard_size.0)?;
     drop(watch);
     if args.json {
         let json = json!({

@@ -11,8 +11,9 @@ use std::{
 use straightway_core::Result;
 use straightway_io::{
     File, Handle, Objects, Store,
-    store::{Condition, Draft, Durability, Memory, Named},
+    store::{Condition, Draft, Durability, Like, Named},
 };
+use straightway_memory::Memory;
 
 use super::Work;
 use crate::{
@@ -91,7 +92,8 @@ impl Work<'_> {
     pub(super) fn targets(&self, lengths: &[usize]) -> Result<Targets> {
         if self.case.system == System::Memory {
             let memory = Memory::new("targets");
-            let create = |(n, len): (usize, &usize)| memory.create(&name(n), *len as u64);
+            let create =
+                |(n, len): (usize, &usize)| memory.create(&name(n), *len as u64, &Like::Replaced);
             let drafts = lengths.iter().enumerate().map(create);
             let drafts = drafts.collect::<Result<Vec<_>>>()?;
             let handles = drafts.iter().map(|draft| draft.handle()).collect();

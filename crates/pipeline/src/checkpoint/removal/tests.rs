@@ -312,7 +312,7 @@ impl Ledger for View {
         Ok(found.then(|| "a step refers to it".to_owned()))
     }
 
-    fn erase(&self, step: u64, held: &usize) -> Result<()> {
+    fn erase(&self, step: u64, held: &usize, _: &Identity) -> Result<()> {
         self.ask(Access::EraseManifest(*held))?;
         for _ in 0..3 {
             self.ask(Access::EraseFiles(*held))?;

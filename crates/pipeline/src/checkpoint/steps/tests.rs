@@ -1,14 +1,17 @@
 //! Checkpoints in a store that has put-if-absent, list and remove and nothing else: no folder, lock or rename.
 
-use std::{fs, time::Duration};
+mod stalled;
 
-use straightway_io::{Executor, Settings, store::Memory};
+use std::{fs, sync::Mutex};
+
+use straightway_io::{Executor, Settings, store::Like};
+use straightway_memory::Memory;
 
 use super::{super::*, *};
 use crate::{
     checkpoint::{
         meeting::{Allegiance, Meeting, Patience, announce, gather},
-        name::{part_file, shard_draft, shard_file, writer_file},
+        name::{part_file, shard_draft, shard_file, tag_file, writer_file},
     },
     weights::{Dtype, Shape},
 };
@@ -54,7 +57,11 @@ fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> Part {
     part.shard.file = shard_file(rank.rank, rank.world, true, home.mark.as_deref());
     let draft = home
         .store
-        .create(part.shard.file.as_ref(), bytes.len() as u64)
+        .create(
+            part.shard.file.as_ref(),
+            bytes.len() as u64,
+            &Like::Replaced,
+        )
         .unwrap();
     draft.write_all_at(0, &bytes).unwrap();
     home.store.commit(vec![draft]).unwrap();
@@ -244,4 +251,70 @@ fn a_removal_that_was_broken_off_is_carried_out_by_the_next_save_of_that_step() 
         (steps.steps().unwrap(), all(&steps)),
         (vec![5], vec!["step-5".to_owned()])
     );
+}
+
+/// A process carries out the removal of a step and stalls before it removes `name`. Others finish the removal, save the
+/// step again and tag it. Answers whether the new step and its tag are there when the first process is done.
+fn new_step_survives(name: &str, has_condition: bool) -> (bool, bool) {
+    let store: Arc<dyn Store> = Arc::new(Memory::new("run"));
+    let others = Steps::in_store(Arc::clone(&store));
+    save(&others, 5).unwrap();
+    let held = Ledger::open(&others, 5).unwrap().unwrap();
+    let identity = others.identity(&held).unwrap();
+    let nonce = "0123456789abcdef".to_owned();
+    let removal = crate::checkpoint::name::Removal { step: 5, nonce };
+    Ledger::put(&others, &removal.intent(), "", Durability::Synced).unwrap();
+    let text = format!("remove {identity}");
+    Ledger::put(&others, &removal.decision(), &text, Durability::Synced).unwrap();
+    // A tagger that came too late.
+    assert!(put(&*held, &tag_file("best"), "best\n", Durability::Synced).unwrap());
+    let meanwhile = {
+        let others = others.clone();
+        move || {
+            removal::settle(&others, None).unwrap();
+            others.abandon(&attempt(5, 6));
+            save(&others, 5).unwrap();
+            others.tag(5, "best").unwrap();
+        }
+    };
+    let stalled = stalled::Stalled {
+        inner: store,
+        name: name.to_owned(),
+        meanwhile: Arc::new(Mutex::new(Some(Box::new(meanwhile)))),
+        has_condition,
+    };
+    removal::settle(&Steps::in_store(Arc::new(stalled)), None).unwrap();
+    let is_there = others.steps().unwrap() == [5];
+    (is_there, is_there && others.tags(5).unwrap() == ["best"])
+}
+
+#[test]
+fn a_step_that_is_saved_and_tagged_again_while_another_process_removes_the_old_one_stays() {
+    for name in [MANIFEST, &tag_file("best")] {
+        assert_eq!(new_step_survives(name, true), (true, true), "{name}");
+    }
+    // The gap that a store without the condition leaves.
+    assert_eq!(new_step_survives(MANIFEST, false), (false, false));
+    assert_eq!(new_step_survives(&tag_file("best"), false), (true, false));
+}
+
+#[test]
+fn what_killed_saves_left_in_a_store_without_locks_goes_when_it_is_old() {
+    let steps = memory();
+    save(&steps, 3).unwrap();
+    let (left, alone) = (attempt(4, 1), Rank { rank: 0, world: 1 });
+    write(&steps, &left, alone, b"left");
+    let hold = Hold {
+        step: 3,
+        attempt: left.clone(),
+    };
+    Ledger::put(&steps, &hold.name(), "", Durability::Unsynced).unwrap();
+    let before = all(&steps);
+    // One that may be alive stays, with its hold.
+    let now = SystemTime::now();
+    steps.sweep_aged(now + LEFT_AFTER / 2).unwrap();
+    assert_eq!(all(&steps), before);
+    steps.sweep_aged(now + LEFT_AFTER * 2).unwrap();
+    assert_eq!(all(&steps), ["step-3"], "with the shards and the hold");
+    assert_eq!(steps.steps().unwrap(), [3]);
 }

@@ -1,7 +1,8 @@
 //! Objects in the memory of this process, for tests: real bytes, conditions that hold among threads, and nothing that
 //! only a file system has.
 
-pub(crate) mod object;
+mod engine;
+mod object;
 
 use std::{
     ffi::OsStr,
@@ -9,18 +10,21 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::SystemTime,
 };
 
 use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
-
-use super::{
-    Condition, Draft, Durability, Handle, LaneSpec, Listing, Missing, Named, Page, Store, Verb,
-    Verbs, own_draft, parts,
+use straightway_io::{
+    engine::Engine,
+    store::{
+        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
+        Tag, Verb, Verbs, own_draft, parts, text,
+    },
 };
-use crate::engine::{Engine, memory};
-use object::{Content, Shared};
 
-pub use object::MemoryObject;
+use object::{Content, MemoryObject, Shared};
+
+pub use engine::MemoryEngine;
 
 /// The most names on one page: as S3.
 const PAGE_NAMES_MAX: usize = 1000;
@@ -47,7 +51,8 @@ impl Memory {
     }
 
     fn key(&self, name: &OsStr) -> Result<String> {
-        Ok(format!("{}{}", self.prefix, parts(self, name)?.join("/")))
+        parts(self, name)?;
+        Ok(format!("{}{}", self.prefix, text(self, name)?))
     }
 
     fn object(&self, key: String, content: Vec<u8>) -> Arc<MemoryObject> {
@@ -57,6 +62,7 @@ impl Memory {
             key,
             bytes: content.len() as u64,
             version: VERSIONS.fetch_add(1, Ordering::Relaxed),
+            modified: SystemTime::now(),
             content: Content::new(content),
         })
     }
@@ -93,7 +99,7 @@ impl Store for Memory {
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
-        Ok(Box::new(memory::Memory::new(lane.depth())))
+        Ok(Box::new(MemoryEngine::new(lane.depth())))
     }
 
     fn family(&self) -> &'static str {
@@ -132,6 +138,7 @@ impl Store for Memory {
         for named in &mut listing.objects {
             let object = &all[&self.key(&named.name)?];
             (named.bytes, named.tag) = (Some(object.bytes), Some(object.own_tag()));
+            named.modified = Some(object.modified);
         }
         Ok(listing)
     }
@@ -143,7 +150,7 @@ impl Store for Memory {
         }))
     }
 
-    fn create(&self, name: &OsStr, bytes: u64) -> Result<Box<dyn Draft>> {
+    fn create(&self, name: &OsStr, bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
         let bytes = usize::try_from(bytes).expect("a test's object fits into memory");
         let object = self.object(self.key(name)?, vec![0; bytes]);
         Ok(Box::new(MemoryDraft { object }))
@@ -177,6 +184,16 @@ impl Store for Memory {
         let key = self.key(name)?;
         self.shared.lock().remove(&key);
         Ok(())
+    }
+
+    fn remove_if_match(&self, name: &OsStr, tag: &Tag, _: Durability) -> Result<bool> {
+        let key = self.key(name)?;
+        let mut all = self.shared.lock();
+        let holds = all.get(&key).is_some_and(|there| there.own_tag() == *tag);
+        if holds {
+            all.remove(&key);
+        }
+        Ok(holds)
     }
 }
 

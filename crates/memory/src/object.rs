@@ -3,11 +3,11 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::SystemTime,
 };
 
 use straightway_core::{Error, Kind, Object, Result};
-
-use crate::handle::{Handle, Tag};
+use straightway_io::{Handle, store::Tag};
 
 /// Objects by name.
 pub(super) type Objects = BTreeMap<String, Arc<MemoryObject>>;
@@ -27,20 +27,16 @@ impl Shared {
 
 /// One version of an object.
 #[derive(Debug)]
-pub struct MemoryObject {
+pub(super) struct MemoryObject {
     pub(super) shared: Arc<Shared>,
     pub(super) key: String,
     pub(super) bytes: u64,
     pub(super) version: u64,
+    pub(super) modified: SystemTime,
     pub(super) content: Content,
 }
 
 impl MemoryObject {
-    /// Its bytes, for engines.
-    pub fn content(&self) -> &Content {
-        &self.content
-    }
-
     pub(super) fn own_tag(&self) -> Tag {
         Tag::Text(self.version.to_string())
     }
@@ -91,7 +87,7 @@ impl Handle for MemoryObject {
 
 /// Bytes that are read and written in place. A write beyond their end makes them longer.
 #[derive(Debug, Default)]
-pub struct Content(RwLock<Vec<u8>>);
+pub(super) struct Content(RwLock<Vec<u8>>);
 
 impl Content {
     pub(super) fn new(bytes: Vec<u8>) -> Self {
@@ -99,14 +95,14 @@ impl Content {
     }
 
     /// Hands over what is from `offset` to the end.
-    pub fn read_at<T>(&self, offset: u64, take: impl FnOnce(&[u8]) -> T) -> T {
+    pub(super) fn read_at<T>(&self, offset: u64, take: impl FnOnce(&[u8]) -> T) -> T {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         take(all.get(offset..).unwrap_or_default())
     }
 
     /// Hands over `bytes` bytes at `offset` to be filled.
-    pub fn write_at(&self, offset: u64, bytes: usize, fill: impl FnOnce(&mut [u8])) {
+    pub(super) fn write_at(&self, offset: u64, bytes: usize, fill: impl FnOnce(&mut [u8])) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let offset = usize::try_from(offset).expect("a test's object fits into memory");
         let end = offset + bytes;

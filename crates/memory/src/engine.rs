@@ -3,22 +3,21 @@
 use std::{any::Any, io, sync::Arc, time::Duration};
 
 use straightway_core::Result;
-use straightway_sys::Op;
-
-use super::{Capabilities, Engine};
-use crate::{
-    request::{Done, Io},
-    store::memory::object::MemoryObject,
+use straightway_io::{
+    engine::{Capabilities, Engine},
+    request::{Done, Io, Op},
 };
+
+use crate::object::MemoryObject;
 
 /// Copies between the buffers of I/Os and the objects' bytes.
 #[derive(Debug)]
-pub struct Memory {
+pub struct MemoryEngine {
     done: Vec<Done>,
     depth: usize,
 }
 
-impl Memory {
+impl MemoryEngine {
     /// An engine that takes `depth` I/Os at a time.
     pub fn new(depth: u32) -> Self {
         Self {
@@ -28,7 +27,7 @@ impl Memory {
     }
 }
 
-impl Engine for Memory {
+impl Engine for MemoryEngine {
     fn submit(&mut self, mut io: Io) -> Result<(), Io> {
         if self.done.len() == self.depth {
             return Err(io);
@@ -39,7 +38,7 @@ impl Engine for Memory {
             self.done.push(Done::new(io, Err(error)));
             return Ok(());
         };
-        let content = object.content();
+        let content = &object.content;
         let moved = match io.op {
             Op::Write => {
                 content.write_at(io.offset, io.bytes, |there| io.spill(there));

@@ -1,0 +1,113 @@
+//! Where an object is, or what objects are below: a store, and a name in it.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use straightway_core::{Error, Kind, Result};
+
+use super::{Draft, Files, Handle, Like, Missing, Named, Store};
+use crate::draft::folder_of;
+
+/// A store and a name in it. A plain path is a name among the files of this machine.
+#[derive(Clone, Debug)]
+pub struct Location {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The name, empty for the store itself.
+    pub name: PathBuf,
+}
+
+impl Location {
+    /// A name below it.
+    #[must_use]
+    pub fn join(&self, name: impl AsRef<Path>) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            name: self.name.join(name),
+        }
+    }
+
+    /// What it is in: a folder, or a prefix.
+    #[must_use]
+    pub fn parent(&self) -> Self {
+        let is_path = self.path().is_some() && self.store.folder().is_none();
+        let parent = match self.name.parent() {
+            _ if is_path => folder_of(&self.name),
+            parent => parent.unwrap_or(Path::new("")),
+        };
+        Self {
+            store: Arc::clone(&self.store),
+            name: parent.to_owned(),
+        }
+    }
+
+    /// The store of what is below it.
+    pub fn below(&self, missing: Missing) -> Result<Arc<dyn Store>> {
+        if self.name.as_os_str().is_empty() {
+            return Ok(Arc::clone(&self.store));
+        }
+        self.store.below(self.name.as_os_str(), missing)
+    }
+
+    /// The store of what is below it where it is a folder. Only a file system knows; elsewhere `is_like_folder` does.
+    pub fn folder(&self, is_like_folder: bool) -> Result<Option<Arc<dyn Store>>> {
+        match self.below(Missing::Refuse) {
+            Ok(inside) if inside.folder().is_some() || is_like_folder => Ok(Some(inside)),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == Kind::Unsupported => Ok(None),
+            // It is there and no folder.
+            Err(error) if error.kind() == Kind::Invalid && error.os_code().is_none() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether it is a folder.
+    pub fn is_folder(&self, is_like_folder: bool) -> bool {
+        matches!(self.folder(is_like_folder), Ok(Some(_)))
+    }
+
+    /// Opens it to read.
+    pub fn open(&self) -> Result<Arc<dyn Handle>> {
+        let mut opened = self.store.open(&[Named::new(&self.name)])?;
+        Ok(opened.pop().expect("one handle for each name"))
+    }
+
+    /// Begins it.
+    pub fn create(&self, bytes: u64, like: &Like<'_>) -> Result<Box<dyn Draft>> {
+        self.store.create(self.name.as_os_str(), bytes, like)
+    }
+
+    /// The local file or folder that it is.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.store.path(self.name.as_os_str())
+    }
+
+    /// What messages call it.
+    pub fn describe(&self) -> String {
+        self.store.describe(self.name.as_os_str())
+    }
+
+    /// An error about it.
+    pub fn error(&self, kind: Kind, operation: &'static str, why: impl Into<String>) -> Error {
+        Error::new(kind, operation, self.describe(), why.into())
+    }
+}
+
+impl<P: AsRef<Path> + ?Sized> From<&P> for Location {
+    fn from(path: &P) -> Self {
+        Self {
+            store: Arc::new(Files::default()),
+            name: path.as_ref().to_owned(),
+        }
+    }
+}
+
+impl From<(Arc<dyn Store>, OsString)> for Location {
+    fn from((store, name): (Arc<dyn Store>, OsString)) -> Self {
+        let name = name.into();
+        Self { store, name }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a store can do, as data.
+
+/// What a store may be able to do, apart from opening objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// `list` and `below`.
+    List,
+    /// `create` and `commit`.
+    Create,
+    /// `put` with [`Condition::Always`](super::Condition::Always).
+    Put,
+    /// `put` with [`Condition::IfAbsent`](super::Condition::IfAbsent).
+    PutIfAbsent,
+    /// `put` with [`Condition::IfMatch`](super::Condition::IfMatch); its handles have tags.
+    PutIfMatch,
+    /// `remove`.
+    Remove,
+    /// `remove_if_match`; its handles have tags.
+    RemoveIfMatch,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::List,
+        Self::Create,
+        Self::Put,
+        Self::PutIfAbsent,
+        Self::PutIfMatch,
+        Self::Remove,
+        Self::RemoveIfMatch,
+    ];
+
+    /// The verb in an error.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Create => "create objects in",
+            Self::Put => "put objects into",
+            Self::PutIfAbsent => "put-if-absent into",
+            Self::PutIfMatch => "put-if-match into",
+            Self::Remove => "remove objects from",
+            Self::RemoveIfMatch => "remove-if-match from",
+        }
+    }
+}
+
+/// A set of verbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verbs(u8);
+
+impl Verbs {
+    /// The set of these.
+    pub const fn of(verbs: &[Verb]) -> Self {
+        let (mut set, mut at) = (0, 0);
+        while at < verbs.len() {
+            set |= 1 << verbs[at] as u8;
+            at += 1;
+        }
+        Self(set)
+    }
+
+    /// Whether it has this one.
+    pub fn has(self, verb: Verb) -> bool {
+        self.0 & (1 << verb as u8) != 0
+    }
+}

@@ -1,0 +1,102 @@
+//! A store as a process sees it that stalls in the middle of a removal, while others go on.
+
+use std::{
+    ffi::OsStr,
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use straightway_core::Result;
+use straightway_io::{
+    engine::Engine,
+    store::{
+        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
+        Tag, Verb, Verbs,
+    },
+};
+
+/// What others do meanwhile.
+type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// A store in which the first removal of a name waits for `meanwhile`.
+#[derive(Clone)]
+pub(super) struct Stalled {
+    pub(super) inner: Arc<dyn Store>,
+    pub(super) name: String,
+    pub(super) meanwhile: Meanwhile,
+    /// Whether it has remove-if-match.
+    pub(super) has_condition: bool,
+}
+
+impl Stalled {
+    fn stall(&self, name: &OsStr) {
+        if name == OsStr::new(&self.name)
+            && let Some(meanwhile) = self.meanwhile.lock().unwrap().take()
+        {
+            meanwhile();
+        }
+    }
+}
+
+impl fmt::Debug for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Store for Stalled {
+    fn describe(&self, name: &OsStr) -> String {
+        self.inner.describe(name)
+    }
+
+    fn verbs(&self) -> Verbs {
+        let has = |verb: &Verb| self.has_condition || *verb != Verb::RemoveIfMatch;
+        Verbs::of(&Verb::ALL.into_iter().filter(has).collect::<Vec<_>>())
+    }
+
+    fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
+        self.inner.open(objects)
+    }
+
+    fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
+        self.inner.engine(lane)
+    }
+
+    fn family(&self) -> &'static str {
+        self.inner.family()
+    }
+
+    fn list(&self, page: &Page) -> Result<Listing> {
+        self.inner.list(page)
+    }
+
+    fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
+        let inner = self.inner.below(folder, missing)?;
+        Ok(Arc::new(Self {
+            inner,
+            ..self.clone()
+        }))
+    }
+
+    fn create(&self, name: &OsStr, bytes: u64, like: &Like<'_>) -> Result<Box<dyn Draft>> {
+        self.inner.create(name, bytes, like)
+    }
+
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+        self.inner.commit(drafts)
+    }
+
+    fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
+        self.inner.put(name, bytes, on, how)
+    }
+
+    fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
+        self.stall(name);
+        self.inner.remove(name, how)
+    }
+
+    fn remove_if_match(&self, name: &OsStr, tag: &Tag, how: Durability) -> Result<bool> {
+        self.stall(name);
+        self.inner.remove_if_match(name, tag, how)
+    }
+}
