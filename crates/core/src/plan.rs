@@ -151,6 +151,13 @@ impl Plan {
         self.drive().iter().filter(staged).count() > self.drive_chunks / 2
     }
 
+    /// Whether most of what is checked comes from the drive.
+    pub fn is_checked_from_drive(&self) -> bool {
+        let from_drive = |c: &&Chunk| c.route != Route::Buffered;
+        let checked = self.checked();
+        checked.iter().filter(from_drive).count() > checked.len() / 2
+    }
+
     /// How many bytes take which route for which reason; across, on the first leg.
     pub fn bytes_by_route(&self) -> BTreeMap<(Route, Reason), u64> {
         let mut sums = BTreeMap::new();
