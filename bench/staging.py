@@ -95,7 +95,16 @@ def main():
         checkpointer.remove(number)
         return took
 
-    first_save_s = {name: save(name)[0] for name in stagers}
+    first_save_s = {}
+    for name in list(stagers):
+        try:
+            first_save_s[name] = save(name)[0]
+        except KeyError as error:
+            # That of some versions of PyTorch cannot copy every state.
+            if name != "async_save_with_default_stager_pinned":
+                raise
+            print(f"PyTorch's own stager fails: KeyError {error}")
+            del stagers[name]
     first_save_s["checkpointer_save"] = save_by_checkpointer(0)
     rows = {name: [] for name in ("pinned_copy", *stagers, "checkpointer_save")}
     result = {

@@ -175,6 +175,28 @@ impl Receipt {
     }
 }
 
+impl fmt::Display for Latency {
+    /// A line for each stage that took any time.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, p) in [
+            ("queueing", self.queueing),
+            ("storage", self.storage),
+            ("copy", self.copy),
+        ] {
+            if p.count > 0 {
+                let us = |v: f64| Seconds(v * 1e-6).to_string();
+                let (p50, p99, p999, max) =
+                    (us(p.p50_us), us(p.p99_us), us(p.p99_9_us), us(p.max_us));
+                writeln!(
+                    f,
+                    "  {name:<9}p50 {p50:<9}p99 {p99:<9}p99.9 {p999:<9}max {max}"
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -195,21 +217,7 @@ impl fmt::Display for Receipt {
                 r.reason
             )?;
         }
-        for (name, p) in [
-            ("queueing", self.latency.queueing),
-            ("storage", self.latency.storage),
-            ("copy", self.latency.copy),
-        ] {
-            if p.count > 0 {
-                let us = |v: f64| Seconds(v * 1e-6).to_string();
-                let (p50, p99, p999, max) =
-                    (us(p.p50_us), us(p.p99_us), us(p.p99_9_us), us(p.max_us));
-                writeln!(
-                    f,
-                    "  {name:<9}p50 {p50:<9}p99 {p99:<9}p99.9 {p999:<9}max {max}"
-                )?;
-            }
-        }
+        write!(f, "{}", self.latency)?;
         // Less than this is the time that it takes to look whether there is another.
         if self.waiting_s > 1e-4 {
             let waited = Seconds(self.waiting_s);

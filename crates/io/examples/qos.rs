@@ -155,43 +155,60 @@ fn main() {
     let file = Arc::new(File::open(&source).unwrap());
 
     for round in 0..rounds {
-        let alone = flush(&background, &folder, &snapshot);
-        let stop = AtomicBool::new(false);
-        let (beside, latencies) = std::thread::scope(|scope| {
-            let reads = scope.spawn(|| short_reads(&now, &file, &stop));
-            let rate = flush(&background, &folder, &snapshot);
-            stop.store(true, Ordering::Relaxed);
-            (rate, reads.join().unwrap())
-        });
-        std::thread::sleep(Duration::from_millis(500));
-        let after = flush(&background, &folder, &snapshot);
-        println!(
-            "{{\"round\": {round}, \"flush_alone\": {alone}, \"flush_beside\": {beside}, \"flush_after\": {after}, \
-             \"reads\": {}, \"read_p50_s\": {}, \"read_p99_s\": {}}}",
-            latencies.len(),
-            quantile(&latencies, 0.5),
-            quantile(&latencies, 0.99)
-        );
+        beside_a_flush(round, &background, &now, &folder, &snapshot, &file);
     }
+    shares(rounds, &executor, &file);
+}
+
+/// Prints what reads of class *now* and a flush do to each other.
+fn beside_a_flush(
+    round: u32,
+    background: &Executor,
+    now: &Executor,
+    folder: &Path,
+    snapshot: &Arc<Region>,
+    file: &Arc<File>,
+) {
+    let alone = flush(background, folder, snapshot);
+    let stop = AtomicBool::new(false);
+    let (beside, latencies) = std::thread::scope(|scope| {
+        let reads = scope.spawn(|| short_reads(now, file, &stop));
+        let rate = flush(background, folder, snapshot);
+        stop.store(true, Ordering::Relaxed);
+        (rate, reads.join().unwrap())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    let after = flush(background, folder, snapshot);
+    println!(
+        "{{\"round\": {round}, \"flush_alone\": {alone}, \"flush_beside\": {beside}, \"flush_after\": {after}, \
+         \"reads\": {}, \"read_p50_s\": {}, \"read_p99_s\": {}}}",
+        latencies.len(),
+        quantile(&latencies, 0.5),
+        quantile(&latencies, 0.99)
+    );
+}
+
+/// Prints what jobs get by weight, limit and reservation.
+fn shares(rounds: u32, executor: &Executor, file: &Arc<File>) {
     let seconds = 4.0;
     let share = |weight| Share {
         weight,
         ..Share::default()
     };
-    let total: u64 = race(&executor, &file, &[share(1.0)], seconds).iter().sum();
+    let total: u64 = race(executor, file, &[share(1.0)], seconds).iter().sum();
     let rate = total as f64 / seconds;
     for round in 0..rounds {
-        let weights = race(&executor, &file, &[share(1.0), share(3.0)], seconds);
+        let weights = race(executor, file, &[share(1.0), share(3.0)], seconds);
         let limit = Share {
             limit: Some(Rate(rate * 0.3)),
             ..share(1.0)
         };
-        let limited = race(&executor, &file, &[limit, share(1.0)], seconds);
+        let limited = race(executor, file, &[limit, share(1.0)], seconds);
         let reservation = Share {
             reservation: Some(Rate(rate * 0.5)),
             ..share(0.01)
         };
-        let reserved = race(&executor, &file, &[reservation, share(1.0)], seconds);
+        let reserved = race(executor, file, &[reservation, share(1.0)], seconds);
         println!(
             "{{\"round\": {round}, \"rate\": {rate}, \"seconds\": {seconds}, \"weights_1_3\": {weights:?}, \
              \"limit_0.3\": {limited:?}, \"reservation_0.5\": {reserved:?}}}"

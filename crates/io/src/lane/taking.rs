@@ -1,0 +1,173 @@
+//! What a lane takes up next: I/Os that waited, a chunk that was parked, or one from the board.
+
+use std::{collections::VecDeque, time::Instant};
+
+use straightway_core::{Chunk, Result, Route};
+
+use super::Lane;
+use crate::{
+    board::{Board, Grant, Next},
+    flight::Flight,
+    inspect::Inspect,
+    job::Job,
+    request::{Io, usize_of},
+    tenant::now_s,
+    track::Track,
+};
+
+impl Lane {
+    /// Takes up chunks until the queue is full, no slot is free, or none is left. Answers when there is more to do,
+    /// where that is known.
+    pub(super) fn fill(&mut self, board: &Board) -> Option<f64> {
+        self.drop_stopped(board);
+        while let Some(io) = self.waiting.pop_front() {
+            if !self.submit(io) {
+                return None;
+            }
+        }
+        for _ in 0..self.held.len() {
+            let io = self.held.pop_front().expect("it was counted");
+            self.submit(io);
+        }
+        while self.waiting.is_empty() && self.flying < self.depth {
+            let Some(&tag) = self.free.last() else {
+                break;
+            };
+            let (number, chunk) = match self.parked.take() {
+                Some(parked) => parked,
+                None => match self.find(board) {
+                    Ok(found) => found,
+                    Err(due_s) => return due_s,
+                },
+            };
+            let job = self.jobs.job(number);
+            match self.is_ready_for(&job, &chunk) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.parked = Some((number, chunk));
+                    break;
+                }
+                Err(error) => {
+                    job.fail(error);
+                    self.give_up(number, &chunk, board);
+                    continue;
+                }
+            }
+            self.free.pop();
+            let flight = Flight::new(chunk, number, job.direction(), Instant::now());
+            self.begin(&job, flight, tag, board);
+            if self.track == Track::Checked && chunk.route == Route::Buffered {
+                // It is there already, and is checked before anything pushes it out of the processor's cache.
+                break;
+            }
+        }
+        self.held_until()
+    }
+
+    /// When the first I/O that a limit holds may go.
+    fn held_until(&self) -> Option<f64> {
+        let due = |io: &Io| {
+            let flight = self.flight(io.tag);
+            self.jobs[flight.job].posted.tenant.due_s().1
+        };
+        self.held.iter().map(due).reduce(f64::min)
+    }
+
+    /// The next chunk, and its job, which it now takes part in. Where there is none, when there may be.
+    fn find(&mut self, board: &Board) -> Result<(u32, Chunk), Option<f64>> {
+        if let Some((number, changes)) = self.alone
+            && changes == board.changes()
+        {
+            let posted = &self.jobs[number].posted;
+            let is_held = posted.is_background() && board.traffic().holds_back(now_s());
+            if !is_held && let Some(chunk) = posted.job.take(self.track) {
+                self.take_up(number, &chunk, board);
+                return Ok((number, chunk));
+            }
+        }
+        self.alone = None;
+        let (grant, chunk) = match board.take(self.number, now_s()) {
+            Next::Run(grant, chunk) => (grant, chunk),
+            Next::NotBefore(due_s) => return Err(Some(due_s)),
+            Next::Idle => return Err(self.held_until()),
+        };
+        let Grant {
+            posted,
+            answers,
+            alone,
+        } = grant;
+        let number = self.jobs.find(&posted).unwrap_or_else(|| {
+            let number = self.jobs.join(&posted, answers);
+            self.set_depth();
+            number
+        });
+        self.alone = alone.map(|changes| (number, changes));
+        self.take_up(number, &chunk, board);
+        Ok((number, chunk))
+    }
+
+    /// Counts a chunk in.
+    fn take_up(&mut self, number: u32, chunk: &Chunk, board: &Board) {
+        let joined = &mut self.jobs[number];
+        joined.chunks += 1;
+        if joined.posted.is_background() {
+            board.traffic().begin(chunk.extent.bytes);
+        }
+    }
+
+    /// Counts a chunk out.
+    pub(super) fn give_up(&mut self, number: u32, chunk: &Chunk, board: &Board) {
+        let joined = &mut self.jobs[number];
+        joined.chunks -= 1;
+        if joined.posted.is_background() {
+            board.traffic().end(chunk.extent.bytes);
+        }
+    }
+
+    /// Whether a chunk can be begun: it has a slot where it needs one, and one to be unpacked into.
+    fn is_ready_for(&mut self, job: &Job, chunk: &Chunk) -> Result<bool> {
+        if !job.needs_slot(chunk) {
+            return Ok(true);
+        }
+        let slot_bytes = usize_of(job.plan().slot_bytes());
+        if !self.ring.holds(slot_bytes) {
+            // Slots are cut anew when the last of them is back.
+            self.ring.put_spare();
+            if !self.ring.is_home() {
+                return Ok(false);
+            }
+            self.ring.make(self.stage.as_ref(), slot_bytes)?;
+        }
+        if job.inspect().is_some_and(Inspect::unpacks) && !self.ring.has_spare()? {
+            return Ok(false);
+        }
+        Ok(!self.ring.is_empty())
+    }
+
+    /// Lets go of what jobs that were stopped have not handed to storage yet.
+    fn drop_stopped(&mut self, board: &Board) {
+        let mut dropped = Vec::new();
+        for number in self.jobs.numbers() {
+            let Some(joined) = self.jobs.get_mut(number) else {
+                continue;
+            };
+            if !joined.notes_stop() {
+                continue;
+            }
+            for queue in [&mut self.waiting, &mut self.held] {
+                let (of_it, others): (VecDeque<_>, _) = queue.drain(..).partition(|io| {
+                    let flight = self.flights[io.tag as usize];
+                    flight.is_some_and(|flight| flight.job == number)
+                });
+                *queue = others;
+                dropped.extend(of_it);
+            }
+            for io in dropped.drain(..) {
+                self.land(io, board);
+            }
+            if let Some((_, chunk)) = self.parked.take_if(|(job, _)| *job == number) {
+                self.give_up(number, &chunk, board);
+            }
+        }
+    }
+}
