@@ -28,6 +28,8 @@ __all__ = [
     "doctor",
     "Tensor",
     "__version__",
+    "has_store",
+    "is_local",
 ]
 __version__: str
 
@@ -44,6 +46,7 @@ class Receipt:
     cpu_user_s: float
     cpu_system_s: float
     cpu_s_per_gb: float
+    cpu_shared: bool
     staging_bytes_peak: int
     pinned_bytes_peak: int
     ios: int
