@@ -67,7 +67,7 @@ def main():
         return first / (first + second)
 
     def rate(row, name):
-        return row[name][0] / row["seconds"] / row["rate"]
+        return row[name][0] / row["rate"]
 
     figures = [
         ("p99 of reads beside a flush / fio's",
@@ -80,7 +80,7 @@ def main():
     ]
     result = {
         "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        "machine": machine(False),
         "bytes": args.bytes,
         "figures": [],
         "rounds": {"ours": ours, "fio": theirs, "shares": shares},

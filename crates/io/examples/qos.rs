@@ -75,8 +75,8 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part) as usize]
 }
 
-/// Bytes that each share moved within the same `seconds`, all reading the same file from end to end again and again.
-fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -> Vec<u64> {
+/// Bytes a second that each share moved within the same `seconds`, all reading the same file from end to end again and again.
+fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -> Vec<f64> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let runs: Vec<_> = shares
@@ -90,6 +90,7 @@ fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -
                     let mut ready = false;
                     let mut from = 0;
                     let mut last = 0;
+                    let mut since = Instant::now();
                     while !stop.load(Ordering::Relaxed) {
                         let files = vec![Arc::clone(file)];
                         let moves = whole(READ_BYTES);
@@ -101,16 +102,17 @@ fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -
                             if !ready {
                                 ready = true;
                                 from = last;
+                                since = Instant::now();
                             }
                         }
                         if stop.load(Ordering::Relaxed) {
                             // The rest is of no interest.
                             ticket.cancel();
-                            return last - from;
+                            break;
                         }
                         ticket.wait().unwrap();
                     }
-                    last - from
+                    (last - from) as f64 / since.elapsed().as_secs_f64()
                 })
             })
             .collect();
@@ -136,7 +138,10 @@ fn main() {
         .unwrap();
     let now = executor.sharing(Share::of(Class::Now), Class::Now).unwrap();
 
-    let snapshot = Arc::new(Region::host(flush_bytes).unwrap());
+    let mut snapshot = Region::host(flush_bytes).unwrap();
+    // A snapshot is memory that was written to.
+    snapshot.as_mut_slice().fill(7);
+    let snapshot = Arc::new(snapshot);
     let source = folder.join("source");
     if std::fs::metadata(&source).map_or(0, |meta| meta.len()) != READ_BYTES {
         let draft = FileDraft::new(&source, READ_BYTES).unwrap();
@@ -195,8 +200,7 @@ fn shares(rounds: u32, executor: &Executor, file: &Arc<File>) {
         weight,
         ..Share::default()
     };
-    let total: u64 = race(executor, file, &[share(1.0)], seconds).iter().sum();
-    let rate = total as f64 / seconds;
+    let rate = race(executor, file, &[share(1.0)], seconds)[0];
     for round in 0..rounds {
         let weights = race(executor, file, &[share(1.0), share(3.0)], seconds);
         let limit = Share {
@@ -210,7 +214,7 @@ fn shares(rounds: u32, executor: &Executor, file: &Arc<File>) {
         };
         let reserved = race(executor, file, &[reservation, share(1.0)], seconds);
         println!(
-            "{{\"round\": {round}, \"rate\": {rate}, \"seconds\": {seconds}, \"weights_1_3\": {weights:?}, \
+            "{{\"round\": {round}, \"rate\": {rate}, \"weights_1_3\": {weights:?}, \
              \"limit_0.3\": {limited:?}, \"reservation_0.5\": {reserved:?}}}"
         );
     }
