@@ -20,7 +20,7 @@ import subprocess
 from peers import machine
 
 # What a background job may have in flight beside one of class now, in writes of 1 MiB.
-BACKGROUND_DEPTH = 4
+BACKGROUND_DEPTH = 2
 
 
 def fio(folder, flush_bytes):

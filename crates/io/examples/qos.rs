@@ -175,6 +175,9 @@ fn beside_a_flush(
     file: &Arc<File>,
 ) {
     let alone = flush(background, folder, snapshot);
+    // The drive is busy for a while with the blocks of the file that was removed.
+    drop(std::process::Command::new("sync").status());
+    std::thread::sleep(Duration::from_secs(3));
     let stop = AtomicBool::new(false);
     let (beside, latencies) = std::thread::scope(|scope| {
         let reads = scope.spawn(|| short_reads(now, file, &stop));

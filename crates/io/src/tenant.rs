@@ -17,9 +17,9 @@ use straightway_core::{
 
 use crate::pace::Pace;
 
-/// Bytes of background jobs in flight while a job of class *now* is there. On a virtual drive of 2.5 GB/s four I/Os of
-/// 1 MiB keep nine tenths of its speed (`bench/results/qos-*`).
-const BACKGROUND_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of background jobs in flight while a job of class *now* is there. A flush keeps its speed with two I/Os of 1 MiB
+/// on a virtual drive of 2.3 GB/s, and reads beside it take half as long as with four (`bench/results/qos-*`).
+const BACKGROUND_BYTES_MAX: u64 = 2 << 20;
 
 /// Background jobs stay small for this long after the last job of class *now*: the next of many short ones would else
 /// find the drive's queue full again.
