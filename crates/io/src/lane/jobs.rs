@@ -156,13 +156,12 @@ impl Jobs {
     /// Answers for a job, with what was counted. It is forgotten once none of its chunks is under way.
     pub(super) fn leave(&mut self, number: u32, note: impl FnOnce(&mut Tally)) {
         let joined = &mut self[number];
-        let answers = joined.answers.take();
-        let mut tally = std::mem::take(&mut joined.tally);
-        let ran = joined.since.elapsed();
-        if joined.chunks == 0 {
+        let (answers, ran) = (joined.answers.take(), joined.since.elapsed());
+        let mut tally = match self.0[number as usize].take_if(|joined| joined.chunks == 0) {
             // Whoever has all answers finds the job let go of.
-            self.0[number as usize] = None;
-        }
+            Some(joined) => joined.tally,
+            None => std::mem::take(&mut self[number].tally),
+        };
         if let Some(answers) = answers {
             note(&mut tally);
             tally.lanes = 1;
