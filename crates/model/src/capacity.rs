@@ -1,7 +1,7 @@
 //! The capacities that several topics start from, with their sources.
 
 use straightway_core::Bytes;
-use straightway_scenario::provenance::Source;
+use straightway_scenario::provenance::{Basis, Source};
 
 /// The memory of a GPU.
 pub(crate) const GPU_MEMORY: Bytes = Bytes(80_000_000_000);
@@ -33,4 +33,25 @@ pub(crate) fn shown_bytes(bytes: f64) -> Bytes {
         reason = "a size is positive, and a float saturates"
     )]
     Bytes(bytes.ceil() as u64)
+}
+
+/// Names the capacities in a basis. Where the storage's is given differs from topic to topic.
+pub(crate) fn assume_capacities(
+    basis: &mut Basis,
+    gpu: Bytes,
+    host: Bytes,
+    (storage_path, storage): (&'static str, Bytes),
+) {
+    for (path, what, bytes, source) in [
+        ("cluster.gpu_memory", "memory of a GPU", gpu, H100_MEMORY),
+        ("node.host.memory", "memory of a host", host, DGX_MEMORY),
+        (
+            storage_path,
+            "capacity of the storage",
+            storage,
+            LLAMA_STORAGE,
+        ),
+    ] {
+        basis.parameter(path, what, bytes.0 as f64, "B", source);
+    }
 }

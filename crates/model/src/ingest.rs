@@ -9,7 +9,7 @@ use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::question::Question;
 use crate::{
-    capacity::{DGX_MEMORY, GPU_MEMORY, H100_MEMORY, LLAMA_STORAGE, STORAGE_CAPACITY, shown_bytes},
+    capacity::{GPU_MEMORY, LLAMA_STORAGE, STORAGE_CAPACITY, assume_capacities, shown_bytes},
     path::{self, Carried, Node},
     queue::{self, Wait},
 };
@@ -393,34 +393,16 @@ impl Ingest {
             "",
             UNET3D,
         );
-        for (path, what, bytes, source) in [
-            (
-                "cluster.gpu_memory",
-                "memory of a GPU",
-                cluster.gpu_memory,
-                H100_MEMORY,
-            ),
-            (
-                "node.host.memory",
-                "memory of a host",
-                self.node.host.memory,
-                DGX_MEMORY,
-            ),
-            (
-                "cluster.storage_capacity",
-                "capacity of the storage",
-                cluster.storage_capacity,
-                LLAMA_STORAGE,
-            ),
-            (
-                "files.dataset",
-                "data set",
-                self.files.dataset,
-                UNET3D_FILES,
-            ),
-        ] {
-            basis.parameter(path, what, bytes.0 as f64, "B", source);
-        }
+        let storage = ("cluster.storage_capacity", cluster.storage_capacity);
+        let host = self.node.host.memory;
+        assume_capacities(&mut basis, cluster.gpu_memory, host, storage);
+        basis.parameter(
+            "files.dataset",
+            "data set",
+            self.files.dataset.0 as f64,
+            "B",
+            UNET3D_FILES,
+        );
         self.node.assume(&mut basis, self.gpus_in_node());
         basis
     }

@@ -4,7 +4,7 @@ use straightway_scenario::provenance::{Basis, Confidence, Formula, Source};
 
 use super::{Checkpoint, interval};
 use crate::{
-    capacity::{DGX_MEMORY, H100_MEMORY, LLAMA_STORAGE},
+    capacity::{LLAMA_STORAGE, assume_capacities},
     path,
 };
 
@@ -98,28 +98,9 @@ impl Checkpoint {
                 RESTART,
             )
             .between(60.0, 1800.0, RESTART);
-        for (path, what, bytes, source) in [
-            (
-                "cluster.gpu_memory",
-                "memory of a GPU",
-                cluster.gpu_memory,
-                H100_MEMORY,
-            ),
-            (
-                "node.host.memory",
-                "memory of a host",
-                self.node.host.memory,
-                DGX_MEMORY,
-            ),
-            (
-                "storage.capacity",
-                "capacity of the storage",
-                storage.capacity,
-                LLAMA_STORAGE,
-            ),
-        ] {
-            basis.parameter(path, what, bytes.0 as f64, "B", source);
-        }
+        let capacity = ("storage.capacity", storage.capacity);
+        let host = self.node.host.memory;
+        assume_capacities(&mut basis, cluster.gpu_memory, host, capacity);
         self.node.assume(&mut basis, self.gpus_in_node());
         basis
     }
