@@ -52,8 +52,8 @@ def main():
     os.makedirs(args.folder, exist_ok=True)
 
     ours, theirs, shares = [], [], []
-    for _ in range(args.rounds):
-        run = [args.program, args.folder, str(args.bytes), "1"]
+    for number in range(args.rounds):
+        run = [args.program, args.folder, str(args.bytes), str(number)]
         flush, share = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
         ours.append(json.loads(flush))
         shares.append(json.loads(share))
