@@ -82,12 +82,12 @@ def stored(local: Any) -> Any:
 
 def stored_dtype(name: str, local: Any) -> str:
     """What a checkpoint calls the elements of a tensor as ``stored`` gives it."""
-    return HALVES.get(type_name(local)) or dtype_of(name, local)
+    return HALVES.get(type_name(local.dtype)) or dtype_of(name, local)
 
 
 def is_complex(tensor: Any) -> bool:
     """Whether ``stored`` takes its numbers apart."""
-    return type_name(tensor) in HALVES
+    return type_name(tensor.dtype) in HALVES
 
 
 def is_contiguous(local: Any) -> bool:

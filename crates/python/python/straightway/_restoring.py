@@ -100,16 +100,21 @@ class Filling:
         self._targets: list[_Target] = []
         self._seen: set[tuple[Any, ...]] = set()
 
-    def add(self, name: str, part: Part) -> None:
-        """Fills the memory of a part, which is ``writable``, with what was saved of the tensor of that name."""
+    def add(self, name: str, part: Part, is_whole: bool = False) -> None:
+        """Fills the memory of a part, which is ``writable``, with what was saved of the tensor of that name.
+
+        Where ``is_whole`` is set, the tensor that it is part of has to have the shape that was saved.
+        """
         if name not in self.known:
             raise KeyError(f"step {self._opened.step} has no tensor {name!r}")
-        saved, _ = self.known[name]
+        saved, shape = self.known[name]
+        wanted, start = counted(part, saved)
+        if is_whole and shape != wanted:
+            raise ValueError(f"{name!r} was saved with shape {tuple(shape)}, and goes to one of {tuple(wanted)}")
         own = part.local
         ours = stored_dtype(name, own)
         if saved != ours:
             self._check_conversion(name, saved, ours, own)
-        _, start = counted(part, saved)
         span = None if 0 in own.shape else Span.of(own)
         is_direct = saved == ours and _holds_as_saved(own)
         # Tied weights have one name and one memory: they are read once.
@@ -221,12 +226,8 @@ def _prepared(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool) -> 
     """What reads it all. Everything that can be refused was refused."""
     filling = Filling(opened, cast)
     for name, tensor in filled:
-        dtype, saved = filling.known[name]
         for part in parts(name, tensor, writable):
-            wanted, _ = counted(part, dtype)
-            if saved != wanted:
-                raise ValueError(f"{name!r} was saved with shape {tuple(saved)}, and goes to one of {tuple(wanted)}")
-            filling.add(name, part)
+            filling.add(name, part, is_whole=True)
     return filling.prepare()
 
 

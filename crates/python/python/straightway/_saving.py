@@ -91,20 +91,16 @@ def describe_plain(name: str, plain: Any) -> Described:
     return name, dtype_of(name, plain), list(plain.shape), address if plain.nbytes else 0, plain.nbytes, device, plain
 
 
-def type_name(tensor: Any) -> str:
-    """What NumPy and PyTorch call the elements of a tensor."""
-    return _type_name(tensor.dtype)
-
-
 @functools.lru_cache(maxsize=256)
-def _type_name(dtype: Any) -> str:
+def type_name(dtype: Any) -> str:
+    """What NumPy and PyTorch call a type of elements."""
     # A library's types are few, and their names take longer to make than to find.
     return getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
 
 
 def dtype_of(name: str, tensor: Any) -> str:
     """What a safetensors file calls the elements of a tensor."""
-    theirs = type_name(tensor)
+    theirs = type_name(tensor.dtype)
     ours = DTYPE_NAMES.get(theirs)
     if ours is None:
         raise ValueError(f"tensor {name!r} has elements of {theirs}, which a safetensors file has no name for")

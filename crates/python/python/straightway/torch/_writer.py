@@ -337,5 +337,5 @@ def _replace(path: str, data: bytes) -> None:
 def _complex_names(metadata: Metadata) -> dict[str, str]:
     """The tensors whose complex numbers a checkpoint has as pairs, and what PyTorch calls their type."""
     entries = metadata.state_dict_metadata.items()
-    dtypes = {name: type_name(entry.properties) for name, entry in entries if isinstance(entry, TensorStorageMetadata)}
+    dtypes = {name: type_name(entry.properties.dtype) for name, entry in entries if isinstance(entry, TensorStorageMetadata)}
     return {name: dtype for name, dtype in dtypes.items() if dtype in _parts.HALVES}
