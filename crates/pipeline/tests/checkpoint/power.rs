@@ -246,7 +246,8 @@ impl Luck {
     }
 }
 
-/// Whole lines of a trace: a call that another interrupted is put together again.
+/// Whole lines of a trace: a call that another interrupted is put together again where it ends. A close counts where it
+/// begins: another thread may be given the same descriptor before it ends.
 fn calls(trace: &str) -> Vec<String> {
     let mut half: HashMap<&str, String> = HashMap::new();
     let mut calls = Vec::new();
@@ -254,14 +255,33 @@ fn calls(trace: &str) -> Vec<String> {
         let (process, call) = line.split_once(' ').unwrap();
         let call = call.trim_start();
         if let Some(start) = call.strip_suffix(" <unfinished ...>") {
-            half.insert(process, start.to_owned());
+            if start.starts_with("close(") {
+                calls.push(format!("{start}) = 0"));
+            } else {
+                half.insert(process, start.to_owned());
+            }
         } else if let Some((_, rest)) = call.split_once(" resumed>") {
-            calls.push(half.remove(process).unwrap_or_default() + rest);
+            calls.extend(half.remove(process).map(|start| start + rest));
         } else {
             calls.push(call.to_owned());
         }
     }
     calls
+}
+
+#[test]
+fn a_descriptor_that_is_given_anew_while_its_close_is_under_way_stays_open() {
+    let trace = "1 close(5 <unfinished ...>\n2 openat(3, \"x\", O_RDONLY) = 5\n1 <... close resumed>) = 0\n\
+                 1 pwrite64(5, \"a\", 1, 0 <unfinished ...>\n2 fsync(5) = 0\n1 <... pwrite64 resumed>) = 1\n";
+    assert_eq!(
+        calls(trace),
+        [
+            "close(5) = 0",
+            "openat(3, \"x\", O_RDONLY) = 5",
+            "fsync(5) = 0",
+            "pwrite64(5, \"a\", 1, 0) = 1"
+        ]
+    );
 }
 
 /// A string as strace has it, all in hexadecimal.
