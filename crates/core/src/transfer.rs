@@ -43,6 +43,17 @@ pub struct Move {
     pub at: u64,
 }
 
+impl From<Extent> for Move {
+    /// Bytes of the only object, at the start of the other side.
+    fn from(extent: Extent) -> Self {
+        Self {
+            object: 0,
+            extent,
+            at: 0,
+        }
+    }
+}
+
 /// A checked list of moves between objects and one region (or, across, other objects).
 #[derive(Clone, Debug)]
 pub struct Transfer {

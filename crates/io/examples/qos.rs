@@ -22,7 +22,7 @@ use std::{
 };
 
 use straightway_core::{Choice, Class, Extent, Move, Rate, Route, Share};
-use straightway_io::{Executor, File, FileDraft, Job, Region, Settings};
+use straightway_io::{Ask, Executor, File, FileDraft, Region, Settings};
 
 const BLOCK_BYTES: u64 = 64 << 10;
 const READ_BYTES: u64 = 1 << 30;
@@ -42,9 +42,12 @@ fn flush(executor: &Executor, folder: &Path, region: &Arc<Region>) -> (f64, File
     let draft = FileDraft::new(&folder.join("flush"), region.bytes()).unwrap();
     let files = vec![Arc::clone(draft.file())];
     let moves = whole(region.bytes());
-    let job = Job::write(region, files, moves, DIRECT, executor.settings()).unwrap();
-    let receipt = executor.run(job.unsynced()).unwrap();
-    (receipt.rate_bytes_per_s, draft)
+    let ask = Ask {
+        syncs: false,
+        ..DIRECT.into()
+    };
+    let ticket = executor.write(region, files, moves, ask).unwrap();
+    (ticket.wait().unwrap().rate_bytes_per_s, draft)
 }
 
 /// Removes what a flush wrote and lets the drive come to rest.
@@ -71,8 +74,8 @@ fn short_reads(executor: &Executor, file: &Arc<File>, stop: &AtomicBool) -> Vec<
         }];
         let start = Instant::now();
         let files = vec![Arc::clone(file)];
-        let job = Job::read(files, one, &region, DIRECT, executor.settings()).unwrap();
-        executor.run(job).unwrap();
+        let job = executor.read(files, one, &region, DIRECT).unwrap();
+        job.wait().unwrap();
         latencies.push(start.elapsed().as_secs_f64());
     }
     latencies.sort_unstable_by(f64::total_cmp);
@@ -102,8 +105,8 @@ fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -
                     while !stop.load(Ordering::Relaxed) {
                         let files = vec![Arc::clone(file)];
                         let moves = whole(READ_BYTES);
-                        let job = Job::read(files, moves, &region, DIRECT, own.settings()).unwrap();
-                        let mut ticket = own.start(job.with_progress(&progress)).unwrap();
+                        let ask = Ask::new(DIRECT, &progress);
+                        let mut ticket = own.read(files, moves, &region, ask).unwrap();
                         while !ticket.is_done() && !stop.load(Ordering::Relaxed) {
                             std::thread::sleep(Duration::from_millis(1));
                             last = progress.moved_bytes();
@@ -155,14 +158,8 @@ fn main() {
         let draft = FileDraft::new(&source, READ_BYTES).unwrap();
         let region = Arc::new(Region::host(READ_BYTES).unwrap());
         let files = vec![Arc::clone(draft.file())];
-        let job = Job::write(
-            &region,
-            files,
-            whole(READ_BYTES),
-            DIRECT,
-            executor.settings(),
-        );
-        executor.run(job.unwrap()).unwrap();
+        let job = executor.write(&region, files, whole(READ_BYTES), DIRECT);
+        job.unwrap().wait().unwrap();
         draft.commit().unwrap();
     }
     let file = Arc::new(File::open(&source).unwrap());

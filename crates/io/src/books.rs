@@ -34,12 +34,30 @@ impl Drop for Running {
     }
 }
 
+/// When something began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening {
+    start: Instant,
+    cpu: CpuTime,
+    /// Jobs that were over by then.
+    over: u64,
+}
+
+impl Opening {
+    pub(crate) fn now() -> Self {
+        Self {
+            cpu: CpuTime::of_process(),
+            over: OVER.load(Ordering::Relaxed),
+            start: Instant::now(),
+        }
+    }
+}
+
 /// What has been counted since the books were opened.
 #[derive(Debug)]
 pub struct Books {
-    start: Instant,
-    cpu: CpuTime,
-    /// Jobs that were over when they were opened, and those that were entered since. Others that were begun ran beside.
+    opening: Opening,
+    /// Jobs that were entered. Others that were begun ran beside.
     jobs: u64,
     tally: Tally,
     engines: Vec<&'static str>,
@@ -47,30 +65,34 @@ pub struct Books {
     /// Bytes read and bytes written.
     legs: [u64; 2],
     sync: Duration,
-    /// Planning that was done before the books were opened.
-    planning: Duration,
     /// Registrations with cuFile, and the seconds that they took.
     registrations: Option<(u64, f64)>,
+    /// The rate that its jobs are held to.
+    rate_max: Option<Rate>,
 }
 
 impl Default for Books {
     fn default() -> Self {
+        Self::since(Opening::now())
+    }
+}
+
+impl Books {
+    /// Books that were opened then.
+    pub(crate) fn since(opening: Opening) -> Self {
         Self {
-            cpu: CpuTime::of_process(),
-            jobs: OVER.load(Ordering::Relaxed),
-            start: Instant::now(),
+            opening,
+            jobs: 0,
             tally: Tally::default(),
             engines: Vec::new(),
             lanes: 0,
             legs: [0; 2],
             sync: Duration::ZERO,
-            planning: Duration::ZERO,
             registrations: None,
+            rate_max: None,
         }
     }
-}
 
-impl Books {
     /// Notes which engine took part.
     pub(crate) fn name(&mut self, engine: &'static str) {
         if !self.engines.contains(&engine) {
@@ -85,8 +107,14 @@ impl Books {
         self.registrations = Some((count + fresh, sum + seconds.unwrap_or(0.0)));
     }
 
-    /// Adds a job: its bytes, what its lanes counted, and how long its sync took.
-    pub(crate) fn add(&mut self, job: &Job, lanes: Option<&Tally>, sync: Duration) {
+    /// Adds a job: its bytes, what its lanes counted, how long its sync took, and the rate that it was held to.
+    pub(crate) fn add(
+        &mut self,
+        job: &Job,
+        lanes: Option<&Tally>,
+        sync: Duration,
+        rate_max: Option<Rate>,
+    ) {
         let has_legs = match job.direction() {
             Direction::In => [true, false],
             Direction::Out => [false, true],
@@ -97,8 +125,8 @@ impl Books {
         }
         self.jobs += 1;
         job.warnings().iter().for_each(|w| self.tally.warn(w));
-        self.planning += job.planning_before(self.start);
         self.sync += sync;
+        self.rate_max = rate_max;
         if let Some(lanes) = lanes {
             self.add_lanes(lanes);
         }
@@ -127,10 +155,10 @@ impl Books {
     }
 
     /// Closes the books.
-    pub fn close(self, rate_max: Option<Rate>) -> Receipt {
-        let seconds = (self.planning + self.start.elapsed()).as_secs_f64();
-        let cpu = CpuTime::of_process() - self.cpu;
-        let cpu_shared = BEGUN.load(Ordering::Relaxed) > self.jobs;
+    pub fn close(self) -> Receipt {
+        let seconds = self.opening.start.elapsed().as_secs_f64();
+        let cpu = CpuTime::of_process() - self.opening.cpu;
+        let cpu_shared = BEGUN.load(Ordering::Relaxed) > self.opening.over + self.jobs;
         let bytes = self.bytes();
         let rate_bytes_per_s = bytes as f64 / seconds.max(1e-9);
         let engine = if self.engines.is_empty() {
@@ -165,19 +193,19 @@ impl Books {
             registration: self
                 .registrations
                 .map(|(count, took)| Registration::new(count, took, seconds)),
-            bound_by: self.bound(seconds, rate_max),
+            bound_by: self.bound(seconds),
             warnings: self.tally.warnings().to_vec(),
         }
     }
 
     /// Where most of the time went.
-    fn bound(&self, seconds: f64, rate_max: Option<Rate>) -> Bound {
+    fn bound(&self, seconds: f64) -> Bound {
         if self.bytes() == 0 {
             return Bound::Nothing;
         }
         // A limit counts every I/O: of a copy, both the read and the write.
         let rate = self.tally.storage_bytes as f64 / seconds.max(1e-9);
-        if rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
+        if self.rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
             return Bound::Throttle;
         }
         // A lane's time is one share of the wall clock; the sync happens after all of them.

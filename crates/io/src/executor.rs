@@ -9,22 +9,24 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Class, Place, Receipt, Result, Share};
+use straightway_core::{Choice, Class, Direction, Extent, Move, Place, Plan, Result, Share};
 use straightway_sys::Region;
 
 use crate::{
+    ask::{Ask, Checked},
     board::Posted,
-    books::{Books, Running},
+    books::Running,
     crew::Crew,
-    job::Job,
+    job::{Job, planning},
+    objects::Objects,
     settings::Settings,
     store::{Files, Store},
     tenant::{Reservations, Tenant, Traffic},
-    ticket::{Run, Ticket},
+    ticket::Ticket,
     track::Track,
 };
 
-/// Runs jobs on lanes, on behalf of one tenant. Those that [`sharing`](Self::sharing) makes run on the same lanes on
+/// Plans jobs and runs them on lanes, on behalf of one tenant. Those that [`sharing`](Self::sharing) makes run on the same lanes on
 /// behalf of others.
 #[derive(Clone, Debug)]
 pub struct Executor {
@@ -89,58 +91,67 @@ impl Executor {
         self.tenant.share()
     }
 
-    /// Starts a job, which then runs beside those that were started before.
-    ///
-    /// # Errors
-    ///
-    /// `Invalid` where the job was planned with larger chunks than this executor's slots hold.
-    pub fn start(&self, job: Job) -> Result<Ticket> {
-        let books = Books::default();
-        Ok(Ticket::new(books, self.post(job)?))
-    }
-
-    /// Runs a job and waits for it. What was written is synced before this returns, unless the job
-    /// leaves that to another.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start), and what happens to the job.
-    pub fn run(&self, job: Job) -> Result<Receipt> {
-        self.start(job)?.wait()
-    }
-
-    /// Runs jobs one after the other, each with what is to be done once its bytes are durable, and
-    /// makes one receipt of all. The first error ends it.
-    pub fn run_all<F: FnOnce() -> Result<()>>(
+    /// Reads extents of objects into a region.
+    pub fn read(
         &self,
-        jobs: impl IntoIterator<Item = Result<(Job, F)>>,
-    ) -> Result<Receipt> {
-        let mut books = Books::default();
-        for job in jobs {
-            let (job, after) = job?;
-            self.run_one(job, &mut books)?;
-            after()?;
-        }
-        Ok(books.close(self.share().limit))
+        from: impl Into<Objects>,
+        moves: Vec<Move>,
+        to: &Arc<Region>,
+        ask: impl Into<Ask>,
+    ) -> Result<Ticket> {
+        let (from, ask) = (from.into(), ask.into());
+        Job::with_region(Direction::In, from, moves, to, ask, self.settings()).map(|j| self.post(j))
     }
 
-    /// Runs a job, waits for it, and enters it in the books. For what is part of something larger.
-    pub fn run_one(&self, job: Job, books: &mut Books) -> Result<()> {
-        self.post(job)?.finish(books)
+    /// Writes parts of a region to extents of objects, which are new: what no move names is zero.
+    pub fn write(
+        &self,
+        from: &Arc<Region>,
+        to: impl Into<Objects>,
+        moves: Vec<Move>,
+        ask: impl Into<Ask>,
+    ) -> Result<Ticket> {
+        let (to, ask) = (to.into(), ask.into());
+        Job::with_region(Direction::Out, to, moves, from, ask, self.settings())
+            .map(|j| self.post(j))
+    }
+
+    /// Copies extents of each object to the same place in its twin, which is new and may be in a store of another family.
+    pub fn relay(
+        &self,
+        from: impl Into<Objects>,
+        to: impl Into<Objects>,
+        extents: Vec<(u32, Extent)>,
+        ask: impl Into<Ask>,
+    ) -> Result<Ticket> {
+        let (from, to, ask) = (from.into(), to.into(), ask.into());
+        Job::relay(from, to, extents, ask, self.settings()).map(|j| self.post(j))
+    }
+
+    /// Reads portions of objects and has each of them inspected before anything of it goes to a region.
+    pub fn check(&self, checked: Checked, ask: impl Into<Ask>) -> Result<Ticket> {
+        Job::check(checked, ask.into()).map(|j| self.post(j))
+    }
+
+    /// The plan of a read into a region that is not there yet: its place, which begins on a page, and
+    /// its length. What GPUDirect Storage could do is not asked.
+    pub fn plan_read(
+        &self,
+        from: &Objects,
+        moves: Vec<Move>,
+        to: (Place, u64),
+        choice: Choice,
+    ) -> Result<Plan> {
+        planning::plan_read(from, moves, to, choice, self.settings())
     }
 
     /// Gives a job to its lanes.
-    fn post(&self, job: Job) -> Result<Run> {
-        job.check_runs_with(self.settings())?;
+    fn post(&self, job: Job) -> Ticket {
         let job = Arc::new(job);
         let counted = job.pass().and_then(|pass| pass.session.counters());
         let (answers, inbox) = channel();
-        let tracks = [
-            (Track::Drive, job.plan().drive().len()),
-            (Track::Cached, job.plan().cached().len()),
-            (Track::Checked, job.plan().checked().len()),
-        ];
-        for (track, chunks) in tracks {
+        for track in Track::ALL {
+            let chunks = job.chunks(track).len();
             if chunks == 0 {
                 continue;
             }
@@ -158,14 +169,14 @@ impl Executor {
             // Lanes of another track may be at work already: they stop, and are waited for.
             posted.unwrap_or_else(|error| job.fail(error));
         }
-        Ok(Run {
+        Ticket {
             job,
             inbox,
             lanes: None,
             counted,
             limit: self.share().limit,
             _running: Running::begin(),
-        })
+        }
     }
 
     /// Makes everything ready that a transfer between files and `region` needs: lanes, streams, rings. Without

@@ -181,12 +181,6 @@ impl Gds {
         }
     }
 
-    /// Whether a job's pass is of a session that this handle has open.
-    pub(crate) fn has(&self, pass: &Pass) -> bool {
-        let is_same = |session: &Arc<Session>| Arc::ptr_eq(session, &pass.session);
-        self.when != GdsUse::Off && self.lock().values().flatten().any(is_same)
-    }
-
     /// Runs an I/O with GPU memory, here and now.
     pub(crate) fn run(&self, io: Io) -> Done {
         let result = self.transfer(&io).map_err(|error| match error.os_code() {

@@ -1,33 +1,30 @@
 //! A planned transfer with everything that it needs to run: the files, the regions, and how far it
 //! has come.
 
-mod planning;
+pub(crate) mod planning;
 
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use std::time::{Duration, Instant};
-
-use straightway_core::{
-    Bytes, Choice, Chunk, Direction, Error, Kind, Place, Plan, Policy, Result, Route,
-};
+use straightway_core::{Choice, Chunk, Direction, Error, Kind, Place, Plan, Result, Route};
 use straightway_sys::Region;
 
 use crate::{
+    ask::Ask,
+    books::Opening,
     gds::{Pass, Proof},
     inspect::Inspect,
     objects::Objects,
     progress::Progress,
-    settings::Settings,
     stage::Regions,
     track::Track,
 };
 
 /// A planned transfer, ready to run.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct Job {
     direction: Direction,
     plan: Plan,
     objects: Objects,
@@ -37,96 +34,63 @@ pub struct Job {
     inspect: Option<Arc<dyn Inspect>>,
     /// Bytes that were wanted of portions that were refused.
     refused_bytes: AtomicU64,
-    choice: Choice,
+    ask: Ask,
     /// What it has of cuFile, where some of its bytes go that way.
     pass: Option<Pass>,
     /// What its planning found to be another way than it should.
     warnings: Vec<String>,
-    /// The largest chunks that it was planned with: to the drive, and through the page cache.
-    chunk_bytes_max: (u64, u64),
-    /// When its planning began, and how long that took.
-    planned: (Instant, Duration),
-    /// Whether what it writes is made durable when it ends.
-    syncs: bool,
-    progress: Arc<Progress>,
-    next_drive: AtomicUsize,
-    next_cached: AtomicUsize,
-    next_checked: AtomicUsize,
+    /// When its planning began.
+    opening: Opening,
+    /// How many chunks of each track were taken.
+    taken: [AtomicUsize; 3],
     failed: AtomicBool,
     cancelled: AtomicBool,
     error: Mutex<Option<Error>>,
 }
 
 impl Job {
-    fn new(
-        (direction, choice): (Direction, Choice),
-        plan: Plan,
-        policy: &Policy,
-        objects: Objects,
-        start: Instant,
-    ) -> Self {
+    fn new(direction: Direction, ask: Ask, plan: Plan, objects: Objects, opening: Opening) -> Self {
         Self {
-            planned: (start, start.elapsed()),
             direction,
-            choice,
+            ask,
             plan,
             objects,
+            opening,
             twins: None,
             regions: Arc::new([]),
             inspect: None,
             refused_bytes: AtomicU64::new(0),
             pass: None,
             warnings: Vec::new(),
-            chunk_bytes_max: (policy.chunk_bytes, policy.cached_chunk_bytes),
-            syncs: true,
-            progress: Arc::default(),
-            next_drive: AtomicUsize::new(0),
-            next_cached: AtomicUsize::new(0),
-            next_checked: AtomicUsize::new(0),
+            taken: Default::default(),
             failed: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             error: Mutex::new(None),
         }
     }
 
-    /// Shares how far it has come with `progress`, which may serve several jobs in turn.
-    #[must_use]
-    pub fn with_progress(mut self, progress: &Arc<Progress>) -> Self {
-        self.progress = Arc::clone(progress);
-        self
-    }
-
-    /// Leaves it to a later job that writes to the same files to make them durable: a sync of the
-    /// whole covers what came before.
-    #[must_use]
-    pub fn unsynced(mut self) -> Self {
-        self.syncs = false;
-        self
-    }
-
     /// Whether what it writes is made durable when it ends.
     pub(crate) fn syncs(&self) -> bool {
-        self.syncs
+        self.ask.syncs
     }
 
     /// How far it has come.
-    pub fn progress(&self) -> &Arc<Progress> {
-        &self.progress
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.ask.progress
     }
 
-    /// How long its planning took, unless that was after `since` and so counted already.
-    pub(crate) fn planning_before(&self, since: Instant) -> Duration {
-        let (start, took) = self.planned;
-        if start < since { took } else { Duration::ZERO }
+    /// When its planning began.
+    pub(crate) fn opening(&self) -> Opening {
+        self.opening
     }
 
     /// Its plan.
-    pub fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
 
     /// Which way its bytes go.
-    pub fn direction(&self) -> Direction {
+    pub(crate) fn direction(&self) -> Direction {
         self.direction
     }
 
@@ -204,33 +168,9 @@ impl Job {
         self.pass.as_ref()
     }
 
-    /// An error unless lanes with these settings can run it: their slots hold its chunks, and they reach its
-    /// GPU by the same cuFile.
-    pub(crate) fn check_runs_with(&self, settings: &Settings) -> Result<()> {
-        let (drive, cached) = self.chunk_bytes_max;
-        let message = match self.place() {
-            _ if drive > settings.chunk_bytes => format!(
-                "it was planned with chunks of {}, and the executor has {}",
-                Bytes(drive),
-                Bytes(settings.chunk_bytes)
-            ),
-            Place::Gpu(_) if cached > settings.gpu_chunk_bytes => format!(
-                "it was planned with GPU chunks of {}, and the executor has {}",
-                Bytes(cached),
-                Bytes(settings.gpu_chunk_bytes)
-            ),
-            _ if !self.pass.iter().all(|pass| settings.gds.has(pass)) => {
-                "it was planned with another handle to cuFile".to_owned()
-            }
-            _ => return Ok(()),
-        };
-        Err(Error::new(Kind::Invalid, "run", "a job", message)
-            .with_hint("plan it with the settings of the executor that runs it"))
-    }
-
     /// An error if the user insists on the direct route and it was another.
     pub(crate) fn check_route(&self, proof: Proof) -> Result<()> {
-        if self.choice != Choice::Only(Route::Direct) || proof.is_direct() {
+        if self.ask.choice != Choice::Only(Route::Direct) || proof.is_direct() {
             return Ok(());
         }
         let name = self.objects.name();
@@ -258,22 +198,22 @@ impl Job {
         if self.is_stopped() {
             return None;
         }
-        let (next, chunks) = self.track(track);
-        chunks.get(next.fetch_add(1, Ordering::Relaxed)).copied()
+        let number = self.taken[track as usize].fetch_add(1, Ordering::Relaxed);
+        self.chunks(track).get(number).copied()
     }
 
     /// Whether lanes have nothing more to take from a track.
     pub(crate) fn is_over(&self, track: Track) -> bool {
-        let (next, chunks) = self.track(track);
-        next.load(Ordering::Relaxed) >= chunks.len() || self.is_stopped()
+        let taken = self.taken[track as usize].load(Ordering::Relaxed);
+        taken >= self.chunks(track).len() || self.is_stopped()
     }
 
-    /// Its chunks of a track, and how many of them were taken.
-    fn track(&self, track: Track) -> (&AtomicUsize, &[Chunk]) {
+    /// Its chunks of a track.
+    pub(crate) fn chunks(&self, track: Track) -> &[Chunk] {
         match track {
-            Track::Drive => (&self.next_drive, self.plan.drive()),
-            Track::Cached => (&self.next_cached, self.plan.cached()),
-            Track::Checked => (&self.next_checked, self.plan.checked()),
+            Track::Drive => self.plan.drive(),
+            Track::Cached => self.plan.cached(),
+            Track::Checked => self.plan.checked(),
         }
     }
 
@@ -283,7 +223,7 @@ impl Job {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed) || self.progress.is_cancelled()
+        self.cancelled.load(Ordering::Relaxed) || self.progress().is_cancelled()
     }
 
     /// Asks it to stop.

@@ -4,6 +4,7 @@
 //! lanes: drive lanes keep an io_uring full of O_DIRECT, page-cache lanes copy what is resident,
 //! each on its own thread. What comes back is a receipt.
 
+pub mod ask;
 mod board;
 pub mod books;
 mod crew;
@@ -14,7 +15,7 @@ mod flight;
 pub mod gds;
 pub mod handle;
 pub mod inspect;
-pub mod job;
+mod job;
 mod lane;
 pub mod limit;
 pub mod log;
@@ -33,12 +34,12 @@ pub mod ticket;
 pub mod track;
 pub mod wrapper;
 
+pub use ask::{Ask, Checked};
 pub use books::Books;
 pub use draft::FileDraft;
 pub use executor::Executor;
 pub use gds::{Gds, GdsUse};
 pub use inspect::{Image, Inspect};
-pub use job::Job;
 pub use objects::Objects;
 pub use progress::Progress;
 pub use report_file::ReportFile;

@@ -20,40 +20,6 @@ use crate::{
 /// A job that was started. Dropping it stops the job.
 #[derive(Debug)]
 pub struct Ticket {
-    books: Books,
-    run: Run,
-}
-
-impl Ticket {
-    pub(crate) fn new(books: Books, run: Run) -> Self {
-        Self { books, run }
-    }
-
-    /// Waits until its bytes are in place, and durable where it wrote, unless it leaves that to another.
-    pub fn wait(mut self) -> Result<Receipt> {
-        self.run.finish(&mut self.books)?;
-        Ok(self.books.close(self.run.limit))
-    }
-
-    /// Whether its lanes are through with it, well or not. What it wrote is made durable by [`wait`](Self::wait).
-    pub fn is_done(&mut self) -> bool {
-        self.run.is_done()
-    }
-
-    /// Asks it to stop. What is in flight is waited for by [`wait`](Self::wait); nothing more is begun.
-    pub fn cancel(&self) {
-        self.run.job.cancel();
-    }
-
-    /// The job.
-    pub fn job(&self) -> &Job {
-        &self.run.job
-    }
-}
-
-/// A job that lanes have.
-#[derive(Debug)]
-pub(crate) struct Run {
     pub(crate) job: Arc<Job>,
     /// Where its lanes answer. It is closed when all have.
     pub(crate) inbox: Receiver<Tally>,
@@ -67,15 +33,16 @@ pub(crate) struct Run {
     pub(crate) _running: Running,
 }
 
-impl Run {
-    fn add(&mut self, lane: Tally) {
-        match &mut self.lanes {
-            Some(all) => all.add(&lane),
-            None => self.lanes = Some(lane),
-        }
+impl Ticket {
+    /// Waits until its bytes are in place, and durable where it wrote, unless it leaves that to another.
+    pub fn wait(self) -> Result<Receipt> {
+        let mut books = Books::since(self.job.opening());
+        self.enter(&mut books)?;
+        Ok(books.close())
     }
 
-    fn is_done(&mut self) -> bool {
+    /// Whether its lanes are through with it, well or not. What it wrote is made durable by [`wait`](Self::wait).
+    pub fn is_done(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
                 Ok(lane) => self.add(lane),
@@ -84,8 +51,13 @@ impl Run {
         }
     }
 
-    /// Waits for its lanes, and enters it in the books.
-    pub(crate) fn finish(&mut self, books: &mut Books) -> Result<()> {
+    /// Asks it to stop. What is in flight is waited for by [`wait`](Self::wait); nothing more is begun.
+    pub fn cancel(&self) {
+        self.job.cancel();
+    }
+
+    /// Waits as [`wait`](Self::wait) does, and enters the job in the books of something larger.
+    pub fn enter(mut self, books: &mut Books) -> Result<()> {
         while let Ok(lane) = self.inbox.recv() {
             self.add(lane);
         }
@@ -103,12 +75,19 @@ impl Run {
         check_all_moved(job, self.lanes.as_ref())?;
         let synced = Instant::now();
         settle(job)?;
-        books.add(job, self.lanes.as_ref(), synced.elapsed());
+        books.add(job, self.lanes.as_ref(), synced.elapsed(), self.limit);
         Ok(())
+    }
+
+    fn add(&mut self, lane: Tally) {
+        match &mut self.lanes {
+            Some(all) => all.add(&lane),
+            None => self.lanes = Some(lane),
+        }
     }
 }
 
-impl Drop for Run {
+impl Drop for Ticket {
     fn drop(&mut self) {
         // Nobody can learn of it any more. One that is through does not notice.
         self.job.cancel();

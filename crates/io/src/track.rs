@@ -10,3 +10,8 @@ pub enum Track {
     /// Those that are checked before they go on, whichever way they are read.
     Checked,
 }
+
+impl Track {
+    /// All there are.
+    pub(crate) const ALL: [Self; 3] = [Self::Drive, Self::Cached, Self::Checked];
+}

@@ -19,7 +19,7 @@ use std::{
 use files::{bytes_of, folder, write_file};
 use straightway_core::{Choice, Class, Extent, Kind, Move, Rate, Result, Route, Share};
 use straightway_io::{
-    Executor, File, FileDraft, Job, Region, Settings, Ticket,
+    Executor, File, FileDraft, Region, Settings, Ticket,
     settings::DriveEngine,
     wrapper::{faulty::Faults, traced::Trace},
 };
@@ -56,8 +56,8 @@ fn read(executor: &Executor, file: &Arc<File>, choice: Choice) -> Result<(Ticket
     let region = Arc::new(Region::host(file.bytes())?);
     let files = vec![Arc::clone(file)];
     let moves = whole(file.bytes());
-    let job = Job::read(files, moves, &region, choice, executor.settings())?;
-    Ok((executor.start(job)?, region))
+    let job = executor.read(files, moves, &region, choice)?;
+    Ok((job, region))
 }
 
 fn limited(executor: &Executor, rate: f64) -> Executor {
@@ -188,7 +188,6 @@ fn a_limit_holds_in_every_tenth_of_a_second_on_every_route_and_both_legs_of_a_co
             ..small()
         })
         .unwrap();
-        let settings = executor.settings();
         let draft = |name: String| {
             let draft = FileDraft::new(&folder.path().join(name), bytes as u64).unwrap();
             (Arc::clone(draft.file()), draft)
@@ -198,21 +197,21 @@ fn a_limit_holds_in_every_tenth_of_a_second_on_every_route_and_both_legs_of_a_co
         let files = vec![Arc::clone(&file)];
         let moves = whole(bytes as u64);
         let extents = vec![(0, Extent::new(0, bytes as u64))];
-        let jobs = [
-            (
-                Job::read(files.clone(), moves.clone(), &region, route, settings),
-                1.0,
+        let start = |leg: usize| match leg {
+            0 => executor.read(files.clone(), moves.clone(), &region, route),
+            1 => executor.write(&region, vec![Arc::clone(&written)], moves.clone(), route),
+            _ => executor.relay(
+                files.clone(),
+                vec![Arc::clone(&twin)],
+                extents.clone(),
+                route,
             ),
-            (
-                Job::write(&region, vec![written], moves, route, settings),
-                1.0,
-            ),
-            (Job::relay(files, vec![twin], extents, route, settings), 2.0),
-        ];
-        for (job, legs) in jobs {
-            let start = Instant::now();
-            let receipt = executor.run(job.unwrap()).unwrap();
-            let took = start.elapsed().as_secs_f64();
+        };
+        for (leg, legs) in [1.0, 1.0, 2.0].into_iter().enumerate() {
+            let began = Instant::now();
+            let ticket = start(leg);
+            let receipt = ticket.unwrap().wait().unwrap();
+            let took = began.elapsed().as_secs_f64();
             let meant = legs * bytes as f64 / limit;
             assert!(took > 0.95 * meant - 0.01, "{took} s instead of {meant}");
             assert!(took < 2.0 * meant + 0.5, "{took} s instead of {meant}");
@@ -291,7 +290,6 @@ fn any_job(dice: &mut Dice, executor: &Executor, files: &[Arc<File>], folder: &P
         ..Share::default()
     };
     let executor = executor.sharing(share, class).unwrap();
-    let settings = executor.settings();
     let number = dice.below(files.len());
     let file = &files[number];
     let bytes = file.bytes();
@@ -309,15 +307,17 @@ fn any_job(dice: &mut Dice, executor: &Executor, files: &[Arc<File>], folder: &P
         1 => {
             let region = Arc::new(Region::host(bytes).unwrap());
             let (to, draft) = draft(dice);
-            let job = Job::write(&region, vec![to], whole(bytes), route, settings).unwrap();
-            (executor.start(job).unwrap(), None, Some(draft))
+            let job = executor
+                .write(&region, vec![to], whole(bytes), route)
+                .unwrap();
+            (job, None, Some(draft))
         }
         _ => {
             let (to, draft) = draft(dice);
             let extents = vec![(0, Extent::new(0, bytes))];
             let files = vec![Arc::clone(file)];
-            let job = Job::relay(files, vec![to], extents, route, settings).unwrap();
-            (executor.start(job).unwrap(), None, Some(draft))
+            let job = executor.relay(files, vec![to], extents, route).unwrap();
+            (job, None, Some(draft))
         }
     }
 }

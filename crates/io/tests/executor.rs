@@ -15,7 +15,7 @@ use files::{bytes_of, folder, write_file};
 use proptest::prelude::*;
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Route};
 use straightway_io::{
-    Executor, File, FileDraft, Job, Region, Settings, settings::DriveEngine,
+    Ask, Executor, File, FileDraft, Region, Settings, settings::DriveEngine,
     wrapper::faulty::Faults,
 };
 
@@ -40,14 +40,8 @@ fn read_whole(
         extent: Extent::new(0, file.bytes()),
         at: 0,
     }];
-    let job = Job::read(
-        vec![Arc::clone(file)],
-        moves,
-        &region,
-        choice,
-        executor.settings(),
-    )?;
-    let receipt = executor.run(job)?;
+    let job = executor.read(vec![Arc::clone(file)], moves, &region, choice)?;
+    let receipt = job.wait()?;
     let bytes = Arc::get_mut(&mut region)
         .expect("the transfer is over")
         .as_slice()
@@ -121,8 +115,8 @@ fn copy(
     let draft = FileDraft::new(target, source.bytes())?;
     let extents = vec![(0, Extent::new(0, source.bytes()))];
     let (files, twins) = (vec![Arc::clone(source)], vec![Arc::clone(draft.file())]);
-    let job = Job::relay(files, twins, extents, choice, executor.settings())?;
-    let receipt = executor.run(job)?;
+    let job = executor.relay(files, twins, extents, choice)?;
+    let receipt = job.wait()?;
     draft.commit()?;
     Ok(receipt)
 }
@@ -355,16 +349,10 @@ fn a_cancelled_job_ends_early_and_says_so() {
         extent: Extent::new(0, file.bytes()),
         at: 0,
     }];
-    let job = Job::read(
-        vec![file],
-        moves,
-        &region,
-        Choice::Auto,
-        executor.settings(),
-    )
-    .unwrap();
-    job.progress().cancel();
-    assert_eq!(executor.run(job).unwrap_err().kind(), Kind::Cancelled);
+    let ask = Ask::from(Choice::Auto);
+    ask.progress.cancel();
+    let ticket = executor.read(vec![file], moves, &region, ask).unwrap();
+    assert_eq!(ticket.wait().unwrap_err().kind(), Kind::Cancelled);
 }
 
 #[test]
@@ -374,7 +362,7 @@ fn a_file_in_two_jobs_has_its_length_when_the_one_that_syncs_is_over() {
     let bytes = bytes_of(100_001);
     let path = folder.path().join("f");
     let file = Arc::new(File::create(&path, 100_001).unwrap());
-    let half = |range: std::ops::Range<usize>| {
+    let half = |range: std::ops::Range<usize>, syncs: bool| {
         let mut region = Region::host(range.len() as u64).unwrap();
         region.as_mut_slice().copy_from_slice(&bytes[range.clone()]);
         let part = Move {
@@ -383,13 +371,17 @@ fn a_file_in_two_jobs_has_its_length_when_the_one_that_syncs_is_over() {
             at: 0,
         };
         let files = vec![Arc::clone(&file)];
-        let settings = executor.settings();
-        Job::write(&Arc::new(region), files, vec![part], Choice::Auto, settings).unwrap()
+        let ask = Ask {
+            syncs,
+            ..Choice::Auto.into()
+        };
+        let ticket = executor.write(&Arc::new(region), files, vec![part], ask);
+        ticket.unwrap().wait().unwrap();
     };
-    executor.run(half(0..65_536).unsynced()).unwrap();
+    half(0..65_536, false);
     // Until then it is as long as its last page.
     assert_eq!(fs::metadata(&path).unwrap().len(), 102_400);
-    executor.run(half(65_536..100_001)).unwrap();
+    half(65_536..100_001, true);
     assert!(fs::read(&path).unwrap() == bytes);
 }
 
@@ -414,8 +406,8 @@ fn a_ring_that_is_faster_is_taken_by_reads_and_not_by_writes() {
         at: 0,
     }];
     let files = vec![Arc::clone(draft.file())];
-    let job = Job::write(&region, files, whole, Choice::Auto, executor.settings()).unwrap();
-    let written = executor.run(job).unwrap();
+    let job = executor.write(&region, files, whole, Choice::Auto).unwrap();
+    let written = job.wait().unwrap();
     assert_eq!(written.routes[0].route, Route::Direct);
     draft.commit().unwrap();
     let file = Arc::new(File::open(&path).unwrap());
@@ -444,14 +436,8 @@ fn a_sparse_region_is_written_with_zeroes_between() {
         at,
     });
     let files = vec![Arc::clone(draft.file())];
-    let job = Job::write(
-        &region,
-        files,
-        moves.to_vec(),
-        Choice::Auto,
-        executor.settings(),
-    );
-    executor.run(job.unwrap()).unwrap();
+    let job = executor.write(&region, files, moves.to_vec(), Choice::Auto);
+    job.unwrap().wait().unwrap();
     draft.commit().unwrap();
     let mut expected = vec![0; 500_000];
     for (offset, bytes, at) in extents {
@@ -489,8 +475,8 @@ proptest! {
         }).collect();
         let mut region = Arc::new(Region::host(at).unwrap());
         let job =
-            Job::read(vec![file], moves.clone(), &region, choice, executor.settings()).unwrap();
-        executor.run(job).unwrap();
+            executor.read(vec![file], moves.clone(), &region, choice).unwrap();
+        job.wait().unwrap();
         let whole = bytes_of(260_000);
         let mut expected = vec![0; at as usize];
         for m in moves {

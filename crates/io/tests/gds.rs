@@ -18,7 +18,7 @@ use std::{fs, path::Path, sync::Arc};
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Result, Route};
-use straightway_io::{Executor, File, GdsUse, Job, Region, Settings};
+use straightway_io::{Executor, File, GdsUse, Region, Settings};
 use straightway_standin::Standin;
 
 fn by_cufile(when: GdsUse) -> Settings {
@@ -100,8 +100,8 @@ fn a_region_is_registered_once_for_its_life() {
         let counts = [1, 0, 0].map(|expected| {
             let files = vec![Arc::clone(&file)];
             let direct = Choice::Only(Route::Direct);
-            let job = Job::read(files, whole(&file), &region, direct, executor.settings());
-            let receipt = executor.run(job.unwrap()).unwrap();
+            let job = executor.read(files, whole(&file), &region, direct);
+            let receipt = job.unwrap().wait().unwrap();
             (receipt.registration.unwrap().count, expected)
         });
         assert!(counts.iter().all(|(count, expected)| count == expected));
@@ -130,11 +130,11 @@ fn regions_that_nobody_uses_give_way_when_no_more_can_be_registered() {
         let job = |region: &Arc<Region>| {
             let direct = Choice::Only(Route::Direct);
             let files = vec![Arc::clone(&file)];
-            Job::read(files, whole(&file), region, direct, executor.settings())
+            executor.read(files, whole(&file), region, direct)
         };
         let (first, second) = (region(1 << 20), region(1 << 20));
         for region in [&first, &second, &first] {
-            let receipt = executor.run(job(region).unwrap()).unwrap();
+            let receipt = job(region).unwrap().wait().unwrap();
             assert_eq!(receipt.registration.unwrap().count, 1);
             assert_eq!(standin.count("buffers"), 2);
         }
@@ -217,11 +217,11 @@ fn a_region_that_does_not_begin_on_a_page_takes_the_ring_and_is_refused_if_direc
         let mut lent = Arc::new(Region::part_of(memory, 512, 300_001).unwrap());
         let job = |choice| {
             let files = vec![Arc::clone(&file)];
-            Job::read(files, whole(&file), &lent, choice, executor.settings())
+            executor.read(files, whole(&file), &lent, choice)
         };
         let error = job(direct).unwrap_err();
         assert!(error.to_string().contains("no multiple of 4096"), "{error}");
-        let receipt = executor.run(job(Choice::Auto).unwrap()).unwrap();
+        let receipt = job(Choice::Auto).unwrap().wait().unwrap();
         assert_eq!(receipt.bytes_by(Leg::Read, Route::Direct), 0);
         let mut seen = vec![0; 300_001];
         Arc::get_mut(&mut lent)

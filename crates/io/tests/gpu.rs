@@ -18,7 +18,7 @@ use std::{fs, path::Path, sync::Arc};
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Result, Route};
-use straightway_io::{Executor, File, FileDraft, Job, Region, Settings, settings::DriveEngine};
+use straightway_io::{Executor, File, FileDraft, Region, Settings, settings::DriveEngine};
 use straightway_standin::Standin;
 
 fn choices(file: &File) -> Vec<Choice> {
@@ -172,8 +172,8 @@ fn parts_of_a_region_are_written_with_zeroes_between() {
                     at: at as u64,
                 });
                 let region = Arc::new(region);
-                let job = Job::write(&region, files, moves.to_vec(), choice, executor.settings());
-                executor.run(job.unwrap()).unwrap();
+                let job = executor.write(&region, files, moves.to_vec(), choice);
+                job.unwrap().wait().unwrap();
                 draft.commit().unwrap();
                 assert!(fs::read(&path).unwrap() == expected, "by {choice:?}");
             }
@@ -302,8 +302,8 @@ fn lent_memory_is_filled_in_place_wherever_it_starts() {
             let lent = Region::part_of(memory, 512, 200_000).unwrap();
             let mut lent = Arc::new(lent);
             let files = vec![Arc::clone(&file)];
-            let job = Job::read(files, whole(&file), &lent, choice, executor.settings());
-            executor.run(job.unwrap()).unwrap();
+            let job = executor.read(files, whole(&file), &lent, choice);
+            job.unwrap().wait().unwrap();
             let mut seen = vec![0; 200_000];
             let lent = Arc::get_mut(&mut lent).unwrap();
             lent.read_at(0, &mut seen).unwrap();

@@ -5,7 +5,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use straightway_core::{Choice, Extent, Leg, Move, Route};
-use straightway_io::{Executor, File, Job, Region, Settings, settings::DriveEngine};
+use straightway_io::{Executor, File, Region, Settings, settings::DriveEngine};
 
 const FILES: u32 = 600;
 const PAGE: u64 = 4096;
@@ -70,9 +70,10 @@ fn six_hundred_files_in_flight_are_each_read_as_themselves() {
         for _ in 0..2 {
             let mut region = Arc::new(Region::host(u64::from(FILES) * PAGE).unwrap());
             let choice = choice(&files[0]);
-            let settings = executor.settings();
-            let job = Job::read(files.clone(), moves(), &region, choice, settings).unwrap();
-            let receipt = executor.run(job).unwrap();
+            let job = executor
+                .read(files.clone(), moves(), &region, choice)
+                .unwrap();
+            let receipt = job.wait().unwrap();
             assert_eq!(receipt.bytes, u64::from(FILES) * PAGE);
             let seen = Arc::get_mut(&mut region).unwrap().as_slice();
             let wrong = (0..)
@@ -97,14 +98,8 @@ fn six_hundred_files_in_flight_are_each_written_as_themselves() {
             .zip(pages)
             .for_each(|(n, page)| page.copy_from_slice(&page_of(n)));
         let choice = choice(&files[0]);
-        let job = Job::write(
-            &Arc::new(region),
-            files,
-            moves(),
-            choice,
-            executor.settings(),
-        );
-        executor.run(job.unwrap()).unwrap();
+        let job = executor.write(&Arc::new(region), files, moves(), choice);
+        job.unwrap().wait().unwrap();
         let is_wrong = |n: &u32| fs::read(path_of(folder.path(), *n)).unwrap() != page_of(*n);
         assert_eq!(
             (0..FILES).filter(is_wrong).count(),
@@ -129,8 +124,8 @@ fn six_hundred_files_in_flight_are_each_copied_as_themselves() {
         File::sync_all(&files).unwrap();
         let extents = (0..FILES).map(|n| (n, Extent::new(0, PAGE))).collect();
         let choice = choice(&files[0]);
-        let job = Job::relay(files, twins, extents, choice, executor.settings()).unwrap();
-        let receipt = executor.run(job).unwrap();
+        let job = executor.relay(files, twins, extents, choice).unwrap();
+        let receipt = job.wait().unwrap();
         let written: u64 = receipt
             .routes
             .iter()

@@ -14,7 +14,7 @@ use std::{fs, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use straightway_core::{Choice, Extent, Leg, Route};
-use straightway_io::{Executor, File, Job, Settings, settings::DriveEngine};
+use straightway_io::{Executor, File, Settings, settings::DriveEngine};
 
 const BYTES: usize = 300_001;
 
@@ -68,8 +68,8 @@ fn extents_that_share_pages_are_copied_whole_by_every_route_and_engine() {
                 let twin = Arc::new(File::create(&path, BYTES as u64).unwrap());
                 let list = extents().into_iter().map(|extent| (0, extent)).collect();
                 let (files, twins) = (vec![Arc::clone(&source)], vec![twin]);
-                let job = Job::relay(files, twins, list, choice, executor.settings()).unwrap();
-                let receipt = executor.run(job).unwrap();
+                let job = executor.relay(files, twins, list, choice).unwrap();
+                let receipt = job.wait().unwrap();
                 for leg in [Leg::Read, Leg::Write] {
                     let rows = receipt.routes.iter().filter(|r| r.leg == leg);
                     assert_eq!(rows.map(|r| r.bytes).sum::<u64>(), all, "{receipt}");

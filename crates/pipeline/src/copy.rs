@@ -8,7 +8,7 @@ use rustix::{
 };
 use straightway_core::{Choice, Error, Extent, Kind, Receipt, Result};
 use straightway_io::{
-    Executor, Job, Objects, Progress, Store, draft,
+    Ask, Books, Executor, Objects, Progress, Store, draft,
     store::{Draft, Like, Location, Missing},
 };
 use straightway_sys::limit;
@@ -52,9 +52,11 @@ impl Copier<'_> {
         let at_once = limit::files_at_once(DESCRIPTORS_EACH, FILES_PER_JOB);
         let batches = errand.pairs.chunk_by(of_one_store);
         let batches = batches.flat_map(|pairs| pairs.chunks(at_once));
-        let receipt = self
-            .executor
-            .run_all(batches.map(|pairs| self.batch(&tree, pairs)))?;
+        let mut books = Books::default();
+        for pairs in batches {
+            self.copy(&tree, pairs, &mut books)?;
+        }
+        let receipt = books.close();
         for link in &errand.links {
             make_link(&tree, link)?;
         }
@@ -70,12 +72,8 @@ impl Copier<'_> {
         Ok(receipt)
     }
 
-    /// A job for some objects of one store, and what makes their copies appear when it is done.
-    fn batch(
-        &self,
-        tree: &Tree,
-        pairs: &[Pair],
-    ) -> Result<(Job, impl FnOnce() -> Result<()> + use<>)> {
+    /// Copies some objects of one store, and makes their copies appear.
+    fn copy(&self, tree: &Tree, pairs: &[Pair], books: &mut Books) -> Result<()> {
         let mut sources = Vec::new();
         let mut drafts: Vec<Box<dyn Draft>> = Vec::new();
         let mut extents = Vec::new();
@@ -92,20 +90,12 @@ impl Copier<'_> {
             sources.push(source);
         }
         let sources = Objects::new(Arc::clone(&pairs[0].source.store), sources);
-        let store = Arc::clone(&tree.store);
-        let twins = Objects::new(
-            Arc::clone(&store),
-            drafts.iter().map(|d| d.handle()).collect(),
-        );
-        let job = Job::relay(
-            sources,
-            twins,
-            extents,
-            self.choice,
-            self.executor.settings(),
-        )?;
-        let job = job.with_progress(&self.progress);
-        Ok((job, move || store.commit_each(drafts)))
+        let twins = drafts.iter().map(|draft| draft.handle()).collect();
+        let twins = Objects::new(Arc::clone(&tree.store), twins);
+        let ask = Ask::new(self.choice, &self.progress);
+        let ticket = self.executor.relay(sources, twins, extents, ask)?;
+        ticket.enter(books)?;
+        tree.store.commit_each(drafts)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use straightway_core::{Choice, Direction, Error, Extent, Kind, Leg, Move, Result, Route};
-use straightway_io::{Executor, Job, Objects, Progress, Region, store::Location};
+use straightway_io::{Ask, Executor, Objects, Progress, Region, store::Location};
 
 use crate::{
     errand::Errand,
@@ -42,14 +42,10 @@ pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) ->
         let mut at = 0;
         while at < bytes {
             let extent = Extent::new(at, WINDOW_BYTES.min(bytes - at));
-            let whole = Move {
-                object: 0,
-                extent,
-                at: 0,
-            };
             let files = [(&source, Choice::Auto), (&target, around)];
             for ((file, choice), region) in files.into_iter().zip(&regions) {
-                read(executor, file, vec![whole], region, choice, progress)?;
+                let (whole, ask) = (vec![extent.into()], Ask::new(choice, progress));
+                executor.read(file.clone(), whole, region, ask)?.wait()?;
             }
             let bytes = usize::try_from(extent.bytes).expect("a window fits into memory");
             let [left, right] = regions.each_mut().map(|region| {
@@ -96,9 +92,9 @@ pub fn verify_loaded(
             memory.read_at(start, &mut there)?;
             let at = |m: &Move| m.at - start;
             let moved = window.iter().map(|m| Move { at: at(m), ..*m }).collect();
-            let (executor, progress) = (&loader.executor, &loader.progress);
-            let objects = Objects::from(vec![Arc::clone(&file)]);
-            read(executor, &objects, moved, &again, other_way, progress)?;
+            let ask = Ask::new(other_way, &loader.progress);
+            let files = vec![Arc::clone(&file)];
+            loader.executor.read(files, moved, &again, ask)?.wait()?;
             let seen = Arc::get_mut(&mut again).expect("no transfer is running");
             for m in &window {
                 let place = index(at(m))..index(at(m) + m.extent.bytes);
@@ -153,16 +149,4 @@ fn first_difference(left: &[u8], right: &[u8]) -> Option<u64> {
 
 fn index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a window fits into memory")
-}
-
-fn read(
-    executor: &Executor,
-    objects: &Objects,
-    moves: Vec<Move>,
-    region: &Arc<Region>,
-    choice: Choice,
-    progress: &Arc<Progress>,
-) -> Result<()> {
-    let job = Job::read(objects.clone(), moves, region, choice, executor.settings())?;
-    executor.run(job.with_progress(progress)).map(drop)
 }

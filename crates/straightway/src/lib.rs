@@ -5,11 +5,11 @@
 //!
 //! # A file into memory
 //!
-//! Open the file, make a region, say what goes where, run the job, read the receipt:
+//! Open the file, make a region, say what goes where, wait for the job, read the receipt:
 //!
 //! ```
 //! use std::sync::Arc;
-//! use straightway::{Choice, Executor, Extent, File, Job, Move, Region, Settings};
+//! use straightway::{Choice, Executor, Extent, File, Move, Region, Settings};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("weights.bin");
@@ -18,9 +18,9 @@
 //! let file = Arc::new(File::open(&path)?);
 //! let mut region = Arc::new(Region::host(file.bytes())?);
 //! let all = Move { object: 0, extent: Extent::new(0, file.bytes()), at: 0 };
-//! let job = Job::read(vec![file], vec![all], &region, Choice::Auto, executor.settings())?;
+//! let ticket = executor.read(vec![file], vec![all], &region, Choice::Auto)?;
 //!
-//! let receipt = executor.run(job)?;
+//! let receipt = ticket.wait()?;
 //! println!("{receipt}");
 //! assert_eq!(receipt.bytes, 100_000);
 //!
@@ -37,7 +37,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use straightway::{Choice, FileDraft, Executor, Extent, Job, Move, Region, Settings};
+//! use straightway::{Choice, FileDraft, Executor, Extent, Move, Region, Settings};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("step-1.bin");
@@ -48,7 +48,7 @@
 //! let draft = FileDraft::new(&path, 5000)?;
 //! let all = Move { object: 0, extent: Extent::new(0, 5000), at: 0 };
 //! let files = vec![Arc::clone(draft.file())];
-//! executor.run(Job::write(&region, files, vec![all], Choice::Auto, executor.settings())?)?;
+//! executor.write(&region, files, vec![all], Choice::Auto)?.wait()?;
 //! draft.commit()?;
 //! assert_eq!(std::fs::read(&path)?, vec![1; 5000]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -146,4 +146,4 @@ pub use straightway_core::{
     Choice, Error, Extent, Kind, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result,
     Route, Transfer,
 };
-pub use straightway_io::{Executor, File, FileDraft, Job, Progress, Region, Settings};
+pub use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, Ticket};

@@ -6,7 +6,7 @@ use straightway_core::{
     Choice, Error, Extent, Kind, Move, Place, Rate, Receipt, Uri, survey::whole_pages,
 };
 use straightway_io::{
-    Executor, Handle, Job, Objects, Progress, Region, ReportFile, store::Location,
+    Ask, Executor, Handle, Objects, Progress, Region, ReportFile, store::Location,
     wrapper::traced::Trace,
 };
 use straightway_pipeline::{Copier, Errand, errand::is_same, verify::verify};
@@ -188,9 +188,8 @@ fn read(
     region.populate();
     let _watch = Watch::begin(progress, moves.iter().map(|m| m.extent.bytes).sum());
     let objects = Objects::new(store, handles);
-    let job = Job::read(objects, moves, &region, choice, executor.settings())?;
-    let receipt = executor.run(job.with_progress(progress))?;
-    Ok(receipt)
+    let ask = Ask::new(choice, progress);
+    Ok(executor.read(objects, moves, &region, ask)?.wait()?)
 }
 
 /// A trace as JSON, an object a line.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use straightway_core::{Choice, Error, Extent, Move, Receipt, Result, Route};
-use straightway_io::{Executor, File, FileDraft, Job, Region};
+use straightway_io::{Executor, File, FileDraft, Region};
 
 /// One move of the whole file.
 pub(crate) fn whole(file: &File) -> Vec<Move> {
@@ -30,8 +30,8 @@ pub(crate) fn read(
 ) -> Result<(f64, Receipt)> {
     let start = Instant::now();
     let files = vec![Arc::clone(file)];
-    let job = Job::read(files, moves, region, choice, executor.settings())?;
-    let receipt = executor.run(job)?;
+    let job = executor.read(files, moves, region, choice)?;
+    let receipt = job.wait()?;
     Ok((start.elapsed().as_secs_f64(), receipt))
 }
 
@@ -49,8 +49,8 @@ pub(crate) fn write(
     let draft = FileDraft::new(path, region.bytes())?;
     let files = vec![Arc::clone(draft.file())];
     let moves = whole(draft.file());
-    let job = Job::write(region, files, moves, choice, executor.settings())?;
-    let receipt = executor.run(job)?;
+    let job = executor.write(region, files, moves, choice)?;
+    let receipt = job.wait()?;
     let seconds = start.elapsed().as_secs_f64();
     draft.commit()?;
     Ok((seconds, receipt))

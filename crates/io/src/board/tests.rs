@@ -8,7 +8,7 @@ use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
-use straightway_core::{Choice, Extent, Move, Rate, Route, Share};
+use straightway_core::{Choice, Direction, Extent, Move, Rate, Route, Share};
 use straightway_sys::{File, Region};
 
 use super::*;
@@ -38,7 +38,9 @@ fn job(path: &Path, region: &Arc<Region>) -> Arc<Job> {
     };
     let file = Arc::new(File::open(path).unwrap());
     let choice = Choice::Only(Route::Buffered);
-    Arc::new(Job::read(vec![file], vec![whole], region, choice, &settings).unwrap())
+    let (files, ask) = (vec![file].into(), choice.into());
+    let job = Job::with_region(Direction::In, files, vec![whole], region, ask, &settings);
+    Arc::new(job.unwrap())
 }
 
 /// What each of `wishes` was handed, and when, by a drive of `rate` that runs for `seconds`.

@@ -1,76 +1,50 @@
 //! The making of jobs: what is known of the objects is found out, and the transfer is planned.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use straightway_core::{
-    Choice, Delivery, Direction, Extent, Move, Place, Plan, Policy, Portion, Result, Survey,
-    Transfer,
+    Choice, Direction, Extent, Move, Place, Plan, Policy, Result, Survey, Transfer,
 };
 use straightway_sys::Region;
 
 use super::Job;
-use crate::{inspect::Inspect, objects::Objects, settings::Settings, store::pair::Pair};
+use crate::{
+    ask::{Ask, Checked},
+    books::Opening,
+    objects::Objects,
+    settings::Settings,
+    store::pair::Pair,
+};
+
+/// The plan of a read into a region of this place and length.
+pub(crate) fn plan_read(
+    objects: &Objects,
+    moves: Vec<Move>,
+    (place, region_bytes): (Place, u64),
+    choice: Choice,
+    settings: &Settings,
+) -> Result<Plan> {
+    let transfer = Transfer::new(Direction::In, objects.list(), moves, region_bytes)?;
+    let surveys = survey(objects, &transfer, choice)?;
+    let policy = policy(Direction::In, choice, (place, 0), settings);
+    Plan::new(&transfer, &surveys, &[], &policy)
+}
 
 impl Job {
-    /// Reads extents of objects into `region`.
-    pub fn read(
-        objects: impl Into<Objects>,
-        moves: Vec<Move>,
-        region: &Arc<Region>,
-        choice: Choice,
-        settings: &Settings,
-    ) -> Result<Self> {
-        let objects = objects.into();
-        Self::with_region(Direction::In, objects, moves, region, choice, settings)
-    }
-
-    /// The plan of a read into a region that is not there yet: its place, which begins on a page, and
-    /// its length. What GPUDirect Storage could do is not asked.
-    pub fn foresee(
-        objects: impl Into<Objects>,
-        moves: Vec<Move>,
-        (place, region_bytes): (Place, u64),
-        choice: Choice,
-        settings: &Settings,
-    ) -> Result<Plan> {
-        let objects = objects.into();
-        let transfer = Transfer::new(Direction::In, objects.list(), moves, region_bytes)?;
-        let surveys = survey(&objects, &transfer, choice)?;
-        Plan::new(
-            &transfer,
-            &surveys,
-            &[],
-            &policy(Direction::In, choice, (place, 0), settings),
-        )
-    }
-
-    /// Writes parts of `region` to extents of objects, which are new: what no move names is zero.
-    pub fn write(
-        region: &Arc<Region>,
-        objects: impl Into<Objects>,
-        moves: Vec<Move>,
-        choice: Choice,
-        settings: &Settings,
-    ) -> Result<Self> {
-        let objects = objects.into();
-        Self::with_region(Direction::Out, objects, moves, region, choice, settings)
-    }
-
-    /// Copies extents of each object to the same place in its twin, which is new and may be in a store of another family.
-    pub fn relay(
-        objects: impl Into<Objects>,
-        twins: impl Into<Objects>,
+    /// Copies extents of each object to the same place in its twin.
+    pub(crate) fn relay(
+        objects: Objects,
+        twins: Objects,
         extents: Vec<(u32, Extent)>,
-        choice: Choice,
+        ask: Ask,
         settings: &Settings,
     ) -> Result<Self> {
-        let (objects, twins) = (objects.into(), twins.into());
         assert_eq!(
             objects.handles().len(),
             twins.handles().len(),
             "each object has one twin"
         );
-        let start = Instant::now();
+        let opening = Opening::now();
         let in_place = |(object, extent): (u32, Extent)| Move {
             object,
             extent,
@@ -78,30 +52,22 @@ impl Job {
         };
         let moves = extents.into_iter().map(in_place).collect();
         let transfer = Transfer::new(Direction::Across, objects.list(), moves, 0)?;
-        let surveys = survey(&objects, &transfer, choice)?;
+        let surveys = survey(&objects, &transfer, ask.choice)?;
         let onward = unread(&twins)?;
-        let policy = Policy::new(choice, settings.chunk_bytes);
+        let policy = Policy::new(ask.choice, settings.chunk_bytes);
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
         let store = Pair::of(objects.store(), twins.store());
         let objects = Objects::new(store, objects.handles().to_vec());
         Ok(Self {
             twins: Some(twins),
-            ..Self::new((Direction::Across, choice), plan, &policy, objects, start)
+            ..Self::new(Direction::Across, ask, plan, objects, opening)
         })
     }
 
-    /// Reads portions of objects and has each of them inspected before anything of it goes to `regions`.
-    /// `deliveries` says what goes where: those of the first portion, then those of the second, and so on.
-    pub fn check(
-        objects: impl Into<Objects>,
-        portions: Vec<Portion>,
-        deliveries: Vec<Delivery>,
-        regions: Vec<Arc<Region>>,
-        inspect: Arc<dyn Inspect>,
-        settings: &Settings,
-    ) -> Result<Self> {
-        let start = Instant::now();
-        let objects = objects.into();
+    /// Reads portions of objects and has each of them inspected.
+    pub(crate) fn check(checked: Checked, ask: Ask) -> Result<Self> {
+        let opening = Opening::now();
+        let (objects, portions) = (checked.from, checked.portions);
         let mut hulls = vec![None; objects.handles().len()];
         for portion in &portions {
             if let Some(hull) = hulls.get_mut(portion.object as usize) {
@@ -110,32 +76,26 @@ impl Job {
         }
         let store = objects.store();
         let surveys = store.survey(objects.handles(), &hulls, Direction::In)?;
-        let region_bytes: Vec<_> = regions.iter().map(|r| r.bytes()).collect();
-        let plan = Plan::of_portions(
-            &objects.list(),
-            &surveys,
-            portions,
-            deliveries,
-            &region_bytes,
-        )?;
-        let policy = Policy::new(Choice::Auto, settings.chunk_bytes);
-        let auto = (Direction::In, Choice::Auto);
+        let bytes: Vec<_> = checked.to.iter().map(|r| r.bytes()).collect();
+        let list = objects.list();
+        let plan = Plan::of_portions(&list, &surveys, portions, checked.deliveries, &bytes)?;
         Ok(Self {
-            regions: regions.into(),
-            inspect: Some(inspect),
-            ..Self::new(auto, plan, &policy, objects, start)
+            regions: checked.to.into(),
+            inspect: Some(checked.inspect),
+            ..Self::new(Direction::In, ask, plan, objects, opening)
         })
     }
 
-    fn with_region(
+    /// Reads into a region, or writes from one.
+    pub(crate) fn with_region(
         direction: Direction,
         objects: Objects,
         moves: Vec<Move>,
         region: &Arc<Region>,
-        choice: Choice,
+        ask: Ask,
         settings: &Settings,
     ) -> Result<Self> {
-        let start = Instant::now();
+        let (opening, choice) = (Opening::now(), ask.choice);
         let transfer = Transfer::new(direction, objects.list(), moves, region.bytes())?;
         let mut surveys = match direction {
             Direction::Out => unread(&objects)?,
@@ -158,7 +118,7 @@ impl Job {
             regions: [Arc::clone(region)].into(),
             pass,
             warnings,
-            ..Self::new((direction, choice), plan, &policy, objects, start)
+            ..Self::new(direction, ask, plan, objects, opening)
         })
     }
 }

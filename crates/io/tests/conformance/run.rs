@@ -6,7 +6,7 @@ mod objects;
 use std::{path::Path, sync::Arc};
 
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Place, Receipt, Result, Route};
-use straightway_io::{Executor, File, Job, Region};
+use straightway_io::{Executor, File, Region};
 use straightway_sys::cuda::Driver;
 
 use crate::{
@@ -88,9 +88,9 @@ impl Work<'_> {
         }
         let mut region = self.region(&vec![BLANK; region_bytes as usize])?;
         let bytes = payload(moves.iter().map(|m| m.extent));
-        let (choice, settings) = (self.case.choice, self.executor.settings());
-        let job = Job::read(objects, moves, &region, choice, settings)?;
-        let receipt = self.executor.run(job)?;
+        let choice = self.case.choice;
+        let job = self.executor.read(objects, moves, &region, choice)?;
+        let receipt = job.wait()?;
         let mut seen = vec![0; expected.len()];
         let region = Arc::get_mut(&mut region).expect("the transfer is over");
         region.read_at(0, &mut seen)?;
@@ -114,10 +114,10 @@ impl Work<'_> {
             expected[m.object as usize][range(m.extent)].copy_from_slice(bytes);
         }
         let bytes = payload(moves.iter().map(|m| m.extent));
-        let (choice, settings) = (self.case.choice, self.executor.settings());
+        let choice = self.case.choice;
         let objects = targets.objects.clone();
-        let job = Job::write(&region, objects, moves, choice, settings)?;
-        let receipt = self.executor.run(job)?;
+        let job = self.executor.write(&region, objects, moves, choice)?;
+        let receipt = job.wait()?;
         Ok(self
             .compare(targets, &expected)
             .and_then(|()| self.check(&receipt, &[Leg::Write], bytes)))
@@ -145,10 +145,10 @@ impl Work<'_> {
             expected[object][range(*extent)].copy_from_slice(&contents[object][range(*extent)]);
         }
         let bytes = payload(extents.iter().map(|(_, extent)| *extent));
-        let (choice, settings) = (self.case.choice, self.executor.settings());
+        let choice = self.case.choice;
         let twins = targets.objects.clone();
-        let job = Job::relay(objects, twins, extents, choice, settings)?;
-        let receipt = self.executor.run(job)?;
+        let job = self.executor.relay(objects, twins, extents, choice)?;
+        let receipt = job.wait()?;
         Ok(self
             .compare(targets, &expected)
             .and_then(|()| self.check(&receipt, &[Leg::Read, Leg::Write], bytes)))

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use straightway_core::{
-    Delivery, Error, Extent, Kind, Leg, Portion, Rate, Reason, Receipt, Result, Route,
+    Choice, Delivery, Error, Extent, Kind, Leg, Portion, Reason, Receipt, Result, Route,
 };
 use straightway_io::{
-    Books, Executor, Job, Objects, Progress, Region, Settings, Tally, store::Handle,
+    Ask, Books, Checked, Executor, Objects, Progress, Region, Settings, Tally, store::Handle,
 };
 use straightway_sys::{Slot, Window};
 
@@ -62,11 +62,6 @@ impl Restorer {
         &self.progress
     }
 
-    /// The rate that it is held to, if it is.
-    pub(crate) fn rate_max(&self) -> Option<Rate> {
-        self.executor.share().limit
-    }
-
     /// Puts all that is wanted where it goes. What is damaged is mended where there is parity, and
     /// refused otherwise; after an error some of what is wanted may be in place, and all that is was
     /// checked.
@@ -85,7 +80,7 @@ impl Restorer {
             rebuilt.push(error.to_string());
         }
         Ok(Fetched {
-            receipt: books.close(self.rate_max()),
+            receipt: books.close(),
             chunks,
             rebuilt,
         })
@@ -119,17 +114,15 @@ impl Restorer {
             }
         }
         let inspector = Arc::new(Inspector::new(checkpoint, order.targets, is_patient));
-        let job = Job::check(
-            Objects::new(Arc::clone(checkpoint.root()), order.handles),
-            order.portions,
-            order.deliveries,
-            scatter.regions.clone(),
-            Arc::clone(&inspector) as _,
-            self.executor.settings(),
-        )?;
-        let ran = self
-            .executor
-            .run_one(job.with_progress(&self.progress), books);
+        let checked = Checked {
+            from: Objects::new(Arc::clone(checkpoint.root()), order.handles),
+            portions: order.portions,
+            deliveries: order.deliveries,
+            to: scatter.regions.clone(),
+            inspect: Arc::clone(&inspector) as _,
+        };
+        let ask = Ask::new(Choice::Auto, &self.progress);
+        let ran = self.executor.check(checked, ask)?.enter(books);
         let found = inspector.take_bad().into_iter();
         let mut bad: Vec<Bad> = found
             .map(|(number, error)| (order.numbers[number], error))

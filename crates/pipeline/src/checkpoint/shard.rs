@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result};
+use straightway_core::{Choice, Error, Extent, Kind, Receipt, Result};
 use straightway_io::{
-    Executor, File, Job, Objects, Progress, Region,
+    Ask, Books, Executor, File, Objects, Progress, Region, Ticket,
     store::{Draft, Like},
 };
 use straightway_sys::{Slot, Window};
@@ -141,28 +141,22 @@ impl ShardWriter {
         let mut left = None;
         let mut written = Vec::new();
         let (receipt, chunks) = std::thread::scope(|scope| {
-            let mut sums = Vec::new();
-            let jobs = segments.map(|mut segment| {
+            let (mut sums, mut books) = (Vec::new(), Books::default());
+            for mut segment in segments {
                 left.get_or_insert_with(|| estimate(image(&mut segment)));
                 let (extent, known) = (segment.extent, segment.sums);
                 let region = Arc::new(segment.region);
                 written.push(Arc::clone(&region));
-                let job = self.job(&object, extent, &region)?;
                 // The file is synced once, with its last segment.
-                let job = if extent.end() < bytes {
-                    job.unsynced()
-                } else {
-                    job
-                };
+                let is_last = extent.end() >= bytes;
+                let ticket = self.start(&object, extent, &region, is_last)?;
                 sums.push(scope.spawn(move || self.sum_missing(&region, extent.bytes, known)));
-                Ok((job, || Ok(())))
-            });
-            let receipt = self.executor.run_all(jobs);
+                ticket.enter(&mut books)?;
+            }
             let sums = sums.into_iter();
             let sums = sums.map(|sums| sums.join().expect("summing does not panic"));
-            (receipt, sums.collect::<Vec<_>>())
-        });
-        let receipt = receipt?;
+            Ok((books.close(), sums.collect::<Vec<_>>()))
+        })?;
         if receipt.bytes != bytes {
             return Err(not_taken());
         }
@@ -262,8 +256,8 @@ impl ShardWriter {
         }
         let region = Arc::new(segment.region);
         let Begun { object, draft } = target.create(&name, file_bytes)?;
-        let job = self.job(&object, Extent::new(0, file_bytes), &region)?;
-        let receipt = self.executor.run(job)?;
+        let whole = Extent::new(0, file_bytes);
+        let receipt = self.start(&object, whole, &region, true)?.wait()?;
         target.finish(draft)?;
         Ok(Written {
             record,
@@ -318,16 +312,19 @@ impl ShardWriter {
     }
 
     /// Writes the front of a region to part of an object.
-    fn job(&self, object: &Objects, extent: Extent, region: &Arc<Region>) -> Result<Job> {
-        let part = Move {
-            object: 0,
-            extent,
-            at: 0,
+    fn start(
+        &self,
+        object: &Objects,
+        extent: Extent,
+        region: &Arc<Region>,
+        syncs: bool,
+    ) -> Result<Ticket> {
+        let ask = Ask {
+            syncs,
+            ..Ask::new(Choice::Auto, &self.progress)
         };
-        let settings = self.executor.settings();
-        let object = object.clone();
-        let job = Job::write(region, object, vec![part], Choice::Auto, settings)?;
-        Ok(job.with_progress(&self.progress))
+        self.executor
+            .write(region, object.clone(), vec![extent.into()], ask)
     }
 }
 

@@ -37,42 +37,32 @@ impl Digest {
     }
 }
 
-impl fmt::Display for Sum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
+/// How a number is written: by this many lower-case hexadecimal digits, in JSON as a string of them.
+macro_rules! hexadecimal {
+    ($name:ident, $digits:literal) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:0width$x}", self.0, width = $digits)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+                writer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+                let number = hexadecimal(reader, $digits)?;
+                Ok(Self(number.try_into().expect("so many digits fit")))
+            }
+        }
+    };
 }
 
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl Serialize for Sum {
-    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
-        writer.collect_str(self)
-    }
-}
-
-impl Serialize for Digest {
-    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
-        writer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Sum {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-        let number = hexadecimal(reader, 16)?;
-        Ok(Self(u64::try_from(number).expect("16 digits are 64 bits")))
-    }
-}
-
-impl<'de> Deserialize<'de> for Digest {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-        hexadecimal(reader, 32).map(Self)
-    }
-}
+hexadecimal!(Sum, 16);
+hexadecimal!(Digest, 32);
 
 /// A number of so many lower-case hexadecimal digits.
 fn hexadecimal<'de, D: Deserializer<'de>>(reader: D, digits: usize) -> Result<u128, D::Error> {

@@ -26,7 +26,7 @@ impl Restorer {
         let mut books = Books::default();
         let (chunks, bad) = self.read(checkpoint, &scatter, true, &mut books)?;
         let mut verdict = Verdict {
-            receipt: books.close(self.rate_max()),
+            receipt: books.close(),
             chunks,
             damage: Vec::new(),
             is_mendable: true,

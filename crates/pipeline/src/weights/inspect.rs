@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 use straightway_core::{Alignment, Leg, Move, Place, Result, receipt::RouteBytes};
-use straightway_io::Job;
 
 use super::{Loader, Model, Selection, model::Shard};
 
@@ -79,8 +78,8 @@ impl Loader {
             let shard = &model.shards[moves[0].object as usize];
             let object = Shard::open_all(std::slice::from_ref(shard))?;
             let moves = moves.iter().map(|m| Move { object: 0, ..*m }).collect();
-            let settings = self.executor.settings();
-            let plan = Job::foresee(object, moves, (place, layout.bytes), self.choice, settings)?;
+            let to = (place, layout.bytes);
+            let plan = self.executor.plan_read(&object, moves, to, self.choice)?;
             for (key, bytes) in plan.bytes_by_route() {
                 *routes.entry(key).or_default() += bytes;
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use straightway_core::{Choice, Move, Place, Receipt, Result};
-use straightway_io::{Executor, Job, Progress, Region};
+use straightway_io::{Ask, Books, Executor, Progress, Region};
 use straightway_sys::limit;
 
 use super::{
@@ -153,17 +153,19 @@ impl Prepared {
             tensors,
             batches,
         } = self;
-        let settings = loader.executor.settings();
-        let job = |batch: Batch| {
+        let ask = Ask::new(loader.choice, &loader.progress);
+        let mut books = Books::default();
+        for batch in batches {
             let objects = Shard::open_all(&batch.shards)?;
-            let job = Job::read(objects, batch.moves, &region, loader.choice, settings)?;
-            Ok((job.with_progress(&loader.progress), || Ok(())))
-        };
-        let receipt = loader.executor.run_all(batches.into_iter().map(job))?;
+            let ticket = loader
+                .executor
+                .read(objects, batch.moves, &region, ask.clone())?;
+            ticket.enter(&mut books)?;
+        }
         Ok(Loaded {
             region,
             tensors,
-            receipt,
+            receipt: books.close(),
         })
     }
 }

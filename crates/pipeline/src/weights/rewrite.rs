@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
 use straightway_io::{
-    Handle, Job, Objects, Region,
+    Ask, Books, Handle, Objects, Region,
     store::{Draft, Like, Listing, Location, Missing, list_all},
     tally::WARNINGS_MAX,
 };
@@ -20,7 +20,7 @@ use super::{
     model::find_index,
     outline::{Entry, Outline},
     publish::Publication,
-    save::{WINDOW_BYTES, begin, whole, windows},
+    save::{WINDOW_BYTES, begin, windows},
 };
 
 /// Files that a rewritten model may have: all stay open until the end, with three descriptors each.
@@ -148,25 +148,18 @@ impl Saver {
         let longest = outlines.iter().map(|o| o.data().bytes).max();
         let region = Arc::new(Region::host(WINDOW_BYTES.min(longest.unwrap_or(0)))?);
         let mut sources = Sources::new(model);
-        let mut jobs = Vec::new();
-        for (number, outline) in outlines.iter().enumerate() {
-            jobs.extend(windows(outline.data()).map(|window| (number, window)));
+        let ask = Ask::new(self.choice, &self.progress);
+        let mut books = Books::default();
+        for ((target, outline), draft) in targets.iter().zip(outlines).zip(drafts) {
+            for window in windows(outline.data()) {
+                let (objects, moves) = sources.moves(target, outline, window)?;
+                let read = self.executor.read(objects, moves, &region, ask.clone())?;
+                read.enter(&mut books)?;
+                let written = self.write(&region, &target.at, &**draft, vec![window.into()])?;
+                written.enter(&mut books)?;
+            }
         }
-        // The read of a window comes before its write; each is made when its turn comes.
-        let halves = jobs.into_iter().flat_map(|job| [(job, true), (job, false)]);
-        let jobs = halves.map(|((number, window), is_read)| {
-            let job = if is_read {
-                let (objects, moves) =
-                    sources.moves(&targets[number], &outlines[number], window)?;
-                let settings = self.executor.settings();
-                Job::read(objects, moves, &region, self.choice, settings)?
-            } else {
-                let (target, draft) = (&targets[number].at, &*drafts[number]);
-                self.write(&region, target, draft, vec![whole(window)])?
-            };
-            Ok((job.with_progress(&self.progress), || Ok(())))
-        });
-        self.executor.run_all(jobs)
+        Ok(books.close())
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ffi::OsStr, sync::Arc};
 
 use straightway_core::{Choice, Extent, Kind, Move, Receipt, Result};
 use straightway_io::{
-    Executor, Job, Objects, Progress, Region,
+    Ask, Books, Executor, Objects, Progress, Region, Ticket,
     store::{Draft, Like, Location, Missing},
 };
 use straightway_sys::{LentBytes, cuda::DeviceMemory};
@@ -107,8 +107,8 @@ impl Saver {
         let outline = Outline::new(&target.describe(), &entries, metadata)?;
         let draft = begin(&target, &outline, None)?;
         let at = |number: usize| tensors[number].at;
-        let job = self.write(region, &target, &*draft, moves(&outline, at))?;
-        let receipt = self.executor.run(job)?;
+        let ticket = self.write(region, &target, &*draft, moves(&outline, at))?;
+        let receipt = ticket.wait()?;
         target.store.commit(vec![draft])?;
         Ok(receipt)
     }
@@ -125,29 +125,29 @@ impl Saver {
         let outline = Outline::new(&target.describe(), &entries, metadata)?;
         let draft = begin(&target, &outline, None)?;
         let mut region = Arc::new(Region::host(WINDOW_BYTES.min(outline.data().bytes))?);
-        let jobs = windows(outline.data()).map(|window| {
+        let mut books = Books::default();
+        for window in windows(outline.data()) {
             let memory = Arc::get_mut(&mut region).expect("the transfer before it is over");
             fill(memory.as_mut_slice(), &outline, window, tensors)?;
-            let job = self.write(&region, &target, &*draft, vec![whole(window)])?;
-            Ok((job, || Ok(())))
-        });
-        let receipt = self.executor.run_all(jobs)?;
+            let ticket = self.write(&region, &target, &*draft, vec![window.into()])?;
+            ticket.enter(&mut books)?;
+        }
+        let receipt = books.close();
         target.store.commit(vec![draft])?;
         Ok(receipt)
     }
 
-    /// A job that writes parts of `region` to an object in the making.
+    /// Writes parts of `region` to an object in the making.
     pub(crate) fn write(
         &self,
         region: &Arc<Region>,
         target: &Location,
         draft: &dyn Draft,
         moves: Vec<Move>,
-    ) -> Result<Job> {
+    ) -> Result<Ticket> {
         let objects = Objects::new(Arc::clone(&target.store), vec![draft.handle()]);
-        let settings = self.executor.settings();
-        let job = Job::write(region, objects, moves, self.choice, settings)?;
-        Ok(job.with_progress(&self.progress))
+        let ask = Ask::new(self.choice, &self.progress);
+        self.executor.write(region, objects, moves, ask)
     }
 }
 
@@ -199,15 +199,6 @@ pub(crate) fn windows(data: Extent) -> impl Iterator<Item = Extent> {
         let start = data.offset + number * WINDOW_BYTES;
         Extent::between(start, data.end().min(start + WINDOW_BYTES))
     })
-}
-
-/// The move of a whole window from the start of a region.
-pub(crate) fn whole(window: Extent) -> Move {
-    Move {
-        object: 0,
-        extent: window,
-        at: 0,
-    }
 }
 
 /// Moves of tensors that are at `at` in a region; neighbours on both sides are one.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Choice, Extent, Move, Place, Result, Route};
-use straightway_io::{Executor, File, FileDraft, Job, Region, Settings, limit::pinned_copy};
+use straightway_core::{Choice, Extent, Place, Result, Route};
+use straightway_io::{Executor, File, FileDraft, Region, Settings, limit::pinned_copy};
 use straightway_sys::cuda::Direction;
 
 use super::{Cache, Spec, Track, Work};
@@ -111,15 +111,11 @@ fn once(
     region: &Arc<Region>,
     is_write: bool,
 ) -> Result<f64> {
-    let (choice, settings) = (Choice::Only(Route::Direct), executor.settings());
-    let moves = vec![Move {
-        object: 0,
-        extent: Extent::new(0, file.bytes()),
-        at: 0,
-    }];
+    let choice = Choice::Only(Route::Direct);
+    let moves = vec![Extent::new(0, file.bytes()).into()];
     if !is_write {
-        let job = Job::read(vec![Arc::clone(file)], moves, region, choice, settings)?;
-        return Ok(executor.run(job)?.rate_bytes_per_s);
+        let ticket = executor.read(vec![Arc::clone(file)], moves, region, choice)?;
+        return Ok(ticket.wait()?.rate_bytes_per_s);
     }
     // Never committed, so nothing stays of it.
     let draft = FileDraft::new(
@@ -129,14 +125,9 @@ fn once(
     if draft.file().alignment().is_none() {
         return Ok(0.0);
     }
-    let job = Job::write(
-        region,
-        vec![Arc::clone(draft.file())],
-        moves,
-        choice,
-        settings,
-    )?;
-    Ok(executor.run(job)?.rate_bytes_per_s)
+    let files = vec![Arc::clone(draft.file())];
+    let ticket = executor.write(region, files, moves, choice)?;
+    Ok(ticket.wait()?.rate_bytes_per_s)
 }
 
 fn median(mut rates: Vec<f64>) -> f64 {

@@ -5,7 +5,7 @@ use std::{cell::OnceCell, path::PathBuf, sync::Arc};
 use straightway_core::{
     Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
 };
-use straightway_io::{Executor, File, FileDraft, Job, Progress, Region, Settings, draft};
+use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, draft};
 use straightway_sys::{Folder, backing::Backing, limit::available_memory, root::Root};
 
 use super::{Cache, Outcome, Sample, Spec, Track, Work, limits::Limits};
@@ -143,17 +143,9 @@ impl<'a> Bench<'a> {
     }
 
     fn once(&self, executor: &Executor, track: Track, block: u64, run: u32) -> Result<Receipt> {
-        let settings = executor.settings();
         let choice = Choice::Only(track.route);
         let moves = match track.work {
-            Work::Read | Work::Write => {
-                let bytes = self.point_bytes(block);
-                vec![Move {
-                    object: 0,
-                    extent: Extent::new(0, bytes),
-                    at: 0,
-                }]
-            }
+            Work::Read | Work::Write => vec![Extent::new(0, self.point_bytes(block)).into()],
             Work::Gather => self.scattered(block, run),
         };
         if track.work == Work::Write {
@@ -161,8 +153,8 @@ impl<'a> Bench<'a> {
             let draft = FileDraft::new(&target, moves[0].extent.bytes)?;
             let files = vec![Arc::clone(draft.file())];
             // The draft is dropped, and so nothing stays of it.
-            let job = Job::write(self.source(executor)?, files, moves, choice, settings)?;
-            return executor.run(job.with_progress(self.progress));
+            let (source, ask) = (self.source(executor)?, Ask::new(choice, self.progress));
+            return executor.write(source, files, moves, ask)?.wait();
         }
         match track.cache {
             Cache::Cold => self.file.evict()?,
@@ -190,8 +182,8 @@ impl<'a> Bench<'a> {
         let region = Arc::new(Region::at(self.spec.memory, ends.fold(least, u64::max))?);
         region.populate();
         let files = vec![Arc::clone(&self.file)];
-        let job = Job::read(files, moves, &region, choice, executor.settings())?;
-        let receipt = executor.run(job.with_progress(self.progress))?;
+        let ask = Ask::new(choice, self.progress);
+        let receipt = executor.read(files, moves, &region, ask)?.wait()?;
         Ok((region, receipt))
     }
 
@@ -200,12 +192,8 @@ impl<'a> Bench<'a> {
         if let Some(source) = self.source.get() {
             return Ok(source);
         }
-        let all = Move {
-            object: 0,
-            extent: Extent::new(0, self.file.bytes()),
-            at: 0,
-        };
-        let (region, _) = self.read(executor, vec![all], Choice::Auto)?;
+        let all = vec![Extent::new(0, self.file.bytes()).into()];
+        let (region, _) = self.read(executor, all, Choice::Auto)?;
         Ok(self.source.get_or_init(|| region))
     }
 
@@ -296,15 +284,10 @@ fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<FileDraft> {
     let mut at = 0;
     while at < bytes {
         let extent = Extent::new(at, window.min(bytes - at));
-        let moves = vec![Move {
-            object: 0,
-            extent,
-            at: 0,
-        }];
         let files = vec![Arc::clone(draft.file())];
-        let settings = executor.settings();
-        let job = Job::write(&region, files, moves, Choice::Auto, settings)?;
-        executor.run(job.with_progress(progress))?;
+        let ask = Ask::new(Choice::Auto, progress);
+        let ticket = executor.write(&region, files, vec![extent.into()], ask)?;
+        ticket.wait()?;
         at = extent.end();
     }
     Ok(draft)

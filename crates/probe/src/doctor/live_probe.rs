@@ -4,9 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use serde::Serialize;
 use straightway_core::{
-    Choice, Extent, Move, Place, Reason, Receipt, Result, Route, receipt::RouteBytes,
+    Choice, Extent, Place, Reason, Receipt, Result, Route, receipt::RouteBytes,
 };
-use straightway_io::{Executor, File, GdsUse, Job, Region, Settings};
+use straightway_io::{Executor, File, GdsUse, Region, Settings};
 use straightway_sys::cuda::Driver;
 
 use super::{
@@ -112,17 +112,8 @@ fn transfer(path: &Path, gds: GdsUse) -> Result<Receipt> {
     // Whole pages: a ragged end takes the ring by design, and would only blur the answer.
     let bytes = straightway_core::extent::down(file.bytes().min(BYTES), 4096);
     let region = Arc::new(Region::at(Place::Gpu(0), bytes)?);
-    let moves = vec![Move {
-        object: 0,
-        extent: Extent::new(0, bytes),
-        at: 0,
-    }];
-    let settings = executor.settings();
-    executor.run(Job::read(
-        vec![file],
-        moves,
-        &region,
-        Choice::Auto,
-        settings,
-    )?)
+    let moves = vec![Extent::new(0, bytes).into()];
+    executor
+        .read(vec![file], moves, &region, Choice::Auto)?
+        .wait()
 }

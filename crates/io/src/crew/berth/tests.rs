@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Choice, Class, Extent, Move, Place, Route, Share};
+use straightway_core::{Choice, Class, Direction, Extent, Move, Place, Route, Share};
 use straightway_sys::{File, Region};
 
 use super::*;
@@ -141,7 +141,9 @@ fn job(folder: &Path, byte: u8) -> (Job, Arc<Region>) {
         at: 0,
     };
     let choice = Choice::Only(Route::Buffered);
-    let job = Job::read(vec![file], vec![whole], &region, choice, &settings()).unwrap();
+    let (files, ask) = (vec![file].into(), choice.into());
+    let job = Job::with_region(Direction::In, files, vec![whole], &region, ask, &settings());
+    let job = job.unwrap();
     (job, region)
 }
 

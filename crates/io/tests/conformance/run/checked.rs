@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use straightway_core::{Delivery, Error, Extent, Leg, Place, Portion, Result};
-use straightway_io::{Image, Inspect, Job, Objects};
+use straightway_core::{Choice, Delivery, Error, Extent, Leg, Place, Portion, Result};
+use straightway_io::{Image, Inspect, Objects};
 
 use super::{Checked, Work, content, range, region_at};
 use crate::content::BLANK;
@@ -126,15 +126,17 @@ impl Work<'_> {
             refused: Mutex::default(),
             wrong: Mutex::default(),
         });
-        let job = Job::check(
-            objects,
-            asked.portions,
-            asked.deliveries,
-            regions.clone(),
-            Arc::clone(&judge) as _,
-            self.executor.settings(),
+        let job = self.executor.check(
+            straightway_io::Checked {
+                from: objects,
+                portions: asked.portions,
+                deliveries: asked.deliveries,
+                to: regions.clone(),
+                inspect: Arc::clone(&judge) as _,
+            },
+            Choice::Auto,
         )?;
-        let receipt = self.executor.run(job)?;
+        let receipt = job.wait()?;
         if let Some(wrong) = judge.wrong.lock().unwrap().take() {
             return Ok(Err(wrong));
         }

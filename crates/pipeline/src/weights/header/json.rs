@@ -37,7 +37,17 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
         let mut header = Header::default();
         let mut has_metadata = false;
-        while let Some(name) = map.next_key_seed(NameSeed)? {
+        let name = || Text {
+            what: "the name of a tensor",
+            make: |name: &str| {
+                if name.len() <= NAME_BYTES_MAX {
+                    return Ok(Name::from(name));
+                }
+                let name = quoted(name);
+                Err(format!("the name {name} is longer than {NAME_BYTES_MAX} bytes"))
+            },
+        };
+        while let Some(name) = map.next_key_seed(name())? {
             if &*name == METADATA {
                 if std::mem::replace(&mut has_metadata, true) {
                     return Err(A::Error::custom("`__metadata__` is there twice"));
@@ -65,32 +75,30 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
     }
 }
 
-/// A tensor's name.
-struct NameSeed;
+/// A string, borrowed where nothing in it is escaped, of which `make` makes something.
+struct Text<F> {
+    /// What is expected.
+    what: &'static str,
+    make: F,
+}
 
-impl<'de> DeserializeSeed<'de> for NameSeed {
-    type Value = Name;
+impl<'de, T, F: FnOnce(&str) -> Result<T, String>> DeserializeSeed<'de> for Text<F> {
+    type Value = T;
 
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Name, D::Error> {
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<T, D::Error> {
         reader.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for NameSeed {
-    type Value = Name;
+impl<T, F: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Text<F> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a tensor")
+        f.write_str(self.what)
     }
 
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Name, E> {
-        if name.len() > NAME_BYTES_MAX {
-            let name = quoted(name);
-            return Err(E::custom(format!(
-                "the name {name} is longer than {NAME_BYTES_MAX} bytes"
-            )));
-        }
-        Ok(name.into())
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        (self.make)(text).map_err(E::custom)
     }
 }
 
@@ -172,11 +180,28 @@ impl<'de> Visitor<'de> for Entry {
             }
             Ok(())
         };
-        while let Some(field) = map.next_key_seed(FieldName)? {
+        let field = || Text {
+            what: "`dtype`, `shape` or `data_offsets`",
+            make: |name: &str| {
+                Ok(match name {
+                    "dtype" => Field::Dtype,
+                    "shape" => Field::Shape,
+                    "data_offsets" => Field::Offsets,
+                    _ => Field::Other,
+                })
+            },
+        };
+        while let Some(field) = map.next_key_seed(field())? {
             match field {
                 Field::Dtype => {
                     once(dtype.is_some(), "dtype")?;
-                    dtype = Some(map.next_value_seed(DtypeName)?);
+                    dtype = Some(map.next_value_seed(Text {
+                        what: "the name of a dtype",
+                        make: |name: &str| {
+                            let unknown = || format!("dtype {} is not known", quoted(name));
+                            Dtype::named(name).ok_or_else(unknown)
+                        },
+                    })?);
                 }
                 Field::Shape => {
                     once(shape.is_some(), "shape")?;
@@ -200,55 +225,6 @@ impl<'de> Visitor<'de> for Entry {
             shape: shape.ok_or_else(|| A::Error::missing_field("shape"))?,
             extent: extent.ok_or_else(|| A::Error::missing_field("data_offsets"))?,
         })
-    }
-}
-
-struct FieldName;
-
-impl<'de> DeserializeSeed<'de> for FieldName {
-    type Value = Field;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Field, D::Error> {
-        reader.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for FieldName {
-    type Value = Field;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`dtype`, `shape` or `data_offsets`")
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Field, E> {
-        Ok(match name {
-            "dtype" => Field::Dtype,
-            "shape" => Field::Shape,
-            "data_offsets" => Field::Offsets,
-            _ => Field::Other,
-        })
-    }
-}
-
-struct DtypeName;
-
-impl<'de> DeserializeSeed<'de> for DtypeName {
-    type Value = Dtype;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Dtype, D::Error> {
-        reader.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for DtypeName {
-    type Value = Dtype;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a dtype")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Dtype, E> {
-        Dtype::named(name).ok_or_else(|| E::custom(format!("dtype {} is not known", quoted(name))))
     }
 }
 
