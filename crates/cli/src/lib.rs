@@ -7,6 +7,7 @@
 //! A library, because the command exists twice: as a program of its own, and in the Python package.
 
 mod command;
+pub mod log;
 
 use std::{ffi::OsString, process::ExitCode};
 

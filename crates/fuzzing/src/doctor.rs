@@ -17,7 +17,7 @@ use crate::capture::{Capture, Entry};
 const FIXTURES: [(&[&str], &str); 4] = [
     (
         &[
-            include_str!("../../sys/fixtures/dgx-h100.txt"),
+            include_str!("../../probe/fixtures/dgx-h100.txt"),
             include_str!("../../probe/fixtures/nvidia-fs.txt"),
             include_str!("../../probe/fixtures/broken.txt"),
         ],
@@ -25,14 +25,14 @@ const FIXTURES: [(&[&str], &str); 4] = [
     ),
     (
         &[
-            include_str!("../../sys/fixtures/dgx-h100.txt"),
+            include_str!("../../probe/fixtures/dgx-h100.txt"),
             include_str!("../../probe/fixtures/p2pdma.txt"),
         ],
         "/raid",
     ),
     (
         &[
-            include_str!("../../sys/fixtures/virtual-machine.txt"),
+            include_str!("../../probe/fixtures/virtual-machine.txt"),
             include_str!("../../probe/fixtures/h200-vm.txt"),
         ],
         "/models",

@@ -18,7 +18,6 @@ pub mod inspect;
 mod job;
 mod lane;
 pub mod limit;
-pub mod log;
 pub mod objects;
 mod pace;
 mod placement;

@@ -5,33 +5,32 @@
 //! that do not say where things are (most virtual ones) leave lanes where the kernel puts them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use straightway_sys::{
-    cuda::Device,
-    root::Root,
-    topology::{PciAddress, Topology},
-};
+use straightway_sys::{cpus::parse_cpus, cuda::Device, root::Root};
 
 /// The CPUs to serve a GPU from; none where nothing is known or all are equally near.
 pub(crate) fn cpus_near(device: Device) -> Vec<usize> {
-    let Some(address) = device
-        .pci_address()
-        .ok()
-        .and_then(|text| text.parse::<PciAddress>().ok())
-    else {
-        return Vec::new();
-    };
-    // Reading the whole tree takes a while, and with one node there is nothing to choose.
-    let root = Root::machine();
-    let nodes = root.list("/sys/devices/system/node");
-    if nodes.iter().filter(|name| is_node(name)).count() < 2 {
-        return Vec::new();
-    }
-    Topology::read(&root).cpus_near(address).to_vec()
+    let address = device.pci_address().ok();
+    let cpus = address.and_then(|address| cpus_at(&Root::machine(), &address));
+    cpus.unwrap_or_default()
 }
 
-fn is_node(name: &str) -> bool {
-    name.strip_prefix("node")
-        .is_some_and(|rest| rest.parse::<u32>().is_ok())
+/// The CPUs of the NUMA node that a PCI device is on. Firmware that does not know the node says -1.
+fn cpus_at(root: &Root, address: &str) -> Option<Vec<usize>> {
+    let nodes = "/sys/devices/system/node";
+    let is_node = |name: &&String| {
+        name.strip_prefix("node")
+            .is_some_and(|n| n.parse::<u32>().is_ok())
+    };
+    if root.list(nodes).iter().filter(is_node).count() < 2 {
+        return None;
+    }
+    // Some tools of NVIDIA write the domain with eight digits, sysfs with four.
+    let (domain, rest) = address.split_once(':')?;
+    let domain = u32::from_str_radix(domain, 16).ok()?;
+    let node: u32 = root.value(format!(
+        "/sys/bus/pci/devices/{domain:04x}:{rest}/numa_node"
+    ))?;
+    parse_cpus(&root.text(format!("{nodes}/node{node}/cpulist"))?)
 }
 
 /// Keeps the calling thread on those of `cpus` that it may use at all. Where there are none, or the
@@ -57,7 +56,34 @@ pub(crate) fn stay_on(cpus: &[usize]) {
 
 #[cfg(test)]
 mod tests {
+    use straightway_standin::expand;
+
     use super::*;
+
+    #[test]
+    fn lanes_of_a_gpu_run_on_the_cpus_of_its_node() {
+        let machine = |manifest: &str, address: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            expand(manifest, folder.path()).unwrap();
+            cpus_at(&Root::at(folder.path()), address)
+        };
+        let dgx = include_str!("../../probe/fixtures/dgx-h100.txt");
+        for address in ["0000:9a:00.0", "00000000:9a:00.0"] {
+            let near = machine(dgx, address).unwrap();
+            assert_eq!((near.len(), near[0], near[111]), (112, 56, 223));
+        }
+        let alone = include_str!("../../probe/fixtures/virtual-machine.txt");
+        assert_eq!(
+            machine(alone, "0000:00:01.0"),
+            None,
+            "there is one node only"
+        );
+        assert_eq!(
+            machine(dgx, "0000:ff:1f.7"),
+            None,
+            "there is no such device"
+        );
+    }
 
     #[test]
     fn a_thread_stays_on_the_cpus_it_was_given_and_ignores_those_it_may_not_use() {

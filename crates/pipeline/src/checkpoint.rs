@@ -37,9 +37,7 @@ mod source;
 mod steps;
 mod sum;
 mod tags;
-mod trial;
 mod verify;
-mod yard;
 
 pub use codec::Codec;
 pub use diff::{Change, Difference};
@@ -62,5 +60,4 @@ pub use source::Source;
 pub use steps::Steps;
 pub use sum::{Digest, Sum};
 pub use tags::parse_tags;
-pub use trial::{Round, Trial};
 pub use verify::Verdict;

@@ -10,9 +10,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use straightway_core::{Alignment, Error, Kind, Rate, Result, extent::down};
 use straightway_io::{ReportFile, Settings};
-use straightway_sys::{backing::Backing, plain_file::open_plain, root::Root};
+use straightway_sys::{plain_file::open_plain, root::Root};
 
 use crate::{
+    backing::Backing,
     bench::{Knee, Outcome},
     machine::Machine,
 };

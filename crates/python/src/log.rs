@@ -11,7 +11,7 @@ use std::{
 };
 
 use pyo3::{prelude::*, types::PyModule};
-use straightway_io::log::{self, Filter, Level, Record};
+use straightway_cli::log::{self, Filter, Level, Record};
 
 /// The environment: which records are handed over. `logging` chooses among those.
 const VARIABLE: &str = "STRAIGHTWAY_LOG";

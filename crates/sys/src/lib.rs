@@ -1,16 +1,15 @@
-//! The only room with unsafe code: io_uring, aligned memory, page-cache residency, topology, the
-//! CUDA driver and cuFile.
+//! The only room with unsafe code: io_uring, aligned memory, page-cache residency, the CUDA
+//! driver and cuFile.
 //!
 //! What leaves this room is safe to use: buffers are owned by the I/O that uses them ([`Io`]),
 //! memory cannot be freed under a transfer ([`Window`] holds its [`Region`]), and what the machine
 //! lacks is an error of kind `Unsupported`, never a panic.
 
-pub mod backing;
 pub mod blocking;
+pub mod cpus;
 pub mod cuda;
 pub mod cufile;
 mod direct;
-pub mod drive;
 pub mod ending;
 pub mod ethtool;
 mod fiemap;
@@ -34,7 +33,6 @@ pub mod signal;
 pub mod slot;
 mod status;
 mod streaming;
-pub mod topology;
 pub mod uring;
 pub mod usage;
 

@@ -24,7 +24,7 @@ pub struct DeviceNumber {
 
 impl DeviceNumber {
     /// The number in an answer of `stat(2)`.
-    pub(crate) fn of(device: u64) -> Self {
+    pub fn of(device: u64) -> Self {
         Self {
             major: rustix::fs::major(device),
             minor: rustix::fs::minor(device),

@@ -261,7 +261,7 @@ fn join_rest(mut at: PathBuf, rest: VecDeque<OsString>) -> PathBuf {
 }
 
 /// The last name of a path.
-pub(crate) fn name(path: &Path) -> String {
+pub fn name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default();
     name.to_string_lossy().into_owned()
 }

@@ -17,7 +17,9 @@ mod ls;
 mod prune;
 mod restore;
 mod tag;
+mod trial;
 mod verify;
+mod yard;
 
 use super::{output::print, stores::stores};
 

@@ -1,9 +1,9 @@
 //! What the program says on stderr beside errors.
 
 use straightway_core::{Result, text::shown};
-use straightway_io::log::{self, Filter, Level};
 
 use super::output::say;
+use crate::log::{self, Filter, Level};
 
 /// The environment: which records are shown where no `-v` says so.
 const VARIABLE: &str = "STRAIGHTWAY_LOG";

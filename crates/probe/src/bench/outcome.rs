@@ -1,9 +1,9 @@
 //! What a bench found out: the samples, the knee of each curve, and the page that shows them.
 
+use crate::backing::Backing;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
-use straightway_sys::backing::Backing;
 
 use super::{Limit, Sample, Spec, Track, Work, limits::Limits};
 use crate::{machine::Machine, profile::Tuning};

@@ -6,9 +6,10 @@ use straightway_core::{
     Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
 };
 use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, draft};
-use straightway_sys::{Folder, backing::Backing, limit::available_memory, root::Root};
+use straightway_sys::{Folder, limit::available_memory, root::Root};
 
 use super::{Cache, Outcome, Sample, Spec, Track, Work, limits::Limits};
+use crate::backing::Backing;
 
 /// A point moves at least this much, however small its blocks.
 const POINT_BYTES_MIN: u64 = 16 << 20;

@@ -1,15 +1,15 @@
 //! Checks of the drives behind the path, and of where they sit.
 
 use straightway_core::text::shell_word;
-use straightway_sys::{
-    drive::{Drive, DriveKind},
-    topology::Distance,
-};
 
 use super::{
     check::{Check, Layer, Outcome, list},
     facts::Facts,
     way::{ADVICE, DIRECT, P2PDMA},
+};
+use crate::{
+    drive::{Drive, DriveKind},
+    topology::Distance,
 };
 
 /// What the guides ask for. A drive with a queue of 1024 reports 1023, one entry being its own.

@@ -6,13 +6,13 @@
 use std::{collections::BTreeMap, io::Read, path::Path};
 
 use straightway_core::{Error, Result};
-use straightway_sys::{
-    backing::Backing,
-    root::{FILE_BYTES_MAX, Root},
-    topology::{PciAddress, PciKind, Topology},
-};
+use straightway_sys::root::{FILE_BYTES_MAX, Root};
 
 use super::{cufile::Cufile, measured::Measured};
+use crate::{
+    backing::Backing,
+    topology::{PciAddress, PciKind, Topology},
+};
 
 /// What is known before any check looks.
 #[derive(Debug)]

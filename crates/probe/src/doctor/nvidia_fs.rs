@@ -1,6 +1,6 @@
 //! Checks of the nvidia-fs module: whether it is there, fits the driver, and what it has counted.
 
-use straightway_sys::{backing::Backing, drive::DriveKind};
+use crate::{backing::Backing, drive::DriveKind};
 
 use super::{
     check::{Check, Layer, Outcome, list},

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use straightway_sys::topology::{PciAddress, PciDevice, PciKind};
+use crate::topology::{PciAddress, PciDevice, PciKind};
 
 use super::{
     check::{Check, Layer, Outcome, list},

@@ -3,16 +3,14 @@
 use std::path::Path;
 
 use straightway_core::text::shell_word;
-use straightway_sys::{
-    backing::{Backing, LayerKind},
-    mount::Mount,
-};
+use straightway_sys::mount::Mount;
 
 use super::{
     check::{Check, Layer, Outcome},
     facts::Facts,
     way::{ADVICE, DIRECT, EVERY, NVIDIA_FS, P2PDMA},
 };
+use crate::backing::{Backing, LayerKind};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -13,9 +13,9 @@ use tempfile::TempDir;
 
 use super::*;
 
-const DGX: &str = include_str!("../../../sys/fixtures/dgx-h100.txt");
-const TWO_SOCKETS: &str = include_str!("../../../sys/fixtures/two-sockets.txt");
-const VIRTUAL: &str = include_str!("../../../sys/fixtures/virtual-machine.txt");
+const DGX: &str = include_str!("../../fixtures/dgx-h100.txt");
+const TWO_SOCKETS: &str = include_str!("../../fixtures/two-sockets.txt");
+const VIRTUAL: &str = include_str!("../../fixtures/virtual-machine.txt");
 const NVIDIA_FS: &str = include_str!("../../fixtures/nvidia-fs.txt");
 const P2PDMA: &str = include_str!("../../fixtures/p2pdma.txt");
 const BROKEN: &str = include_str!("../../fixtures/broken.txt");

@@ -5,9 +5,10 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use clap::ValueEnum;
 use serde_json::json;
 use straightway_core::{Bytes, Place, Rate, Seconds};
-use straightway_pipeline::checkpoint::{Codec, Options, Round, Trial};
+use straightway_pipeline::checkpoint::{Codec, Options};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
+use super::trial::{Round, Trial};
 use crate::command::{chosen::device, output::Output, tuning::Tuning, watch::Watch};
 
 /// How chunks are compressed.

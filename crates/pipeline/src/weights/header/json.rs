@@ -44,7 +44,9 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
                     return Ok(Name::from(name));
                 }
                 let name = quoted(name);
-                Err(format!("the name {name} is longer than {NAME_BYTES_MAX} bytes"))
+                Err(format!(
+                    "the name {name} is longer than {NAME_BYTES_MAX} bytes"
+                ))
             },
         };
         while let Some(name) = map.next_key_seed(name())? {

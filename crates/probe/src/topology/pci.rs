@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt, path::Path, str::FromStr};
 
 use straightway_core::{Error, Kind, Result};
 
-use crate::root::{Root, name};
+use straightway_sys::root::{Root, name};
 
 /// The PCI vendor NVIDIA.
 const VENDOR_NVIDIA: u16 = 0x10de;

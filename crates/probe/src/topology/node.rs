@@ -1,9 +1,6 @@
 //! NUMA nodes: their CPUs, and the socket they are part of.
 
-use crate::root::Root;
-
-/// The highest CPU number believed; the kernel's own limit.
-pub const CPUS_MAX: usize = 8192;
+use straightway_sys::{cpus::parse_cpus, root::Root};
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,24 +42,4 @@ pub(super) fn read_all(root: &Root) -> Vec<Node> {
         .collect();
     nodes.sort_unstable_by_key(|node| node.id);
     nodes
-}
-
-/// The CPUs in a list such as `0-51,104-155`, in order; `None` where it makes no sense.
-pub fn parse_cpus(text: &str) -> Option<Vec<usize>> {
-    let mut cpus = Vec::new();
-    for range in text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-    {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last >= CPUS_MAX {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    cpus.sort_unstable();
-    cpus.dedup();
-    Some(cpus)
 }

@@ -5,10 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    root::{Root, name},
-    topology::PciAddress,
-};
+use straightway_sys::root::{Root, name};
+
+use crate::topology::PciAddress;
 
 /// How a drive is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

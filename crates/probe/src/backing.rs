@@ -13,11 +13,12 @@ use std::{
 
 use straightway_core::{Error, Kind, Result};
 
-use crate::{
-    drive::Drive,
+use straightway_sys::{
     mount::{DeviceNumber, Mount, Mounts},
     root::{Root, name},
 };
+
+use crate::drive::Drive;
 
 /// How many block devices may stand on each other: file on loop on LVM on RAID on partition is five.
 const LAYERS_MAX: usize = 16;

@@ -15,10 +15,10 @@ mod pci;
 use std::collections::BTreeMap;
 
 pub use distance::Distance;
-pub use node::{CPUS_MAX, Node, parse_cpus};
+pub use node::Node;
 pub use pci::{Link, PciAddress, PciDevice, PciKind};
 
-use crate::root::Root;
+use straightway_sys::root::Root;
 
 /// The machine's PCI devices and NUMA nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,14 +59,6 @@ impl Topology {
     /// The node with this number.
     pub fn node(&self, id: u32) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == id)
-    }
-
-    /// The CPUs to run a lane on that serves this device: those of its node. Empty where the node is
-    /// not known or has none; then a lane is better left unpinned.
-    pub fn cpus_near(&self, address: PciAddress) -> &[usize] {
-        self.device(address)
-            .and_then(|device| self.node(device.numa_node?))
-            .map_or(&[], |node| &node.cpus)
     }
 }
 

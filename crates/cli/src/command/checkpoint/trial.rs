@@ -14,19 +14,13 @@ use std::{
 use serde::Serialize;
 use straightway_core::{Bytes, Error, Kind, Place, Result};
 use straightway_io::{Executor, File, Progress, Region, Settings};
+use straightway_pipeline::{
+    checkpoint::{Options, RANKS_MAX, Rank, Restorer, Saver, Source, Steps, Wanted, fresh_run},
+    weights::{Dtype, Holding, Rectangle, Shape},
+};
 use straightway_sys::{cuda::DeviceMemory, limit::available_memory, root::Root};
 
-use super::{
-    manifest::RANKS_MAX,
-    restorer::Restorer,
-    saver::{Options, Saver, fresh_run},
-    scatter::Wanted,
-    shard::Rank,
-    source::Source,
-    steps::Steps,
-    yard::Yard,
-};
-use crate::weights::{Dtype, Holding, Rectangle, Shape};
+use super::yard::Yard;
 
 /// How long the tensors of the state are: some hundred layers' worth in a model of usual size.
 const TENSOR_BYTES: u64 = 16 << 20;
@@ -36,21 +30,21 @@ const COPIES: u64 = 3;
 
 /// What is tried.
 #[derive(Clone, Debug)]
-pub struct Trial {
+pub(super) struct Trial {
     /// How many ranks.
-    pub ranks: u32,
+    pub(super) ranks: u32,
     /// How large the state of all ranks together is.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// How often it is saved and restored.
-    pub rounds: u32,
+    pub(super) rounds: u32,
     /// Where the state is.
-    pub place: Place,
+    pub(super) place: Place,
     /// How it is saved.
-    pub options: Options,
+    pub(super) options: Options,
     /// How lanes are set up.
-    pub settings: Settings,
+    pub(super) settings: Settings,
     /// How far it has come, in bytes saved and restored, and the switch that stops it.
-    pub progress: Arc<Progress>,
+    pub(super) progress: Arc<Progress>,
 }
 
 /// Where ranks meet.
@@ -63,20 +57,20 @@ struct Meeting {
 
 /// What a round took, in seconds, each that of the slowest rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Round {
+pub(super) struct Round {
     /// How long the job stood still for the save.
-    pub stop_s: f64,
+    pub(super) stop_s: f64,
     /// From the start of the save until it was committed and durable.
-    pub durable_s: f64,
+    pub(super) durable_s: f64,
     /// How long the restore took, from files that the page cache had let go of.
-    pub restore_cold_s: f64,
+    pub(super) restore_cold_s: f64,
     /// How long it took when the page cache had them.
-    pub restore_warm_s: f64,
+    pub(super) restore_warm_s: f64,
 }
 
 impl Trial {
     /// How many bytes are saved and restored in all.
-    pub fn moved_bytes(&self) -> u64 {
+    pub(super) fn moved_bytes(&self) -> u64 {
         self.bytes.saturating_mul(3 * u64::from(self.rounds))
     }
 
@@ -95,7 +89,7 @@ impl Trial {
     }
 
     /// Runs it in a folder of its own inside `folder`, which is removed again.
-    pub fn run(&self, folder: &Path) -> Result<Vec<Round>> {
+    pub(super) fn run(&self, folder: &Path) -> Result<Vec<Round>> {
         let ranks = u64::from(self.ranks);
         if !(1..=u64::from(RANKS_MAX)).contains(&ranks) || self.bytes < ranks {
             let target = format!("{} bytes on {ranks} ranks", self.bytes);

@@ -10,12 +10,8 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Error, Kind, Result};
+use straightway_pipeline::checkpoint::{Steps, fresh_run};
 use straightway_sys::Folder;
-
-use super::{
-    name::fresh_nonce,
-    steps::{Steps, if_there},
-};
 
 /// What such folders begin with.
 const PREFIX: &str = ".straightway-trial-";
@@ -25,7 +21,7 @@ const TRIES: usize = 8;
 
 /// A folder that is removed again.
 #[derive(Debug)]
-pub(crate) struct Yard {
+pub(super) struct Yard {
     parent: Folder,
     name: String,
     store: Steps,
@@ -35,11 +31,11 @@ pub(crate) struct Yard {
 
 impl Yard {
     /// One inside `parent`. What trials that died left there is removed first.
-    pub(crate) fn new(parent: &Path) -> Result<Self> {
+    pub(super) fn new(parent: &Path) -> Result<Self> {
         let parent = Folder::open(parent)?;
         sweep(&parent);
         for _ in 0..TRIES {
-            let name = format!("{PREFIX}{}", fresh_nonce());
+            let name = format!("{PREFIX}{}", fresh_run());
             let store = Steps::create(&parent.path().join(&name))?;
             if let Some(lock) = taken(&parent, &name)? {
                 return Ok(Self {
@@ -56,7 +52,7 @@ impl Yard {
     }
 
     /// The folder of checkpoints.
-    pub(crate) fn store(&self) -> &Steps {
+    pub(super) fn store(&self) -> &Steps {
         &self.store
     }
 }
@@ -69,8 +65,9 @@ impl Drop for Yard {
 
 /// The lock on a new folder; `None` where another trial is about to remove it, or has.
 fn taken(parent: &Folder, name: &str) -> Result<Option<Folder>> {
-    let Some(folder) = if_there(parent.open_folder(name))? else {
-        return Ok(None);
+    let folder = match parent.open_folder(name) {
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        opened => opened?,
     };
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Ok(None),
