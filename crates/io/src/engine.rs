@@ -52,29 +52,3 @@ pub struct Capabilities {
     /// How many I/Os it takes at once.
     pub depth: usize,
 }
-
-impl Engine for Box<dyn Engine> {
-    fn submit(&mut self, io: Io) -> Result<(), Io> {
-        (**self).submit(io)
-    }
-
-    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
-        (**self).poll(done, timeout)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        (**self).capabilities()
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        (**self).names()
-    }
-
-    fn warning(&self) -> Option<&str> {
-        (**self).warning()
-    }
-
-    fn rest(&mut self) {
-        (**self).rest();
-    }
-}

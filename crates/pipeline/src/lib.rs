@@ -4,6 +4,7 @@
 pub mod checkpoint;
 pub mod copy;
 pub mod errand;
+mod parallel;
 pub mod verify;
 pub mod weights;
 

@@ -11,7 +11,7 @@ use pyo3::{
     prelude::*,
     types::PyDict,
 };
-use straightway_core::{Kind, Place, Result};
+use straightway_core::{Class, Kind, Place, Result, Share};
 use straightway_io::{Progress, Region};
 use straightway_pipeline::weights::{
     self, Filter, Loader, Part, Pick, Placed, Rectangle, Selection, Shape, Slice,
@@ -45,7 +45,7 @@ pub(crate) struct Loading {
 impl Loading {
     /// Begins to load what `filters` want of a model, cut by `slices`.
     #[new]
-    #[pyo3(signature = (model, *, device, filters, slices, route))]
+    #[pyo3(signature = (model, *, device, filters, slices, route, priority))]
     fn new(
         py: Python<'_>,
         model: &Model,
@@ -53,9 +53,11 @@ impl Loading {
         filters: Vec<String>,
         slices: Vec<Cut>,
         route: &str,
+        priority: &str,
     ) -> PyResult<Self> {
         let selection = select(model, &filters, slices)?;
-        Self::begin(py, model, &selection, device, route)
+        let loader = loader(model, route, class(priority)?)?;
+        Self::begin(py, model, &selection, device, &loader)
     }
 
     /// Begins to load one tensor, or the part of it from `starts` on with `lengths`.
@@ -80,7 +82,8 @@ impl Loading {
             part: part.map(cut).transpose().or_raise()?,
         };
         let selection = Selection::of(&model.0, vec![pick]).or_raise()?;
-        Self::begin(py, model, &selection, device, route)
+        let loader = loader(model, route, Class::default())?;
+        Self::begin(py, model, &selection, device, &loader)
     }
 
     /// The tensors by name: `take` makes one of a capsule, and `convert` of what no capsule can
@@ -141,9 +144,8 @@ impl Loading {
         model: &Model,
         selection: &Selection,
         device: &str,
-        route: &str,
+        loader: &Loader,
     ) -> PyResult<Self> {
-        let loader = loader(model, route)?;
         let place = place(device)?;
         let prepared = py
             .detach(|| loader.prepare(&model.0, selection, place))
@@ -174,7 +176,7 @@ pub(crate) struct Stream {
 #[pymethods]
 impl Stream {
     #[new]
-    #[pyo3(signature = (model, *, device, filters, slices, batch_bytes, route))]
+    #[pyo3(signature = (model, *, device, filters, slices, batch_bytes, route, priority))]
     fn new(
         model: &Model,
         device: &str,
@@ -182,9 +184,10 @@ impl Stream {
         slices: Vec<Cut>,
         batch_bytes: u64,
         route: &str,
+        priority: &str,
     ) -> PyResult<Self> {
         let selection = select(model, &filters, slices)?;
-        let loader = loader(model, route)?;
+        let loader = loader(model, route, class(priority)?)?;
         let batches = loader.stream(&model.0, &selection, place(device)?, batch_bytes);
         Ok(Self {
             batches: Mutex::new(batches.or_raise()?),
@@ -258,10 +261,26 @@ fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selec
     })
 }
 
-fn loader(model: &Model, route: &str) -> PyResult<Loader> {
+fn loader(model: &Model, route: &str, class: Class) -> PyResult<Loader> {
+    let executor = executor::of(&model.0.path).or_raise()?;
+    let executor = if class == Class::default() {
+        executor
+    } else {
+        Arc::new(executor.sharing(Share::of(class), class).or_raise()?)
+    };
     Ok(Loader {
         choice: choice(route)?,
-        ..Loader::new(executor::of(&model.0.path).or_raise()?)
+        ..Loader::new(executor)
+    })
+}
+
+/// The class that a word means.
+fn class(priority: &str) -> PyResult<Class> {
+    let all = [Class::Now, Class::Soon, Class::Background];
+    let found = all.into_iter().find(|class| class.to_string() == priority);
+    found.ok_or_else(|| {
+        let message = format!("a priority is now, soon or background, not {priority:?}");
+        PyValueError::new_err(message)
     })
 }
 

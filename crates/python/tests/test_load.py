@@ -42,6 +42,29 @@ def test_a_folder_has_the_tensors_of_all_its_files_by_every_route(model, route):
     assert "GB/s" in str(weights.receipt) or "MB/s" in str(weights.receipt)
 
 
+def test_a_load_of_priority_now_has_lanes_of_its_own_and_the_others_share_theirs(model):
+    folder, expected = model
+    code = """
+        import os, sys, straightway
+
+        def lanes_after(priority):
+            weights = straightway.load_model(sys.argv[1], framework="np", priority=priority)
+            names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+            lanes = [name for name in names if name.startswith(("straightway-dri", "straightway-cac"))]
+            return weights.receipt.bytes, len(lanes)
+
+        for priority in ["soon", "background", "now", "soon"]:
+            print(*lanes_after(priority))
+    """
+    rows = [tuple(map(int, line.split())) for line in child(code, folder).splitlines()]
+    assert {moved for moved, _ in rows} == {sum(t.nbytes for t in expected.values())}
+    soon, background, now, again = (lanes for _, lanes in rows)
+    assert 0 < soon == background < now == again
+    same(dict(straightway.iterate(folder, framework="np", priority="background")), expected)
+    with pytest.raises(ValueError, match="a priority is now, soon or background, not \"high\""):
+        straightway.load_model(folder, framework="np", priority="high")
+
+
 def test_an_index_and_a_single_file_are_models_too(model):
     folder, expected = model
     same(straightway.load_model(folder / "model.safetensors.index.json", framework="np"), expected)

@@ -18,7 +18,7 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{FileType, ioctl_getflags};
-use straightway_core::{Alignment, Reason};
+use straightway_core::{Alignment, Leg, Reason};
 
 use crate::{
     fiemap::{self, Stored},
@@ -40,15 +40,6 @@ const INLINE: u32 = 0x1000_0000;
 
 /// A file system that wants more than this would not fit the planner's blocks.
 const ALIGN_BYTES_MAX: u32 = 65_536;
-
-/// What a file is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// To be read.
-    Read,
-    /// To be written, from nothing.
-    Write,
-}
 
 /// What O_DIRECT does with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +68,9 @@ struct Facts {
 }
 
 impl DirectIo {
-    /// Asks the kernel about an open file.
-    pub(crate) fn of(file: &OwnedFd, status: &Status, access: Access) -> Self {
-        decide(&Facts::of(file, status, access), access)
+    /// Asks the kernel about a file that is open to be read, or to be written from nothing.
+    pub(crate) fn of(file: &OwnedFd, status: &Status, leg: Leg) -> Self {
+        decide(&Facts::of(file, status, leg), leg)
     }
 
     const NONE: Self = Self {
@@ -89,7 +80,7 @@ impl DirectIo {
 }
 
 impl Facts {
-    fn of(file: &OwnedFd, status: &Status, access: Access) -> Self {
+    fn of(file: &OwnedFd, status: &Status, leg: Leg) -> Self {
         let mut facts = Self {
             is_block_device: status.kind == FileType::BlockDevice,
             file_system: file_system(file),
@@ -100,7 +91,7 @@ impl Facts {
         };
         match facts.file_system {
             // `statx(2)` has told all that matters to a reader: each open file would cost one more call.
-            EXT if access == Access::Read && facts.says.is_some() => {}
+            EXT if leg == Leg::Read && facts.says.is_some() => {}
             EXT => {
                 facts.flags = ioctl_getflags(file).map_or(0, |flags| flags.bits());
                 facts.is_journalled = facts.says.is_none() && is_journalled(status.identity.device);
@@ -113,7 +104,7 @@ impl Facts {
 }
 
 /// What the facts mean.
-fn decide(facts: &Facts, access: Access) -> DirectIo {
+fn decide(facts: &Facts, leg: Leg) -> DirectIo {
     let page = u32::try_from(Alignment::PAGE_BYTES).expect("a page is small");
     let (object, memory) = facts.says.unwrap_or((page, page));
     let alignment = Some(Alignment {
@@ -133,13 +124,13 @@ fn decide(facts: &Facts, access: Access) -> DirectIo {
     }
     let buffers = |does: bool| does.then_some(Reason::FileSystemBuffers);
     direct(match facts.file_system {
-        BTRFS => match (access, facts.stored) {
-            (Access::Write, _) | (_, Stored::Encoded) => buffers(true),
-            (Access::Read, Stored::Plain) => None,
-            (Access::Read, Stored::Unknown) => Some(Reason::DirectUnproven),
+        BTRFS => match (leg, facts.stored) {
+            (Leg::Write, _) | (_, Stored::Encoded) => buffers(true),
+            (Leg::Read, Stored::Plain) => None,
+            (Leg::Read, Stored::Unknown) => Some(Reason::DirectUnproven),
         },
         EXT => {
-            let has_holes = access == Access::Write && facts.flags & EXTENTS == 0;
+            let has_holes = leg == Leg::Write && facts.flags & EXTENTS == 0;
             let odd = JOURNALLED | ENCRYPTED | VERIFIED | INLINE;
             let is_odd = facts.says.is_none() && (facts.is_journalled || facts.flags & odd != 0);
             buffers(has_holes || is_odd)
@@ -173,8 +164,8 @@ mod tests {
         stored: Stored::Unknown,
     };
 
-    fn doubt(facts: Facts, access: Access) -> Result<Option<Reason>, ()> {
-        let direct = decide(&facts, access);
+    fn doubt(facts: Facts, leg: Leg) -> Result<Option<Reason>, ()> {
+        let direct = decide(&facts, leg);
         direct.alignment.map(|_| direct.doubt).ok_or(())
     }
 
@@ -185,9 +176,9 @@ mod tests {
             file_system: TMPFS,
             ..PLAIN
         };
-        assert_eq!(doubt(node, Access::Read), Ok(None));
+        assert_eq!(doubt(node, Leg::Read), Ok(None));
         let silent = Facts { says: None, ..node };
-        let page = decide(&silent, Access::Read).alignment.unwrap();
+        let page = decide(&silent, Leg::Read).alignment.unwrap();
         assert_eq!((page.object_bytes, page.memory_bytes), (4096, 4096));
     }
 
@@ -213,7 +204,7 @@ mod tests {
                 ..PLAIN
             },
         ] {
-            assert_eq!(doubt(facts, Access::Read), Err(()), "{facts:?}");
+            assert_eq!(doubt(facts, Leg::Read), Err(()), "{facts:?}");
         }
     }
 
@@ -233,10 +224,10 @@ mod tests {
             ..btrfs
         };
         let buffers = Ok(Some(Reason::FileSystemBuffers));
-        assert_eq!(doubt(plain, Access::Read), Ok(None));
-        assert_eq!(doubt(encoded, Access::Read), buffers);
-        assert_eq!(doubt(btrfs, Access::Read), Ok(Some(Reason::DirectUnproven)));
-        assert_eq!(doubt(plain, Access::Write), buffers);
+        assert_eq!(doubt(plain, Leg::Read), Ok(None));
+        assert_eq!(doubt(encoded, Leg::Read), buffers);
+        assert_eq!(doubt(btrfs, Leg::Read), Ok(Some(Reason::DirectUnproven)));
+        assert_eq!(doubt(plain, Leg::Write), buffers);
     }
 
     #[test]
@@ -249,22 +240,22 @@ mod tests {
         let old = Facts { says: None, ..ext4 };
         let buffers = Ok(Some(Reason::FileSystemBuffers));
         for facts in [ext4, old] {
-            assert_eq!(doubt(facts, Access::Read), Ok(None));
-            assert_eq!(doubt(facts, Access::Write), Ok(None));
+            assert_eq!(doubt(facts, Leg::Read), Ok(None));
+            assert_eq!(doubt(facts, Leg::Write), Ok(None));
             let ext3 = Facts { flags: 0, ..facts };
-            assert_eq!(doubt(ext3, Access::Read), Ok(None));
-            assert_eq!(doubt(ext3, Access::Write), buffers);
+            assert_eq!(doubt(ext3, Leg::Read), Ok(None));
+            assert_eq!(doubt(ext3, Leg::Write), buffers);
         }
         let journalled = Facts {
             is_journalled: true,
             ..old
         };
-        assert_eq!(doubt(journalled, Access::Read), buffers);
+        assert_eq!(doubt(journalled, Leg::Read), buffers);
         let inline = Facts {
             flags: EXTENTS | INLINE,
             ..old
         };
-        assert_eq!(doubt(inline, Access::Read), buffers);
+        assert_eq!(doubt(inline, Leg::Read), buffers);
     }
 
     #[test]
@@ -281,7 +272,7 @@ mod tests {
                 says,
                 ..PLAIN
             };
-            assert_eq!(doubt(facts, Access::Read), Ok(expected), "{facts:?}");
+            assert_eq!(doubt(facts, Leg::Read), Ok(expected), "{facts:?}");
         }
     }
 }

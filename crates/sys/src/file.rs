@@ -22,10 +22,10 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 use rustix::process::Gid;
-use straightway_core::{Alignment, Error, Extent, Kind, Object, Result, Survey, extent::up};
+use straightway_core::{Alignment, Error, Extent, Kind, Leg, Object, Result, Survey, extent::up};
 
 use crate::{
-    direct::{Access, DirectIo},
+    direct::DirectIo,
     file_system::is_memory,
     folder::{Folder, open_regular},
     identity::Identity,
@@ -176,12 +176,8 @@ impl File {
         status: &Status,
     ) -> Self {
         let is_written = access.contains(OFlags::RDWR);
-        let purpose = if is_written {
-            Access::Write
-        } else {
-            Access::Read
-        };
-        let direct_io = DirectIo::of(&buffered, status, purpose);
+        let leg = if is_written { Leg::Write } else { Leg::Read };
+        let direct_io = DirectIo::of(&buffered, status, leg);
         let direct = direct_io.alignment.and_then(|_| {
             let flags = access | OFlags::DIRECT | OFlags::CLOEXEC;
             let direct = openat(at, path, flags, Mode::empty()).ok()?;

@@ -24,19 +24,19 @@ const TURN: Duration = Duration::from_millis(1);
 
 /// cuFile for GPU memory, another engine for slots.
 #[derive(Debug)]
-pub struct Direct<E> {
+pub struct Direct {
     gds: Gds,
     /// The threads that call cuFile; `None` until the first I/O for them.
     pool: Option<Pool>,
     pool_depth: u32,
     pool_in_flight: usize,
-    engine: E,
+    engine: Box<dyn Engine>,
     engine_in_flight: usize,
 }
 
-impl<E: Engine> Direct<E> {
+impl Direct {
     /// Stands before `engine`, with up to `depth` calls of cuFile at a time.
-    pub fn new(engine: E, gds: Gds, depth: u32) -> Self {
+    pub fn new(engine: Box<dyn Engine>, gds: Gds, depth: u32) -> Self {
         Self {
             gds,
             pool: None,
@@ -82,7 +82,7 @@ impl<E: Engine> Direct<E> {
     }
 }
 
-impl<E: Engine> Engine for Direct<E> {
+impl Engine for Direct {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
         let is_direct = match &io.buf {
             Buf::Window(window) => window.region().place() != Place::Host,

@@ -60,7 +60,7 @@ impl Mixed {
 
     /// Reads by one engine and writes by the other.
     pub fn of_legs(read: Box<dyn Engine>, write: Box<dyn Engine>) -> Self {
-        let [reads, writes] = [&read, &write].map(Engine::capabilities);
+        let [reads, writes] = [&read, &write].map(|engine| engine.capabilities());
         let made = |engine| Side {
             engine: Some(engine),
             ..Side::new(Box::new(|| unreachable!("it is there")))
@@ -161,7 +161,7 @@ impl Engine for Mixed {
     fn names(&self) -> Vec<&'static str> {
         let used = self.sides.iter().filter(|side| side.is_used);
         let engines = used.filter_map(|side| side.engine.as_ref());
-        engines.flat_map(Engine::names).collect()
+        engines.flat_map(|engine| engine.names()).collect()
     }
 
     fn warning(&self) -> Option<&str> {

@@ -28,8 +28,8 @@ pub struct Faults {
 
 /// Wraps an engine and makes it fail.
 #[derive(Debug)]
-pub struct Faulty<E> {
-    engine: E,
+pub struct Faulty {
+    engine: Box<dyn Engine>,
     faults: Faults,
     state: u64,
     /// Completions held back.
@@ -38,9 +38,9 @@ pub struct Faulty<E> {
     shortened: Vec<(u32, usize)>,
 }
 
-impl<E: Engine> Faulty<E> {
+impl Faulty {
     /// Makes `engine` fail as `faults` say.
-    pub fn new(engine: E, faults: Faults) -> Self {
+    pub fn new(engine: Box<dyn Engine>, faults: Faults) -> Self {
         let state = faults.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         Self {
             engine,
@@ -65,7 +65,7 @@ impl<E: Engine> Faulty<E> {
     }
 }
 
-impl<E: Engine> Engine for Faulty<E> {
+impl Engine for Faulty {
     fn submit(&mut self, mut io: Io) -> Result<(), Io> {
         if self.strikes(self.faults.error_per_mille) {
             let result = Err(io::Error::from_raw_os_error(self.faults.error_code));

@@ -62,16 +62,16 @@ impl Trace {
 
 /// Wraps an engine and traces it.
 #[derive(Debug)]
-pub struct Traced<E> {
-    engine: E,
+pub struct Traced {
+    engine: Box<dyn Engine>,
     trace: Trace,
     /// When each I/O in flight was submitted, by tag.
     submitted: Vec<(u32, Instant)>,
 }
 
-impl<E: Engine> Traced<E> {
+impl Traced {
     /// Adds what `engine` does to `trace`.
-    pub fn new(engine: E, trace: Trace) -> Self {
+    pub fn new(engine: Box<dyn Engine>, trace: Trace) -> Self {
         Self {
             engine,
             trace,
@@ -97,7 +97,7 @@ impl<E: Engine> Traced<E> {
     }
 }
 
-impl<E: Engine> Engine for Traced<E> {
+impl Engine for Traced {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
         let tag = io.tag;
         self.engine.submit(io)?;

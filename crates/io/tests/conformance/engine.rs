@@ -174,7 +174,7 @@ fn a_window_is_filled_in_place(engine: &mut dyn Engine, object: &Object) {
 }
 
 /// What an engine for files does.
-pub(crate) fn conforms(engine: impl Engine) {
+pub(crate) fn conforms(engine: &mut dyn Engine) {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let file = File::create(&folder.path().join("file"), 64 * BYTES as u64).unwrap();
     let by = if file.alignment().is_some() {
@@ -186,18 +186,18 @@ pub(crate) fn conforms(engine: impl Engine) {
 }
 
 /// What an engine for objects in memory does.
-pub(crate) fn conforms_in_memory(engine: impl Engine) {
+pub(crate) fn conforms_in_memory(engine: &mut dyn Engine) {
     conforms_with(engine, &in_memory(), By::PageCache);
 }
 
-fn conforms_with(mut engine: impl Engine, object: &Object, by: By) {
-    what_is_written_is_read(&mut engine, object, by);
-    what_is_written_is_read(&mut engine, object, By::PageCache);
-    the_end_is_a_short_read(&mut engine, object);
-    a_full_queue_gives_the_io_back(&mut engine, object);
-    a_window_is_filled_in_place(&mut engine, object);
+fn conforms_with(engine: &mut dyn Engine, object: &Object, by: By) {
+    what_is_written_is_read(engine, object, by);
+    what_is_written_is_read(engine, object, By::PageCache);
+    the_end_is_a_short_read(engine, object);
+    a_full_queue_gives_the_io_back(engine, object);
+    a_window_is_filled_in_place(engine, object);
     engine.rest();
-    what_is_written_is_read(&mut engine, object, By::PageCache);
+    what_is_written_is_read(engine, object, By::PageCache);
     let mut none = Vec::new();
     assert_eq!(
         engine.poll(&mut none, Duration::ZERO).unwrap(),
@@ -225,33 +225,35 @@ fn ring(depth: u32) -> Option<Ring> {
 #[test]
 fn the_ring_conforms_at_any_depth() {
     for depth in [1, 2, 32] {
-        ring(depth).into_iter().for_each(conforms);
+        ring(depth)
+            .into_iter()
+            .for_each(|mut ring| conforms(&mut ring));
     }
 }
 
 #[test]
 fn the_pool_conforms_at_any_depth() {
     for depth in [1, 2, 16] {
-        conforms(Pool::new(depth).unwrap());
+        conforms(&mut Pool::new(depth).unwrap());
     }
 }
 
 #[test]
 fn the_cached_engine_conforms() {
-    conforms(Cached::default());
+    conforms(&mut Cached::default());
 }
 
 #[test]
 fn the_drive_and_the_page_cache_behind_one_queue_conform() {
     let make = || Ok(Box::new(Pool::new(4)?) as Box<dyn Engine>);
-    conforms(Mixed::new(4, make));
+    conforms(&mut Mixed::new(4, make));
 }
 
 #[test]
 fn an_engine_that_reads_and_one_that_writes_conform_together() {
     let pool = || Box::new(Pool::new(4).unwrap());
-    conforms(Mixed::of_legs(pool(), pool()));
-    conforms(Mixed::of_legs(pool(), Box::new(Cached::default())));
+    conforms(&mut Mixed::of_legs(pool(), pool()));
+    conforms(&mut Mixed::of_legs(pool(), Box::new(Cached::default())));
 }
 
 #[test]
@@ -262,7 +264,7 @@ fn an_object_of_another_store_is_an_error_and_its_buffer_comes_back() {
     engines.extend(ring(4).map(|ring| Box::new(ring) as Box<dyn Engine>));
     for engine in &mut engines {
         let read = io(Op::Read, &in_memory(), By::PageCache, 0, slots(), 7);
-        let done = run_all(engine, vec![read]).remove(0);
+        let done = run_all(&mut **engine, vec![read]).remove(0);
         let error = done.io.object.error("read", done.result.unwrap_err());
         assert!(error.to_string().contains("memory:test/object"), "{error}");
         assert!(matches!(done.io.buf, Buf::Slot(_)));
@@ -271,13 +273,19 @@ fn an_object_of_another_store_is_an_error_and_its_buffer_comes_back() {
 
 #[test]
 fn memory_conforms() {
-    conforms_in_memory(MemoryEngine::new(8));
+    conforms_in_memory(&mut MemoryEngine::new(8));
 }
 
 #[test]
 fn wrappers_that_change_nothing_conform() {
-    conforms_in_memory(Faulty::new(MemoryEngine::new(4), Faults::default()));
-    conforms_in_memory(Traced::new(MemoryEngine::new(4), Trace::default()));
+    conforms_in_memory(&mut Faulty::new(
+        Box::new(MemoryEngine::new(4)),
+        Faults::default(),
+    ));
+    conforms_in_memory(&mut Traced::new(
+        Box::new(MemoryEngine::new(4)),
+        Trace::default(),
+    ));
 }
 
 #[test]
@@ -287,8 +295,8 @@ fn late_and_reordered_completions_still_conform() {
         late_per_mille: 400,
         ..Faults::default()
     };
-    conforms_in_memory(Faulty::new(MemoryEngine::new(16), faults));
-    conforms(Faulty::new(Pool::new(4).unwrap(), faults));
+    conforms_in_memory(&mut Faulty::new(Box::new(MemoryEngine::new(16)), faults));
+    conforms(&mut Faulty::new(Box::new(Pool::new(4).unwrap()), faults));
 }
 
 #[test]
@@ -301,7 +309,7 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
         short_per_mille: 250,
         late_per_mille: 0,
     };
-    let mut engine = Faulty::new(MemoryEngine::new(64), faults);
+    let mut engine = Faulty::new(Box::new(MemoryEngine::new(64)), faults);
     let writes = (0..64).zip(Slot::ring(64, BYTES).unwrap());
     let writes = writes.map(|(tag, slot)| io(Op::Write, &object, By::PageCache, 0, slot, tag));
     let done = run_all(&mut engine, writes.collect());
@@ -324,7 +332,7 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
 fn a_trace_has_every_io() {
     let object = in_memory();
     let trace = Trace::default();
-    let mut engine = Traced::new(MemoryEngine::new(8), trace.clone());
+    let mut engine = Traced::new(Box::new(MemoryEngine::new(8)), trace.clone());
     what_is_written_is_read(&mut engine, &object, By::PageCache);
     let events = trace.take();
     assert_eq!(events.len(), 128);

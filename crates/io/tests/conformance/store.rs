@@ -567,10 +567,10 @@ fn the_engines_of_every_store_conform() {
                 place,
                 settings: &settings,
             };
-            let made = store.engine(&lane).unwrap();
+            let mut made = store.engine(&lane).unwrap();
             match store.family() {
-                "memory" => engine::conforms_in_memory(made),
-                _ => engine::conforms(made),
+                "memory" => engine::conforms_in_memory(&mut *made),
+                _ => engine::conforms(&mut *made),
             }
         }
     }

@@ -204,7 +204,7 @@ impl Steps {
 /// run may have left it), and gives the shards their names.
 fn collect(home: &Home, manifest: &Manifest, shards: &[Shard]) -> Result<()> {
     for (shard, record) in shards.iter().zip(&manifest.shards) {
-        let wanted = manifest.file_bytes(record);
+        let wanted = record.file_bytes(manifest.step);
         let found = open_one(&*home.store, shard.draft.as_ref())?.object().bytes;
         if found != wanted {
             let message = format!("it has {found} bytes, and {wanted} are meant");

@@ -13,7 +13,7 @@ use straightway_io::{
 
 use super::{
     image::Image,
-    manifest::{Manifest, Stored},
+    manifest::Manifest,
     meeting::{Allegiance, Meeting, Patience, announce, gather},
     name::{Attempt, shard_draft, writer_file},
     part::Part,
@@ -114,12 +114,7 @@ impl Flush {
                 })?;
         *regions = written.regions;
         let record = written.record;
-        let own = |place: &&Stored| place.step == step;
-        let stored = record
-            .stored
-            .as_ref()
-            .map(|stored| stored.iter().filter(own));
-        let written_bytes = stored.map_or(record.bytes, |own| own.map(|s| s.bytes).sum());
+        let written_bytes = record.written_bytes(step);
         let part = Part {
             attempt: self.attempt.clone(),
             world: rank.world,

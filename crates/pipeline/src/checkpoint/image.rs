@@ -39,12 +39,8 @@ impl Image {
         let keys: Vec<_> = sources.iter().map(key).collect();
         let mut entries = Vec::with_capacity(sources.len());
         for (source, key) in sources.iter().zip(&keys) {
-            entries.push(Entry {
-                name: key,
-                dtype: source.dtype,
-                shape: source.rectangle.lengths(),
-                bytes: source.bytes()?,
-            });
+            let (shape, bytes) = (source.rectangle.lengths(), source.bytes()?);
+            entries.push(Entry::new(key, source.dtype, shape, bytes));
         }
         let outline = Outline::new(&path.display().to_string(), &entries, &BTreeMap::new())?;
         let tensors = gather(sources, &outline)?;

@@ -185,28 +185,11 @@ impl Manifest {
         steps
     }
 
-    /// How long the file of one of its shards is.
-    pub(crate) fn file_bytes(&self, shard: &ShardRecord) -> u64 {
-        let Some(stored) = &shard.stored else {
-            return shard.bytes;
-        };
-        let own = stored
-            .iter()
-            .filter(|s| s.step == self.step && s.file == shard.file);
-        own.map(|s| s.offset + s.bytes).max().unwrap_or(0)
-    }
-
     /// How many bytes of shards were written for this step: less than its image where it refers to
     /// others or is compressed.
     pub fn written_bytes(&self) -> u64 {
-        let own = |shard: &ShardRecord| match &shard.stored {
-            None => shard.bytes,
-            Some(stored) => {
-                let own = stored.iter().filter(|s| s.step == self.step);
-                own.map(|s| s.bytes).fold(0, u64::saturating_add)
-            }
-        };
-        self.shards.iter().map(own).fold(0, u64::saturating_add)
+        let bytes = self.shards.iter().map(|s| s.written_bytes(self.step));
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// How long its shards would be if each were whole in its own file.
@@ -226,6 +209,26 @@ impl Saved {
 }
 
 impl ShardRecord {
+    /// How long its file is, if it is one of step `step`.
+    pub(crate) fn file_bytes(&self, step: u64) -> u64 {
+        let Some(stored) = &self.stored else {
+            return self.bytes;
+        };
+        let own = stored
+            .iter()
+            .filter(|s| s.step == step && s.file == self.file);
+        own.map(|s| s.offset + s.bytes).max().unwrap_or(0)
+    }
+
+    /// How many bytes of it were written for step `step`.
+    pub(crate) fn written_bytes(&self, step: u64) -> u64 {
+        let Some(stored) = &self.stored else {
+            return self.bytes;
+        };
+        let own = stored.iter().filter(|s| s.step == step);
+        own.map(|s| s.bytes).fold(0, u64::saturating_add)
+    }
+
     /// Which bytes of the image chunk `number` has.
     pub fn extent(&self, number: usize, chunk_bytes: u64) -> Extent {
         let start = number as u64 * chunk_bytes;

@@ -239,24 +239,20 @@ impl ShardWriter {
             digests,
             stored: None,
         };
-        let mut file_bytes = bytes;
         if !is_plain {
             let old = |number: usize| {
                 let bytes = record.extent(number, self.chunk_bytes).bytes;
                 there.get(&(record.digests[number].0, bytes)).cloned()
             };
             let old: Vec<_> = (0..record.chunks.len()).map(old).collect();
-            let stored = self.pack(image, step, &name, &old);
-            let own = stored.iter().filter(|s| s.step == step && s.file == name);
-            file_bytes = own.map(|s| s.offset + s.bytes).max().unwrap_or(0);
-            record.stored = Some(stored);
+            record.stored = Some(self.pack(image, step, &name, &old));
         }
         if !self.digests {
             record.digests.clear();
         }
         let region = Arc::new(segment.region);
-        let Begun { object, draft } = target.create(&name, file_bytes)?;
-        let whole = Extent::new(0, file_bytes);
+        let whole = Extent::new(0, record.file_bytes(step));
+        let Begun { object, draft } = target.create(&name, whole.bytes)?;
         let receipt = self.start(&object, whole, &region, true)?.wait()?;
         target.finish(draft)?;
         Ok(Written {

@@ -7,10 +7,7 @@
 //! checksum is taken while it is still in the cache; those that a GPU copied are summed while they are
 //! written.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use straightway_core::{
     Bytes, Error, Extent, Kind, Place, Result,
@@ -23,6 +20,7 @@ use straightway_sys::{
 };
 
 use super::{image::Image, source::Source, sum::Sum};
+use crate::parallel;
 
 /// Threads that copy host tensors. One copies 9 GB/s, and eight are what memory takes.
 const COPIERS_MAX: usize = 8;
@@ -180,46 +178,18 @@ impl Studio {
 }
 
 /// Runs `work` on every chunk of `bytes`, on several threads, and answers what it answered, in order.
-pub(crate) fn each_chunk<T: Send + Default>(
+pub(crate) fn each_chunk<T: Send>(
     bytes: &mut [u8],
     chunk_bytes: u64,
     work: impl Fn(usize, &mut [u8]) -> T + Sync,
 ) -> Vec<T> {
     let chunk_bytes = usize::try_from(chunk_bytes).expect("a chunk fits into memory");
-    let chunks: Vec<_> = bytes
-        .chunks_mut(chunk_bytes)
-        .map(|c| Mutex::new(Some(c)))
-        .collect();
-    let answers: Vec<_> = chunks.iter().map(|_| Mutex::new(T::default())).collect();
-    let next = AtomicUsize::new(0);
-    let run = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(chunk) = chunks.get(number) else {
-                return;
-            };
-            let chunk = chunk.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let answer = work(number, chunk.expect("each number is drawn once"));
-            *answers[number]
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = answer;
-        }
-    };
-    let threads = threads().min(chunks.len());
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(run);
-        }
-        run();
-    });
-    let take = |answer: Mutex<T>| answer.into_inner().unwrap_or_else(PoisonError::into_inner);
-    answers.into_iter().map(take).collect()
+    parallel::each(bytes.chunks_mut(chunk_bytes), threads(), work)
 }
 
 /// How many threads work on memory.
 pub(crate) fn threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    cores.min(COPIERS_MAX)
+    parallel::cores(COPIERS_MAX)
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ fn wrong_lengths(checkpoint: &Checkpoint, manifest: &Manifest) -> Vec<String> {
     let shards = manifest
         .shards
         .iter()
-        .map(|shard| (&shard.file, manifest.file_bytes(shard)));
+        .map(|shard| (&shard.file, shard.file_bytes(manifest.step)));
     let parity = manifest
         .parity
         .iter()

@@ -134,17 +134,20 @@ impl Layout {
             });
             bytes += extent.bytes;
         }
-        let align_bytes = if bytes < LARGE_BYTES {
-            align_bytes
-        } else {
-            LARGE_ALIGN_BYTES
-        };
-        placed.at = self.bytes.next_multiple_of(align_bytes);
+        placed.at = self.bytes.next_multiple_of(aligned(bytes, align_bytes));
         placed.bytes = bytes;
         for m in &mut self.moves[first..] {
             m.at += placed.at;
         }
         self.bytes = placed.at + bytes;
+    }
+}
+
+/// What so many bytes are aligned to, where their dtype asks for `align_bytes`.
+fn aligned(bytes: u64, align_bytes: u64) -> u64 {
+    match bytes {
+        LARGE_BYTES.. => LARGE_ALIGN_BYTES,
+        _ => align_bytes,
     }
 }
 
@@ -195,11 +198,7 @@ impl Chain {
             return false;
         }
         let from_start = link.extent.offset - self.extent.offset;
-        let wanted = if link.extent.bytes < LARGE_BYTES {
-            link.align_bytes
-        } else {
-            LARGE_ALIGN_BYTES
-        };
+        let wanted = aligned(link.extent.bytes, link.align_bytes);
         if !self.is_in_step && !from_start.is_multiple_of(wanted) {
             return false;
         }
@@ -210,19 +209,12 @@ impl Chain {
 
     /// The first offset from `free` on that suits all its tensors.
     fn place(&self, free: u64) -> u64 {
-        let is_large = self.extent.bytes >= LARGE_BYTES;
         if !self.is_in_step {
-            let align = if is_large {
-                LARGE_ALIGN_BYTES
-            } else {
-                self.align_bytes
-            };
-            return free.next_multiple_of(align);
+            return free.next_multiple_of(aligned(self.extent.bytes, self.align_bytes));
         }
-        let step = if is_large {
-            Alignment::PAGE_BYTES
-        } else {
-            self.align_bytes
+        let step = match self.extent.bytes {
+            LARGE_BYTES.. => Alignment::PAGE_BYTES,
+            _ => self.align_bytes,
         };
         let phase = self.extent.offset % step;
         let at = free - free % step + phase;

@@ -4,10 +4,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
 
 use straightway_core::{Error, Kind, Result, Uri};
@@ -22,6 +19,7 @@ use super::{
     index::{FILES_MAX, Index},
     tensor::{Tensor, quoted},
 };
+use crate::parallel;
 
 /// Headers read side by side. They are small reads: latency counts, and more than this gains none.
 const READERS_MAX: usize = 8;
@@ -244,32 +242,8 @@ fn read_headers(store: &dyn Store, paths: &[PathBuf]) -> Result<Vec<Read>> {
             directory,
         })
     };
-    if let [path] = paths {
-        return Ok(vec![one(path)?]);
-    }
-    let next = AtomicUsize::new(0);
-    let worker = || {
-        let mut read = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(path) = paths.get(number) else {
-                return read;
-            };
-            read.push((number, one(path)));
-        }
-    };
-    let mut all = std::thread::scope(|scope| {
-        let readers = paths.len().min(READERS_MAX);
-        let readers: Vec<_> = (0..readers).map(|_| scope.spawn(worker)).collect();
-        let join = |reader: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
-            reader
-                .join()
-                .expect("a header that is wrong is an error, not a panic")
-        };
-        readers.into_iter().flat_map(join).collect::<Vec<_>>()
-    });
-    all.sort_unstable_by_key(|(number, _)| *number);
-    all.into_iter().map(|(_, header)| header).collect()
+    let read = parallel::each(paths.iter(), READERS_MAX, |_, path| one(path));
+    read.into_iter().collect()
 }
 
 /// The index of a folder in which these are, if it has one.

@@ -21,6 +21,17 @@ pub(crate) struct Entry<'a> {
     pub(crate) bytes: u64,
 }
 
+impl<'a> Entry<'a> {
+    pub(crate) fn new(name: &'a str, dtype: Dtype, shape: &'a Shape, bytes: u64) -> Self {
+        Self {
+            name,
+            dtype,
+            shape,
+            bytes,
+        }
+    }
+}
+
 /// What a file will look like.
 #[derive(Debug)]
 pub(crate) struct Outline {

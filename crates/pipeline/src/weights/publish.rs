@@ -14,6 +14,7 @@
 
 use std::path::{Path, PathBuf};
 
+use regex::Regex;
 use straightway_core::{Error, Kind, Result};
 use straightway_io::store::{Draft, Durability, Listing, Location};
 use straightway_sys::nonce::nonce;
@@ -135,23 +136,10 @@ fn renamed(path: &Path, number: &str) -> PathBuf {
         Some((stem, ending)) => (stem, format!(".{ending}")),
         None => (&*name, String::new()),
     };
-    let is_count = |tail: &str| {
-        let mut parts = tail.split("-of-");
-        let is_number = |part: Option<&str>| {
-            part.is_some_and(|p| p.len() == 5 && p.bytes().all(|b| b.is_ascii_digit()))
-        };
-        is_number(parts.next()) && is_number(parts.next()) && parts.next().is_none()
-    };
-    // Five digits, `-of-`, five digits.
-    let count = stem
-        .len()
-        .checked_sub(14)
-        .filter(|&at| stem.is_char_boundary(at));
-    let fresh = match count.map(|at| stem.split_at(at)) {
-        Some((front, tail)) if is_count(tail) && front.ends_with('-') => {
-            format!("{front}{number}-{tail}{ending}")
-        }
-        _ => format!("{stem}-{number}{ending}"),
+    let counted = Regex::new("^(.*-)([0-9]{5}-of-[0-9]{5})$").expect("it is well formed");
+    let fresh = match counted.captures(stem) {
+        Some(parts) => format!("{}{number}-{}{ending}", &parts[1], &parts[2]),
+        None => format!("{stem}-{number}{ending}"),
     };
     path.with_file_name(fresh)
 }

@@ -163,21 +163,11 @@ impl Saver {
     }
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
     fn outline(&self) -> Result<Outline> {
-        let entries: Vec<_> = self.tensors.iter().map(|t| Entry::from(*t)).collect();
+        let entry = |t: &&'a Tensor| Entry::new(&t.name, t.dtype, &t.shape, t.extent.bytes);
+        let entries: Vec<_> = self.tensors.iter().map(entry).collect();
         Outline::new(&self.at.describe(), &entries, &self.metadata)
-    }
-}
-
-impl<'a> From<&'a Tensor> for Entry<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        Self {
-            name: &tensor.name,
-            dtype: tensor.dtype,
-            shape: &tensor.shape,
-            bytes: tensor.extent.bytes,
-        }
     }
 }
 

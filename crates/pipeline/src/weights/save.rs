@@ -103,7 +103,10 @@ impl Saver {
             let message = format!("tensor {} is not inside the region", quoted(&outside.name));
             return Err(target.error(Kind::Invalid, "write", message));
         }
-        let entries: Vec<_> = tensors.iter().map(Entry::from).collect();
+        let entries: Vec<_> = tensors
+            .iter()
+            .map(|t| Entry::new(&t.name, t.dtype, &t.shape, t.bytes))
+            .collect();
         let outline = Outline::new(&target.describe(), &entries, metadata)?;
         let draft = begin(&target, &outline, None)?;
         let at = |number: usize| tensors[number].at;
@@ -121,7 +124,10 @@ impl Saver {
         metadata: &BTreeMap<String, String>,
     ) -> Result<Receipt> {
         let target = at.into();
-        let entries: Vec<_> = tensors.iter().map(Entry::from).collect();
+        let entries: Vec<_> = tensors
+            .iter()
+            .map(|t| Entry::new(t.name, t.dtype, &t.shape, t.bytes.bytes() as u64))
+            .collect();
         let outline = Outline::new(&target.describe(), &entries, metadata)?;
         let draft = begin(&target, &outline, None)?;
         let mut region = Arc::new(Region::host(WINDOW_BYTES.min(outline.data().bytes))?);
@@ -148,28 +154,6 @@ impl Saver {
         let objects = Objects::new(Arc::clone(&target.store), vec![draft.handle()]);
         let ask = Ask::new(self.choice, &self.progress);
         self.executor.write(region, objects, moves, ask)
-    }
-}
-
-impl<'a> From<&'a Placed> for Entry<'a> {
-    fn from(tensor: &'a Placed) -> Self {
-        Self {
-            name: &tensor.name,
-            dtype: tensor.dtype,
-            shape: &tensor.shape,
-            bytes: tensor.bytes,
-        }
-    }
-}
-
-impl<'a> From<&'a Held<'_>> for Entry<'a> {
-    fn from(tensor: &'a Held<'_>) -> Self {
-        Self {
-            name: tensor.name,
-            dtype: tensor.dtype,
-            shape: &tensor.shape,
-            bytes: tensor.bytes.bytes() as u64,
-        }
     }
 }
 

@@ -114,6 +114,7 @@ class Loading:
         filters: list[str],
         slices: list[tuple[str | None, int, int, int]],
         route: str,
+        priority: str,
     ) -> Self: ...
     @staticmethod
     def of(
@@ -148,6 +149,7 @@ class Stream:
         slices: list[tuple[str | None, int, int, int]],
         batch_bytes: int,
         route: str,
+        priority: str,
     ) -> Self: ...
     def next(
         self, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any], timeout_s: float | None = None

@@ -6,7 +6,7 @@ import copy
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from . import _framework, _progress, _pytrees
 from ._progress import Callback
@@ -17,6 +17,9 @@ from ._straightway import Stream as _Stream
 Cut = tuple[str | None, int, int, int]
 
 StrPath = str | os.PathLike[str]
+
+#: How soon the bytes of a load are needed.
+Priority = Literal["now", "soon", "background"]
 
 #: The protocol that ``torch.save`` pickles by. ``pickle`` and ``multiprocessing`` use later ones.
 _TORCH_SAVE_PROTOCOL = 2
@@ -111,6 +114,7 @@ def load(
     filter: str | Iterable[str] | None = None,
     slices: Iterable[Cut] = (),
     route: str = "auto",
+    priority: Priority = "soon",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
     what: StrPath = "the model",
@@ -120,7 +124,12 @@ def load(
     library = _framework.find(framework)
     _pytrees.register(Weights)
     loading = Loading(
-        model, device=_framework.device_name(device), filters=patterns(filter), slices=list(slices), route=route
+        model,
+        device=_framework.device_name(device),
+        filters=patterns(filter),
+        slices=list(slices),
+        route=route,
+        priority=priority,
     )
     weights: Weights[Any] = Weights()
     if not library.may_copy:
@@ -139,6 +148,7 @@ def load_file(
     framework: str | None = None,
     filter: str | Iterable[str] | None = None,
     route: str = "auto",
+    priority: Priority = "soon",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
 ) -> Weights[Any]:
@@ -152,6 +162,8 @@ def load_file(
         filter: names, globs (``model.layers.*``) or regular expressions (``regex:^lm_head``). Only tensors that match
             one of them are read.
         route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
+        priority: ``"now"`` has lanes of its own, and background transfers make room for it; ``"background"`` gives way
+            to other transfers of this process, as the flush of a checkpoint does.
         progress: ``None`` shows a bar after a second, in a terminal or a notebook; ``False`` shows none; a function is
             called with the bytes loaded and their total, about 20 times a second. What it raises ends the load.
         timeout: seconds, after which the load ends with ``TimeoutError``; ``None`` is no limit.
@@ -162,6 +174,7 @@ def load_file(
         framework,
         filter=filter,
         route=route,
+        priority=priority,
         progress=progress,
         timeout=timeout,
         what=filename,
@@ -176,6 +189,7 @@ def load_model(
     filter: str | Iterable[str] | None = None,
     slices: Iterable[Cut] = (),
     route: str = "auto",
+    priority: Priority = "soon",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
 ) -> Weights[Any]:
@@ -185,7 +199,7 @@ def load_model(
         folder: the folder, the index or the file: a path or a URI.
         slices: a list of ``(filter, dimension, start, stop)``. Of a tensor that a filter matches (``None`` matches
             all), only that part is read: the shard of a tensor-parallel rank.
-        device, framework, filter, route, progress, timeout: as for ``load_file``.
+        device, framework, filter, route, priority, progress, timeout: as for ``load_file``.
     """
     return load(
         Model(folder),
@@ -194,6 +208,7 @@ def load_model(
         filter=filter,
         slices=slices,
         route=route,
+        priority=priority,
         progress=progress,
         timeout=timeout,
         what=folder,
@@ -209,6 +224,7 @@ def iterate(
     slices: Iterable[Cut] = (),
     batch_bytes: int = 512 << 20,
     route: str = "auto",
+    priority: Priority = "soon",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
 ) -> Stream:
@@ -221,7 +237,7 @@ def iterate(
         batch_bytes: the approximate size of a batch.
         progress: as for ``load_file``, after each batch.
         timeout: seconds for each batch, after which ``TimeoutError`` is raised; ``None`` is no limit.
-        folder, device, framework, filter, slices, route: as for ``load_model``.
+        folder, device, framework, filter, slices, route, priority: as for ``load_model``.
     """
     _progress.check(progress, timeout)
     model = Model(folder)
@@ -233,6 +249,7 @@ def iterate(
         slices=list(slices),
         batch_bytes=batch_bytes,
         route=route,
+        priority=priority,
     )
     watch = None if progress is False else _progress.Watch(progress, model.nbytes)
     return Stream(batches, library, watch, timeout)

@@ -1,0 +1,48 @@
+//! Work on many items by several threads.
+
+use std::{
+    num::NonZero,
+    sync::{Mutex, PoisonError},
+};
+
+/// Runs `work` on every item, on up to `threads` threads of which the caller's is one, and answers what it answered, in
+/// order.
+pub(crate) fn each<I, T>(
+    items: I,
+    threads: usize,
+    work: impl Fn(usize, I::Item) -> T + Sync,
+) -> Vec<T>
+where
+    I: ExactSizeIterator + Send,
+    I::Item: Send,
+    T: Send,
+{
+    let threads = threads.min(items.len());
+    let items = Mutex::new(items.enumerate());
+    let run = || {
+        let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let done = |(number, item)| (number, work(number, item));
+        std::iter::from_fn(next).map(done).collect::<Vec<_>>()
+    };
+    let mut all = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let mut all = run();
+        for other in others {
+            all.extend(
+                other
+                    .join()
+                    .expect("what goes wrong is an error, not a panic"),
+            );
+        }
+        all
+    });
+    all.sort_unstable_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// How many cores there are, but at most `most`.
+pub(crate) fn cores(most: usize) -> usize {
+    std::thread::available_parallelism()
+        .map_or(1, NonZero::get)
+        .min(most)
+}
