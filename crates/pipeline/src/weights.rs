@@ -44,7 +44,7 @@ pub use save::{Held, Holding, Saver};
 pub use selection::{Pick, RUNS_MAX, Selection};
 pub use shape::{RANK_MAX, Shape};
 pub use slice::{Part, Slice};
-pub use stream::{BATCH_BYTES, Stream};
+pub use stream::Stream;
 pub use tensor::{Tensor, whole_bytes};
 
 pub(crate) use model::INDEX_NAME;

@@ -17,10 +17,6 @@ use straightway_io::Progress;
 
 use super::{Loaded, Loader, Model, Selection};
 
-/// What a batch has where nobody says: half a gigabyte takes ten milliseconds over the bus, beside
-/// which beginning one is nothing.
-pub const BATCH_BYTES: u64 = 512 << 20;
-
 /// Batches of a model, in order. After an error there are no more.
 ///
 /// Dropped before its end, it cancels its progress and waits for what is in flight.
