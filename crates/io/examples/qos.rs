@@ -194,14 +194,9 @@ fn beside_a_flush(
     rest(draft);
     // After a last read of class now, whose cap ends soon: what is left of it is part of this flush.
     let region = Arc::new(Region::host(BLOCK_BYTES).unwrap());
-    let job = Job::read(
-        vec![Arc::clone(file)],
-        whole(BLOCK_BYTES),
-        &region,
-        DIRECT,
-        now.settings(),
-    );
-    now.run(job.unwrap()).unwrap();
+    let files = vec![Arc::clone(file)];
+    let ticket = now.read(files, whole(BLOCK_BYTES), &region, DIRECT);
+    ticket.unwrap().wait().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let (after, draft) = flush(background, folder, snapshot);
     rest(draft);

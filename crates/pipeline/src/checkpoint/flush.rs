@@ -15,9 +15,9 @@ use super::{
     image::Image,
     manifest::Manifest,
     meeting::{Allegiance, Meeting, Patience, announce, gather},
-    name::{Attempt, shard_draft, writer_file},
+    name::{Attempt, writer_file},
     part::Part,
-    shard::{Rank, ShardWriter, Target, Written},
+    shard::{Rank, ShardWriter, Written},
     snapshot::Segment,
     steps::{Steps, put},
 };
@@ -169,14 +169,10 @@ impl Flush {
             let name = writer_file(&self.nonce);
             put(&*records, &name, "", Durability::Unsynced)?;
         }
-        let target = Target {
-            home: &home,
-            draft: shard_draft(rank.rank, &self.nonce),
-        };
         let (step, parent) = (self.attempt.step, self.parent.as_ref());
         let written = self
             .writer
-            .write(&target, rank, step, bytes, segments, parent)?;
+            .write(&home, rank, step, bytes, segments, parent)?;
         Ok((records, written))
     }
 }

@@ -15,6 +15,8 @@ use super::{
 pub(crate) struct Home {
     pub(crate) name: String,
     pub(crate) store: Arc<dyn Store>,
+    /// Whose they are: the nonce of a saver.
+    pub(crate) writer: String,
     /// What the names of a writer's objects have in them, where other attempts write there too.
     pub(crate) mark: Option<String>,
 }
@@ -29,6 +31,12 @@ impl Steps {
             (step_folder(attempt.step), Some(mark(writer, attempt)))
         };
         let store = self.root().below(name.as_ref(), Missing::Refuse)?;
-        Ok(Home { name, store, mark })
+        let writer = writer.to_owned();
+        Ok(Home {
+            name,
+            store,
+            writer,
+            mark,
+        })
     }
 }

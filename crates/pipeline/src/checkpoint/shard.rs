@@ -18,7 +18,7 @@ use super::{
     codec::Codec,
     home::Home,
     manifest::{Manifest, ShardRecord, Stored},
-    name::shard_file,
+    name::{shard_draft, shard_file},
     snapshot::{Segment, each_chunk, threads},
     sum::{Digest, Sum},
 };
@@ -50,14 +50,6 @@ pub struct Rank {
     pub world: u32,
 }
 
-/// Where a shard is written.
-#[derive(Debug)]
-pub(crate) struct Target<'a> {
-    pub(crate) home: &'a Home,
-    /// What it is called in the folder of an attempt until the commit.
-    pub(crate) draft: String,
-}
-
 /// A shard in the making.
 struct Begun {
     object: Objects,
@@ -65,32 +57,32 @@ struct Begun {
     draft: Option<Box<dyn Draft>>,
 }
 
-impl Target<'_> {
-    /// What the shard is called in the step.
-    fn name(&self, rank: Rank, is_plain: bool) -> String {
-        shard_file(rank.rank, rank.world, is_plain, self.home.mark.as_deref())
+impl Home {
+    /// What a shard is called in the step.
+    fn shard_name(&self, rank: Rank, is_plain: bool) -> String {
+        shard_file(rank.rank, rank.world, is_plain, self.mark.as_deref())
     }
 
-    /// Creates what will be called `name`. In the folder of an attempt nobody looks for it, and it needs no draft.
-    fn create(&self, name: &str, bytes: u64) -> Result<Begun> {
-        let store = &self.home.store;
-        if let Some(folder) = store.folder() {
-            let file = File::create_in(folder, &self.draft, name, bytes)?;
+    /// Creates the shard that will be called `name`. In the folder of an attempt nobody looks for it, and it needs no
+    /// draft.
+    fn create_shard(&self, rank: Rank, name: &str, bytes: u64) -> Result<Begun> {
+        if let Some(folder) = self.store.folder() {
+            let file = File::create_in(folder, &shard_draft(rank.rank, &self.writer), name, bytes)?;
             return Ok(Begun {
                 object: vec![Arc::new(file)].into(),
                 draft: None,
             });
         }
-        let draft = store.create(name.as_ref(), bytes, &Like::Replaced)?;
+        let draft = self.store.create(name.as_ref(), bytes, &Like::Replaced)?;
         Ok(Begun {
-            object: Objects::new(Arc::clone(store), vec![draft.handle()]),
+            object: Objects::new(Arc::clone(&self.store), vec![draft.handle()]),
             draft: Some(draft),
         })
     }
 
     /// Makes what was written there to stay.
-    fn finish(&self, draft: Option<Box<dyn Draft>>) -> Result<()> {
-        draft.map_or(Ok(()), |draft| self.home.store.commit(vec![draft]))
+    fn finish_shard(&self, draft: Option<Box<dyn Draft>>) -> Result<()> {
+        draft.map_or(Ok(()), |draft| self.store.commit(vec![draft]))
     }
 }
 
@@ -111,10 +103,10 @@ impl ShardWriter {
         parent.is_none() && self.codec == Codec::Raw && !self.digests
     }
 
-    /// Writes the segments of an image to `target` as they come, and makes them durable.
+    /// Writes the segments of an image to `home` as they come, and makes them durable.
     pub(crate) fn write(
         &self,
-        target: &Target<'_>,
+        home: &Home,
         rank: Rank,
         step: u64,
         bytes: u64,
@@ -122,22 +114,22 @@ impl ShardWriter {
         parent: Option<&Manifest>,
     ) -> Result<Written> {
         if self.is_plain(parent) {
-            return self.write_plain(target, rank, bytes, segments);
+            return self.write_plain(home, rank, bytes, segments);
         }
         let whole = segments.next().filter(|s| s.extent.bytes == bytes);
         let whole = whole.ok_or_else(not_taken)?;
-        self.write_packed(target, rank, step, whole, parent)
+        self.write_packed(home, rank, step, whole, parent)
     }
 
     fn write_plain(
         &self,
-        target: &Target<'_>,
+        home: &Home,
         rank: Rank,
         bytes: u64,
         segments: impl Iterator<Item = Segment>,
     ) -> Result<Written> {
-        let name = target.name(rank, true);
-        let Begun { object, draft } = target.create(&name, bytes)?;
+        let name = home.shard_name(rank, true);
+        let Begun { object, draft } = home.create_shard(rank, &name, bytes)?;
         let mut left = None;
         let mut written = Vec::new();
         let (receipt, chunks) = std::thread::scope(|scope| {
@@ -160,7 +152,7 @@ impl ShardWriter {
         if receipt.bytes != bytes {
             return Err(not_taken());
         }
-        target.finish(draft)?;
+        home.finish_shard(draft)?;
         let chunks = chunks.into_iter().collect::<Result<Vec<_>>>()?;
         let regions = written.into_iter().filter_map(Arc::into_inner);
         Ok(Written {
@@ -211,7 +203,7 @@ impl ShardWriter {
 
     fn write_packed(
         &self,
-        target: &Target<'_>,
+        home: &Home,
         rank: Rank,
         step: u64,
         mut segment: Segment,
@@ -230,7 +222,7 @@ impl ShardWriter {
         let (chunks, digests): (Vec<_>, Vec<_>) = marks.into_iter().unzip();
         let there = parent.map(places).unwrap_or_default();
         let is_plain = self.codec == Codec::Raw && parent.is_none();
-        let name = target.name(rank, is_plain);
+        let name = home.shard_name(rank, is_plain);
         let mut record = ShardRecord {
             file: name.clone(),
             rank: rank.rank,
@@ -252,9 +244,9 @@ impl ShardWriter {
         }
         let region = Arc::new(segment.region);
         let whole = Extent::new(0, record.file_bytes(step));
-        let Begun { object, draft } = target.create(&name, whole.bytes)?;
+        let Begun { object, draft } = home.create_shard(rank, &name, whole.bytes)?;
         let receipt = self.start(&object, whole, &region, true)?.wait()?;
-        target.finish(draft)?;
+        home.finish_shard(draft)?;
         Ok(Written {
             record,
             receipt,

@@ -4,10 +4,7 @@
 //! stands there: to make one takes no memory, and to keep one keeps the header.
 
 use std::{
-    borrow::Borrow,
-    cmp::Ordering,
     fmt,
-    hash::{Hash, Hasher},
     ops::{Deref, Range},
     sync::Arc,
 };
@@ -51,18 +48,6 @@ impl From<&str> for Name {
     }
 }
 
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        self
-    }
-}
-
-impl AsRef<str> for Name {
-    fn as_ref(&self) -> &str {
-        self
-    }
-}
-
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
@@ -70,24 +55,6 @@ impl PartialEq for Name {
 }
 
 impl Eq for Name {}
-
-impl PartialOrd for Name {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Name {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (**self).cmp(&**other)
-    }
-}
-
-impl Hash for Name {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (**self).hash(state);
-    }
-}
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
