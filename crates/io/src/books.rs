@@ -124,7 +124,7 @@ impl Books {
             *leg += if has { job.arrived_bytes() } else { 0 };
         }
         self.jobs += 1;
-        job.warnings().iter().for_each(|w| self.tally.warn(w));
+        job.warnings.iter().for_each(|w| self.tally.warn(w));
         self.sync += sync;
         self.rate_max = rate_max;
         if let Some(lanes) = lanes {

@@ -125,7 +125,7 @@ impl Executor {
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
         let (from, to, ask) = (from.into(), to.into(), ask.into());
-        Job::relay(from, to, extents, ask, self.settings()).map(|j| self.post(j))
+        Job::relay(&from, to, extents, ask, self.settings()).map(|j| self.post(j))
     }
 
     /// Reads portions of objects and has each of them inspected before anything of it goes to a region.
@@ -148,7 +148,7 @@ impl Executor {
     /// Gives a job to its lanes.
     fn post(&self, job: Job) -> Ticket {
         let job = Arc::new(job);
-        let counted = job.pass().and_then(|pass| pass.session.counters());
+        let counted = job.pass.as_ref().and_then(|pass| pass.session.counters());
         let (answers, inbox) = channel();
         for track in Track::ALL {
             let chunks = job.chunks(track).len();
@@ -164,7 +164,7 @@ impl Executor {
                 _urgent: is_urgent.then(|| self.lanes.traffic.enter()),
             };
             let region = job.lead_region().map(Arc::as_ref);
-            let crew = self.crew(job.objects().store(), track, region);
+            let crew = self.crew(job.objects.store(), track, region);
             let posted = crew.and_then(|crew| crew.post(posted, chunks, &answers));
             // Lanes of another track may be at work already: they stop, and are waited for.
             posted.unwrap_or_else(|error| job.fail(error));

@@ -241,7 +241,7 @@ impl Flight {
     /// The object of the running leg.
     fn object<'a>(&self, job: &'a Job) -> &'a Arc<dyn Handle> {
         let objects = match self.leg {
-            Leg::Read => Some(job.objects()),
+            Leg::Read => Some(&job.objects),
             Leg::Write => job.written(),
         };
         let objects = objects.expect("what is written has somewhere to go");

@@ -27,20 +27,21 @@ use crate::{
 pub(crate) struct Job {
     direction: Direction,
     plan: Plan,
-    objects: Objects,
+    /// The objects that are read or, from a region, written.
+    pub(crate) objects: Objects,
     twins: Option<Objects>,
     regions: Regions,
     /// What looks at its portions, where it has any.
     inspect: Option<Arc<dyn Inspect>>,
     /// Bytes that were wanted of portions that were refused.
     refused_bytes: AtomicU64,
-    ask: Ask,
+    pub(crate) ask: Ask,
     /// What it has of cuFile, where some of its bytes go that way.
-    pass: Option<Pass>,
+    pub(crate) pass: Option<Pass>,
     /// What its planning found to be another way than it should.
-    warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// When its planning began.
-    opening: Opening,
+    pub(crate) opening: Opening,
     /// How many chunks of each track were taken.
     taken: [AtomicUsize; 3],
     failed: AtomicBool,
@@ -69,19 +70,9 @@ impl Job {
         }
     }
 
-    /// Whether what it writes is made durable when it ends.
-    pub(crate) fn syncs(&self) -> bool {
-        self.ask.syncs
-    }
-
     /// How far it has come.
     pub(crate) fn progress(&self) -> &Progress {
         &self.ask.progress
-    }
-
-    /// When its planning began.
-    pub(crate) fn opening(&self) -> Opening {
-        self.opening
     }
 
     /// Its plan.
@@ -92,11 +83,6 @@ impl Job {
     /// Which way its bytes go.
     pub(crate) fn direction(&self) -> Direction {
         self.direction
-    }
-
-    /// The objects that are read or, from a region, written.
-    pub(crate) fn objects(&self) -> &Objects {
-        &self.objects
     }
 
     /// The objects that are written, if any are.
@@ -156,16 +142,6 @@ impl Job {
     /// How many bytes it brings to where they go, once it has ended well.
     pub(crate) fn arrived_bytes(&self) -> u64 {
         self.plan.bytes() - self.refused_bytes.load(Ordering::Relaxed)
-    }
-
-    /// What its planning found to be another way than it should.
-    pub(crate) fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    /// What it has of cuFile.
-    pub(crate) fn pass(&self) -> Option<&Pass> {
-        self.pass.as_ref()
     }
 
     /// An error if the user insists on the direct route and it was another.

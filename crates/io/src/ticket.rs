@@ -36,7 +36,7 @@ pub struct Ticket {
 impl Ticket {
     /// Waits until its bytes are in place, and durable where it wrote, unless it leaves that to another.
     pub fn wait(self) -> Result<Receipt> {
-        let mut books = Books::since(self.job.opening());
+        let mut books = Books::since(self.job.opening);
         self.enter(&mut books)?;
         Ok(books.close())
     }
@@ -63,7 +63,7 @@ impl Ticket {
         }
         let job = &self.job;
         job.outcome()?;
-        if let (Some(pass), Some(lanes)) = (job.pass(), &mut self.lanes) {
+        if let (Some(pass), Some(lanes)) = (&job.pass, &mut self.lanes) {
             // Jobs by cuFile that ran beside this one are counted with it. Bytes count as direct only where all were.
             let leg = job.direction().leg();
             let proof = pass.session.proof_since(self.counted, leg);
@@ -107,7 +107,7 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
         let rows = lanes.map(Tally::routes).unwrap_or_default();
         let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
         if moved != wanted {
-            let name = job.objects().name();
+            let name = job.objects.name();
             let message = format!("a lane ended early, after {moved} of {wanted} bytes");
             return Err(Error::new(Kind::Transient, "finish with", name, message));
         }
@@ -119,11 +119,11 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
 /// made durable, unless a later job sees to that.
 fn settle(job: &Job) -> Result<()> {
     if job.direction() != Direction::Out {
-        let read = job.objects().handles();
+        let read = job.objects.handles();
         read.iter()
             .try_for_each(|object| object.check_unchanged())?;
     }
-    match job.written().filter(|_| job.syncs()) {
+    match job.written().filter(|_| job.ask.syncs) {
         Some(written) => written.store().sync(written.handles()),
         None => Ok(()),
     }

@@ -33,7 +33,7 @@ pub(crate) fn plan_read(
 impl Job {
     /// Copies extents of each object to the same place in its twin.
     pub(crate) fn relay(
-        objects: Objects,
+        objects: &Objects,
         twins: Objects,
         extents: Vec<(u32, Extent)>,
         ask: Ask,
@@ -52,7 +52,7 @@ impl Job {
         };
         let moves = extents.into_iter().map(in_place).collect();
         let transfer = Transfer::new(Direction::Across, objects.list(), moves, 0)?;
-        let surveys = survey(&objects, &transfer, ask.choice)?;
+        let surveys = survey(objects, &transfer, ask.choice)?;
         let onward = unread(&twins)?;
         let policy = Policy::new(ask.choice, settings.chunk_bytes);
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;

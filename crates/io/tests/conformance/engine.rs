@@ -225,9 +225,9 @@ fn ring(depth: u32) -> Option<Ring> {
 #[test]
 fn the_ring_conforms_at_any_depth() {
     for depth in [1, 2, 32] {
-        ring(depth)
-            .into_iter()
-            .for_each(|mut ring| conforms(&mut ring));
+        if let Some(mut ring) = ring(depth) {
+            conforms(&mut ring);
+        }
     }
 }
 

@@ -34,7 +34,7 @@ fn write(path: &Path, tensors: &[(Dtype, u64)], padding: usize) {
 }
 
 fn tensors() -> impl Strategy<Value = Vec<(Dtype, u64)>> {
-    let dtypes = prop::sample::select(&Dtype::ALL[..]);
+    let dtypes = prop::sample::select(Dtype::ALL);
     let len = prop_oneof![
         Just(0_u64),
         1_u64..100,

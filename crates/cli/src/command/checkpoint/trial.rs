@@ -57,6 +57,7 @@ struct Meeting {
 
 /// What a round took, in seconds, each that of the slowest rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the unit comes last in a name")]
 pub(super) struct Round {
     /// How long the job stood still for the save.
     pub(super) stop_s: f64,
