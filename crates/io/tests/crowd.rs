@@ -1,0 +1,245 @@
+//! A hundred jobs at once, of every class, that are stopped and fail at random, in host memory and on the stand-in's GPU:
+//! those that succeed have moved the right bytes, and nothing is left behind.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+#[path = "fixture/files.rs"]
+mod files;
+#[path = "fixture/gpu.rs"]
+#[expect(dead_code, reason = "jobs are only started here")]
+mod gpu;
+
+use std::{fs, path::Path, sync::Arc};
+
+use files::{bytes_of, folder, write_file};
+use gpu::{context, small, whole};
+use straightway_core::{Choice, Class, Extent, Kind, Rate, Result, Route, Share};
+use straightway_io::{
+    Executor, File, FileDraft, Region, Settings, Ticket, settings::DriveEngine,
+    wrapper::faulty::Faults,
+};
+use straightway_standin::Standin;
+
+const SIZES: [usize; 6] = [0, 1, 4096, 33_000, 200_001, 1 << 20];
+
+/// Numbers that follow from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// Where the memory of jobs is, and the routes that lead there.
+#[derive(Clone, Copy)]
+struct Memory {
+    make: fn(u64) -> Result<Region>,
+    routes: [Choice; 3],
+}
+
+const HOST: Memory = Memory {
+    make: Region::host,
+    routes: [
+        Choice::Only(Route::Direct),
+        Choice::Only(Route::Staged),
+        Choice::Only(Route::Buffered),
+    ],
+};
+
+const GPU: Memory = Memory {
+    make: |bytes| Region::device(&context()?, bytes),
+    routes: [
+        Choice::Auto,
+        Choice::Only(Route::Staged),
+        Choice::Only(Route::Buffered),
+    ],
+};
+
+/// A job that was started, how many bytes it moves, and what holds them in the end.
+struct Started {
+    ticket: Ticket,
+    bytes: usize,
+    /// What a read fills, and what a write takes.
+    region: Option<Arc<Region>>,
+    /// What a write or a copy makes.
+    draft: Option<FileDraft>,
+}
+
+/// What is in a region that nobody else has any more.
+fn taken(mut region: Arc<Region>) -> Vec<u8> {
+    let region = Arc::get_mut(&mut region).expect("nothing is in flight");
+    let mut bytes = vec![0; region.bytes() as usize];
+    region.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Starts a job of a kind that the dice choose.
+fn any_job(
+    dice: &mut Dice,
+    executor: &Executor,
+    memory: Memory,
+    files: &[Arc<File>],
+    folder: &Path,
+) -> Started {
+    let (class, limit) = match dice.below(4) {
+        0 => (Class::Now, None),
+        1 => (Class::Background, Some(Rate(20e6))),
+        2 => (Class::Background, None),
+        _ => (Class::Soon, None),
+    };
+    let share = Share {
+        limit,
+        weight: [1.0, 2.0, 8.0][dice.below(3)],
+        ..Share::default()
+    };
+    let executor = executor.sharing(share, class).unwrap();
+    let file = &files[dice.below(files.len())];
+    let bytes = file.bytes();
+    let route = memory.routes[dice.below(3)];
+    let kind = dice.below(3);
+    let region = (kind < 2).then(|| (memory.make)(bytes).unwrap());
+    let region = region.map(|mut region| {
+        let is_source = kind == 1;
+        let content = if is_source {
+            bytes_of(bytes as usize)
+        } else {
+            vec![0xEE; bytes as usize]
+        };
+        region.write_at(0, &content).unwrap();
+        Arc::new(region)
+    });
+    let draft = (kind > 0).then(|| {
+        let name = format!("{}-{}", dice.below(1 << 30), dice.below(1 << 30));
+        FileDraft::new(&folder.join(name), bytes).unwrap()
+    });
+    let from = vec![Arc::clone(file)];
+    let to: Vec<_> = draft.iter().map(|draft| Arc::clone(draft.file())).collect();
+    let ticket = match &region {
+        Some(region) if kind == 0 => executor.read(from, whole(file), region, route),
+        Some(region) => executor.write(region, to, whole(file), route),
+        None => {
+            // The legs of a copy go between files, wherever other jobs have their memory.
+            let route = HOST.routes[dice.below(3)];
+            executor.relay(from, to, vec![(0, Extent::new(0, bytes))], route)
+        }
+    };
+    Started {
+        ticket: ticket.unwrap(),
+        bytes: bytes as usize,
+        region,
+        draft,
+    }
+}
+
+/// A hundred jobs, a third of which are stopped.
+fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
+    let folder = folder();
+    let files: Vec<_> = SIZES
+        .iter()
+        .map(|bytes| write_file(&folder.path().join(bytes.to_string()), *bytes))
+        .collect();
+    let mut dice = Dice(seed * 0x9E37_79B9);
+    let settings = Settings { engine, ..small() };
+    let executor = Executor::new(Settings {
+        faults: Some(Faults {
+            seed,
+            error_per_mille: 10,
+            error_code: 5,
+            short_per_mille: 50,
+            late_per_mille: 100,
+        }),
+        ..settings.clone()
+    })
+    .unwrap();
+    let jobs: Vec<_> = (0..100)
+        .map(|_| any_job(&mut dice, &executor, memory, &files, folder.path()))
+        .collect();
+    for _ in 0..30 {
+        jobs[dice.below(100)].ticket.cancel();
+    }
+    let mut ended = [0; 3];
+    let mut left = Vec::new();
+    for started in jobs {
+        match started.ticket.wait() {
+            Ok(receipt) => {
+                ended[0] += 1;
+                let wanted = bytes_of(started.bytes);
+                assert_eq!(receipt.bytes, started.bytes as u64);
+                if let Some(draft) = started.draft {
+                    let path = draft.file().path().to_owned();
+                    draft.commit().unwrap();
+                    assert!(
+                        fs::read(path).unwrap() == wanted,
+                        "{} bytes written",
+                        started.bytes
+                    );
+                }
+                if let Some(region) = started.region {
+                    assert!(taken(region) == wanted, "{} bytes in memory", started.bytes);
+                }
+            }
+            Err(error) => {
+                let is_cancelled = error.kind() == Kind::Cancelled;
+                ended[1 + usize::from(is_cancelled)] += 1;
+                assert!(is_cancelled || error.os_code() == Some(5), "{error}");
+                left.extend(started.region);
+            }
+        }
+    }
+    assert!(
+        ended.iter().all(|count| *count > 0),
+        "seed {seed}: {ended:?}"
+    );
+    // Nobody has the memory of what failed any more.
+    left.into_iter().for_each(|region| drop(taken(region)));
+    // Every slot is there: the ring is as large as that of an executor which nothing has happened to.
+    let largest = files.last().unwrap();
+    let ring_of = |executor: &Executor| {
+        for _ in 0..200 {
+            let region = Arc::new((memory.make)(largest.bytes()).unwrap());
+            let route = Choice::Only(Route::Staged);
+            let from = vec![Arc::clone(largest)];
+            match executor
+                .read(from, whole(largest), &region, route)
+                .unwrap()
+                .wait()
+            {
+                Ok(receipt) => {
+                    assert!(taken(region) == bytes_of(largest.bytes() as usize));
+                    return receipt.pinned_bytes_peak;
+                }
+                Err(error) => assert_eq!(error.os_code(), Some(5), "{error}"),
+            }
+        }
+        panic!("faults of one in a hundred do not stop 200 reads");
+    };
+    assert_eq!(
+        ring_of(&executor),
+        ring_of(&Executor::new(settings).unwrap())
+    );
+}
+
+#[test]
+fn a_hundred_jobs_in_host_memory_leave_nothing_behind() {
+    crowd(1, DriveEngine::Auto, HOST);
+    crowd(2, DriveEngine::Pool, HOST);
+    crowd(3, DriveEngine::Auto, HOST);
+}
+
+#[test]
+fn a_hundred_jobs_on_a_gpu_leave_nothing_behind() {
+    for seed in 4..7 {
+        Standin::run(&format!("seed={seed} delay_us_max=300"), |standin| {
+            crowd(seed, DriveEngine::Auto, GPU);
+            standin.assert_clean();
+        });
+    }
+}
