@@ -12,10 +12,10 @@ How cost grows is judged by the ratio of the two sizes within a round, which ran
     make bench-planner               # or
     python3 bench/planner.py --new path/to/straightway [--rounds N] [--out FILE]
 
-With `--against OLD` it compares two builds instead: the same scenario files, the two in turn, many short pairs. What is
-compared is the CPU time while simulating; the ratio old / new of each pair gives a mean and its lower 95 % bound.
-
-    python3 bench/planner.py --new path/to/new --against path/to/old --pairs 15
+With `--against OLD` it compares two builds instead, on the same scenario files. A pair runs the two in turn, several
+times each, every other pair in the other order, and takes the fastest run of each: whoever else uses the core or the
+processor's cache only ever makes a run slower. What is XX
+    python3 bench/planner.py --new path/to/new --against path/to/old --seconds 40
 
 With `--count` it compares instructions by valgrind instead of time: exact, and the same on a busy machine.
 
@@ -172,40 +172,68 @@ def written(binary, name, folder):
     return path
 
 
-def compare(new, old, pairs):
-    """The two builds in turn, on the old one's scenario files."""
+# Runs of each build in a pair; the fastest counts.
+TRIES = 3
+# Fewer pairs say nothing of a bound.
+PAIRS_MIN = 11
+
+
+def bound(ratios):
+    """The geometric mean of ratios, its one-sided lower 95 % bound, and how far the middle half is spread."""
+    logs = [math.log(r) for r in ratios]
+    t = next((STUDENT[n] for n in sorted(STUDENT) if n >= len(logs) - 1), 1.697)
+    mean = statistics.fmean(logs)
+    low = mean - t * statistics.stdev(logs) / math.sqrt(len(logs))
+    first, _, third = statistics.quantiles(ratios, n=4)
+    return {"mean": round(math.exp(mean), 3), "low95": round(math.exp(low), 3), "spread": round(third - first, 3)}
+
+
+def compare(new, old, seconds, only):
+    """The two builds in turn, on the old one's scenario files, so many seconds for each."""
     core = sorted(os.sched_getaffinity(0))[0]
 
-    def cpu_s(binary, args):
+    def once(binary, args):
+        start = time.monotonic()
         done = subprocess.run([binary, *args, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                               preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+        took = time.monotonic() - start
         if done.returncode not in (0, 1):
             sys.exit(f"{binary} {' '.join(args)} failed: {done.stderr}")
-        return said(done.stderr)["cpu_seconds"]
+        return {"cpu": said(done.stderr)["cpu_seconds"], "clock": took}
+
+    def pair(args, order):
+        runs = {binary: [] for binary in order}
+        for _ in range(TRIES):
+            for binary in order:
+                runs[binary].append(once(binary, args))
+        fastest = {binary: {k: min(run[k] for run in runs[binary]) for k in ("cpu", "clock")} for binary in order}
+        return {k: fastest[old][k] / fastest[new][k] for k in ("cpu", "clock")}
 
     rows = []
+    say(f"{'':32} {'by CPU time, old / new':>30} {'by the clock':>22}")
+    say(f"{'scenario':32} {'mean':>8} {'low 95 %':>9} {'spread':>7} {'pairs':>5} {'mean':>10} {'low 95 %':>9}")
     with tempfile.TemporaryDirectory() as folder:
         for command, name, short in PAIRED:
+            if only and only not in name:
+                continue
             path = written(old, name, folder)
             args = ["sim", command, "--scenario", path, *short]
-            # A run of fewer than 50 ms says little: several make one.
-            repeats = max(1, math.ceil(0.05 / max(cpu_s(old, args), 0.001)))
-            ratios = []
-            for pair in range(pairs):
-                order = [old, new] if pair % 2 == 0 else [new, old]
-                took = {binary: sum(cpu_s(binary, args) for _ in range(repeats)) for binary in order}
-                ratios.append(took[old] / took[new])
-            mean = statistics.fmean(ratios)
-            t = next((STUDENT[n] for n in sorted(STUDENT) if n >= pairs - 1), 1.645)
-            low = mean - t * statistics.stdev(ratios) / math.sqrt(pairs)
-            rows.append({"what": name, "mean": round(mean, 3), "low95": round(low, 3), "met": low >= SPEED_BAR,
-                         "ratios": [round(r, 3) for r in ratios]})
-            say(f"{name:32} {mean:6.3f} {low:6.3f}{'' if low >= SPEED_BAR else '  MISSED'}")
+            pair(args, [old, new])
+            ratios, start = [], time.monotonic()
+            while len(ratios) < PAIRS_MIN or time.monotonic() - start < seconds:
+                ratios.append(pair(args, [old, new] if len(ratios) % 2 == 0 else [new, old]))
+            cpu, clock = (bound([r[k] for r in ratios]) for k in ("cpu", "clock"))
+            met = cpu["low95"] >= SPEED_BAR
+            rows.append({"what": name, "pairs": len(ratios), "cpu": cpu, "clock": clock, "met": met,
+                         "ratios": [round(r["cpu"], 3) for r in ratios]})
+            say(f"{name:32} {cpu['mean']:8.3f} {cpu['low95']:9.3f} {cpu['spread']:7.3f} {len(ratios):5} "
+                f"{clock['mean']:10.3f} {clock['low95']:9.3f}{'' if met else '  MISSED'}")
     return {
         "date": datetime.date.today().isoformat(),
         "machine": about() | {"load_average": os.getloadavg()[0]},
         "versions": {"old": sh(old, "--version").strip(), "new": sh(new, "--version").strip()},
-        "what": "CPU time while simulating, old over new, pairs in turn", "pairs": pairs, "rows": rows,
+        "what": "CPU time while simulating, old over new, the fastest of %d runs of each in every pair" % TRIES,
+        "rows": rows,
     }
 
 
@@ -265,7 +293,8 @@ def main():
     parser.add_argument("--new", metavar="BINARY", default=os.environ.get("STRAIGHTWAY") or shutil.which("straightway"),
                         help="the build to measure [default: $STRAIGHTWAY, or straightway on the path]")
     parser.add_argument("--count", action="store_true", help="with --against: instructions instead of time")
-    parser.add_argument("--pairs", type=int, default=11, help="pairs of runs with --against")
+    parser.add_argument("--seconds", type=float, default=40, help="with --against: seconds for each scenario")
+    parser.add_argument("--only", metavar="NAME", help="with --against: only scenarios whose name contains this")
     args = parser.parse_args()
     here = os.path.dirname(os.path.abspath(__file__))
     if not args.new:
@@ -274,7 +303,7 @@ def main():
         keep(count(args.new, args.against), args.out, here, "planner-instructions")
         return
     if args.against:
-        keep(compare(args.new, args.against, args.pairs), args.out, here, "planner-versions")
+        keep(compare(args.new, args.against, args.seconds, args.only), args.out, here, "planner-versions")
         return
     result = Bench(args).measure()
     say(f"{'what':58} {'measured':>12}  bar")

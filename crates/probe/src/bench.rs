@@ -6,6 +6,8 @@
 
 mod limits;
 mod outcome;
+mod rounds;
+mod stage;
 mod work;
 
 use std::{path::PathBuf, sync::Arc};
@@ -16,6 +18,8 @@ use straightway_io::{File, FileDraft, Progress, draft};
 
 pub use limits::Limit;
 pub use outcome::{Knee, Outcome};
+pub use rounds::StageRates;
+pub use stage::{Shape, Stage};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

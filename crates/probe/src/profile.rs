@@ -10,11 +10,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use straightway_core::{Alignment, Error, Kind, Rate, Result, extent::down};
 use straightway_io::{ReportFile, Settings};
-use straightway_sys::{plain_file::open_plain, root::Root};
+use straightway_sys::{limit::available_memory, plain_file::open_plain, root::Root};
 
 use crate::{
     backing::Backing,
-    bench::{Knee, Outcome},
+    bench::{Knee, Outcome, StageRates},
     machine::Machine,
 };
 
@@ -50,6 +50,12 @@ pub struct DriveProfile {
     pub read_latency_s: Option<f64>,
     /// The knee of each curve that was measured.
     pub knees: Vec<Knee>,
+    /// The routes and their stages, measured in turn; absent in profiles of versions that did not measure them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageRates>,
+    /// How much of the page cache may be dirty before the kernel begins to write it back by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writeback_start_bytes: Option<u64>,
 }
 
 /// The sizes that suit a drive.
@@ -183,6 +189,8 @@ impl Profile {
             tuning: outcome.tuning(),
             read_latency_s: outcome.read_latency_s(),
             knees: outcome.knees.clone(),
+            stages: outcome.stages.clone(),
+            writeback_start_bytes: writeback_start_bytes(&Root::machine()),
         };
         let mut key = key(&outcome.file_system, &outcome.drives);
         // What suits a GPU's ring says nothing about host memory.
@@ -220,6 +228,17 @@ fn broken(path: &Path, message: String) -> Error {
         .with_hint("remove it, and `straightway bench` makes a new one")
 }
 
+/// How much of the page cache may be dirty before the kernel begins to write it back: a number of bytes, or a share of
+/// the memory that is available.
+fn writeback_start_bytes(root: &Root) -> Option<u64> {
+    let set = |name: &str| root.value::<u64>(format!("/proc/sys/vm/{name}"));
+    if let Some(bytes) = set("dirty_background_bytes").filter(|bytes| *bytes > 0) {
+        return Some(bytes);
+    }
+    let percent = set("dirty_background_ratio")?;
+    Some(available_memory(root)? / 100 * percent)
+}
+
 /// What a profile knows drives by.
 fn key(file_system: &str, drives: &[String]) -> String {
     if drives.is_empty() {
@@ -249,6 +268,8 @@ mod tests {
             tuning: Some(tuning),
             read_latency_s: Some(80e-6),
             knees: Vec::new(),
+            stages: Vec::new(),
+            writeback_start_bytes: None,
         };
         profile.drives.insert("vda".to_owned(), drive);
         profile.write(&path).unwrap();

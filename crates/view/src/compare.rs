@@ -53,13 +53,39 @@ fn fill(comparisons: &[Comparison]) -> Page {
         let missed = comparison.rows.iter().filter(|row| row.misses());
         let why = missed.filter_map(|row| Some(format!("{}: {}.", row.what, row.why?)));
         let why = why.collect::<Vec<_>>().join("\n");
-        let blocks = [rows(comparison).into(), why.into(), note.into()];
+        let noisy = comparison.rows.iter().filter(|row| row.is_noisy());
+        let noisy = noisy.map(|row| {
+            format!(
+                "{}: the measurements themselves are spread by more than {bound:.0} %; this row proves little.",
+                row.what
+            )
+        });
+        let noisy = noisy.collect::<Vec<_>>().join("\n");
+        let from = comparison.rows.iter();
+        let from = from.map(|row| format!("{}: {}.", row.what, row.calibrated_from));
+        let from = format!(
+            "What each calibrated prediction is made of:\n{}",
+            from.collect::<Vec<_>>().join("\n")
+        );
+        let from = if comparison.rows.is_empty() {
+            String::new()
+        } else {
+            from
+        };
+        let blocks = [
+            rows(comparison).into(),
+            why.into(),
+            noisy.into(),
+            from.into(),
+            note.into(),
+        ];
         page = page.section(&*comparison.machine, blocks);
     }
     // Another machine's figures beside this one's must not look like a promise.
     let assumed = "As assumed: the planner's default node, with the media, network and cores of a \
-                   training cluster. Calibrated: this machine's drive and copies in their place; \
-                   only this one is held to the measurement.";
+                   training cluster. Calibrated: this machine's drive and copies in their place, \
+                   never the measurement beside it; only this one is held to the measurement. \
+                   Spread: the middle half of the measurements over their median.";
     if total > 0 {
         page = page.section("", [assumed.to_owned().into()]);
     }
@@ -72,6 +98,7 @@ fn rows(comparison: &Comparison) -> Table {
         Column::mixed("as assumed"),
         Column::mixed("calibrated"),
         Column::mixed("measured"),
+        Column::new("spread", report::Unit::Share),
         Column::new("calibrated / measured", report::Unit::Count),
         Column::text("follows"),
     ];
@@ -83,11 +110,14 @@ fn rows(comparison: &Comparison) -> Table {
             cell(row.assumed),
             cell(row.calibrated),
             cell(row.measured),
+            row.spread.map_or(Cell::Missing, Cell::share),
             Cell::count(row.ratio),
-            match (row.misses(), row.why) {
-                (false, _) => "yes".into(),
-                (true, None) => "NO".into(),
-                (true, Some(_)) => "see below".into(),
+            match (row.misses(), row.why, row.is_noisy()) {
+                (false, _, false) => "yes".into(),
+                (false, _, true) => "yes, noisy".into(),
+                (true, None, false) => "NO".into(),
+                (true, None, true) => "NO, noisy".into(),
+                (true, Some(_), _) => "see below".into(),
             },
         ]);
     }

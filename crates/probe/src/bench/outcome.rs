@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
-use super::{Limit, Sample, Spec, Track, Work, limits::Limits};
+use super::{Limit, Sample, Spec, StageRates, Track, Work, limits::Limits};
 use crate::{machine::Machine, profile::Tuning};
 
 /// A point this close to the best of its curve counts as good as the best.
@@ -37,6 +37,9 @@ pub struct Outcome {
     pub limits: Vec<Limit>,
     /// The knee of each curve.
     pub knees: Vec<Knee>,
+    /// The routes and their stages, measured in turn at the knees.
+    #[serde(default)]
+    pub stages: Vec<StageRates>,
     /// All points.
     pub samples: Vec<Sample>,
 }
@@ -82,12 +85,8 @@ impl Outcome {
                 ..knee
             }
         };
-        let knees = spec
-            .tracks
-            .iter()
-            .filter_map(|t| knee(*t, &samples))
-            .map(held)
-            .collect();
+        let knees = knees(&spec.tracks, &samples).into_iter();
+        let knees = knees.map(held).collect();
         Self {
             path: spec.path.display().to_string(),
             file_system: backing.mount.file_system.clone(),
@@ -98,6 +97,7 @@ impl Outcome {
             runs: spec.runs,
             limits: limits.clone().list(),
             knees,
+            stages: Vec::new(),
             samples,
         }
     }
@@ -187,6 +187,10 @@ impl Outcome {
                 );
             }
         }
+        if !self.stages.is_empty() {
+            let title = "Routes and their stages, measured in turn";
+            page = page.section(title, [self.stage_table().into()]);
+        }
         page.section("All points", [self.sample_table().into()])
             .fact("measured", place)
             .fact("memory", self.memory.clone())
@@ -269,6 +273,30 @@ impl Outcome {
         table
     }
 
+    /// The routes, each with its stages below it.
+    fn stage_table(&self) -> Table {
+        let columns = [
+            Column::text("route or stage"),
+            Column::new("block", Unit::Bytes),
+            Column::new("depth", Unit::Count),
+            Column::new("lanes", Unit::Count),
+            Column::new("rate", Unit::Rate),
+            Column::new("spread", Unit::Share),
+        ];
+        let mut table = Table::new("", columns);
+        for s in &self.stages {
+            table.push([
+                s.stage.name().into(),
+                Bytes(s.shape.block_bytes).into(),
+                s.shape.depth.into(),
+                s.shape.lanes.into(),
+                Rate(s.median()).into(),
+                Cell::share(s.spread()),
+            ]);
+        }
+        table
+    }
+
     /// All points as a table.
     pub fn sample_table(&self) -> Table {
         let mut table = Table::new(
@@ -302,6 +330,12 @@ impl Outcome {
         }
         table
     }
+}
+
+/// The knee of each track that has points.
+pub(super) fn knees(tracks: &[Track], samples: &[Sample]) -> Vec<Knee> {
+    let knees = tracks.iter().filter_map(|track| knee(*track, samples));
+    knees.collect()
 }
 
 /// The point of a series with the fewest bytes in flight that is as good as its best.

@@ -8,7 +8,9 @@ use straightway_core::{
 use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, draft};
 use straightway_sys::{Folder, limit::available_memory, root::Root};
 
-use super::{Cache, Outcome, Sample, Spec, Track, Work, limits::Limits};
+use super::{
+    Cache, Outcome, Sample, Spec, Track, Work, limits::Limits, outcome::knees, rounds::Rounds,
+};
 use crate::backing::Backing;
 
 /// A point moves at least this much, however small its blocks.
@@ -19,7 +21,7 @@ const POINT_BLOCKS_MIN: u64 = 1024;
 
 /// Memory that is read into is part of as much as the file has, up to this, all of it just made: what was made last
 /// is still in the processor's cache, and O_DIRECT into that was twice as fast on a virtual drive as into memory at large.
-const REGION_BYTES_MAX: u64 = 1 << 30;
+pub(super) const REGION_BYTES_MAX: u64 = 1 << 30;
 
 /// A gather of large blocks takes fewer of them than asked for: 200,000 of 4 KiB fit in here, and
 /// as many of 4 MiB into no machine.
@@ -30,12 +32,12 @@ const GATHER_BYTES_MAX: u64 = 1 << 30;
 /// Reads go to memory that nobody has used, as those of `copy` do. Into memory that was read into before, a virtual
 /// drive reached 1.5 times as much by O_DIRECT, and the ring looked needless.
 pub(super) struct Bench<'a> {
-    spec: &'a Spec,
-    progress: &'a Arc<Progress>,
-    path: PathBuf,
+    pub(super) spec: &'a Spec,
+    pub(super) progress: &'a Arc<Progress>,
+    pub(super) path: PathBuf,
     /// A file of our own making, removed when the bench is over.
     made: Option<FileDraft>,
-    file: Arc<File>,
+    pub(super) file: Arc<File>,
     /// What writes come from: the file's own bytes, read when they are first wanted.
     source: OnceCell<Arc<Region>>,
 }
@@ -72,16 +74,24 @@ impl<'a> Bench<'a> {
     pub(super) fn run(self, begins: &mut dyn FnMut(usize, usize, &str)) -> Result<Outcome> {
         let points = self.points();
         let mut samples = Vec::new();
+        // Half of the rounds are below the median and half above.
+        let rounds = self.spec.runs.max(1) * 2 + 1;
+        let all = points.len() + rounds as usize;
         for (number, &(track, block, depth)) in points.iter().enumerate() {
             let name = format!("{} {} × {depth}", track.name(), Bytes(block));
-            begins(number, points.len(), &name);
+            begins(number, all, &name);
             samples.push(self.point(track, block, depth)?);
         }
+        let knees = knees(&self.spec.tracks, &samples);
+        let stages = Rounds::new(&self, &knees)?.run(rounds, &mut |round, name| {
+            begins(points.len() + round as usize, all, name);
+        })?;
         let limits = Limits::measure(self.spec, &self.file)?;
         let backing = Backing::of(&Root::machine(), &self.path)?;
         drop(self.made);
         let bytes = self.file.bytes();
-        Ok(Outcome::new(self.spec, &backing, bytes, samples, &limits))
+        let outcome = Outcome::new(self.spec, &backing, bytes, samples, &limits);
+        Ok(Outcome { stages, ..outcome })
     }
 
     /// All points, in order. What takes no queue depth is measured at one: a lane for each core.
@@ -101,15 +111,15 @@ impl<'a> Bench<'a> {
         points
     }
 
-    /// Runs one point as often as asked and keeps the median.
-    fn point(&self, track: Track, block_bytes: u64, depth: u32) -> Result<Sample> {
+    /// What a transfer of one track runs with.
+    pub(super) fn settings(&self, track: Track, block_bytes: u64, depth: u32) -> Settings {
         let default = Settings::default();
         let depths = if track.route == Route::Buffered {
             (default.depth, default.write_depth)
         } else {
             (depth, depth)
         };
-        let settings = Settings {
+        Settings {
             // A gather's blocks are its extents: how many of them one read takes is ours to choose.
             chunk_bytes: match track.work {
                 Work::Gather => block_bytes.max(default.chunk_bytes),
@@ -125,11 +135,19 @@ impl<'a> Bench<'a> {
             // The drive's ring is a part of what is pinned; see `Settings::ring`.
             pinned_bytes: (block_bytes * u64::from(depth) * 8).max(default.pinned_bytes),
             ..default
-        };
-        let executor = Executor::new(settings)?;
+        }
+    }
+
+    /// Runs one point as often as asked and keeps the median.
+    fn point(&self, track: Track, block_bytes: u64, depth: u32) -> Result<Sample> {
+        let executor = Executor::new(self.settings(track, block_bytes, depth))?;
         let mut receipts = Vec::new();
         for run in 0..self.spec.runs.max(1) {
-            receipts.push(self.once(&executor, track, block_bytes, run)?);
+            let moves = match track.work {
+                Work::Read | Work::Write => vec![Extent::new(0, self.point_bytes(block_bytes)).into()],
+                Work::Gather => self.scattered(block_bytes, run),
+            };
+            receipts.push(self.once(&executor, track, moves)?);
         }
         let rates_bytes_per_s = receipts.iter().map(|r| r.rate_bytes_per_s).collect();
         receipts.sort_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s));
@@ -143,12 +161,14 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn once(&self, executor: &Executor, track: Track, block: u64, run: u32) -> Result<Receipt> {
+    /// One transfer.
+    pub(super) fn once(
+        &self,
+        executor: &Executor,
+        track: Track,
+        moves: Vec<Move>,
+    ) -> Result<Receipt> {
         let choice = Choice::Only(track.route);
-        let moves = match track.work {
-            Work::Read | Work::Write => vec![Extent::new(0, self.point_bytes(block)).into()],
-            Work::Gather => self.scattered(block, run),
-        };
         if track.work == Work::Write {
             let target = self.path.with_extension("straightway-bench");
             let draft = FileDraft::new(&target, moves[0].extent.bytes)?;
@@ -295,7 +315,7 @@ fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<FileDraft> {
 }
 
 /// Fills `bytes` with noise that follows from `seed`.
-fn fill(bytes: &mut [u8], seed: u64) {
+pub(super) fn fill(bytes: &mut [u8], seed: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for word in bytes.chunks_exact_mut(8) {
         state ^= state << 13;

@@ -5,11 +5,11 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::{Context, bail};
 use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_model::{
-    measured::{At, Comparison, Measured},
+    measured::{self, At, Comparison, Measured},
     path::Node,
 };
 use straightway_probe::{
-    bench::{Cache, Work},
+    bench::{Cache, Stage, StageRates, Work},
     profile::{DriveProfile, Profile},
 };
 use straightway_scenario::check;
@@ -111,5 +111,49 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
             Work::Gather => {}
         }
     }
+    measured.stages.writeback_start = drive.writeback_start_bytes.map(Bytes);
+    for rates in &drive.stages {
+        put(&mut measured, rates);
+    }
     measured
+}
+
+/// A stage, or a whole route in place of its knee: the best of many points is not what a route does again.
+fn put(measured: &mut Measured, rates: &StageRates) {
+    let rate = Some(Rate(rates.median()));
+    let stages = &mut measured.stages;
+    let read = |route: &mut measured::Route| {
+        (route.read, route.read_at) = (rate, Some(at(rates)));
+        route.read_spread = Some(rates.spread());
+    };
+    let write = |route: &mut measured::Route| {
+        (route.write, route.write_at) = (rate, Some(at(rates)));
+        route.write_spread = Some(rates.spread());
+    };
+    match rates.stage {
+        Stage::RingRead => read(&mut measured.staged),
+        Stage::CacheRead => read(&mut measured.buffered),
+        Stage::RingWrite => write(&mut measured.staged),
+        Stage::CacheWrite => {
+            write(&mut measured.buffered);
+            stages.cache_written = Some(Bytes(rates.shape.bytes));
+        }
+        Stage::DriveToRing => stages.drive_to_ring = rate,
+        Stage::RingToMemory => stages.ring_to_memory = rate,
+        Stage::DriveToCache => stages.drive_to_cache = rate,
+        Stage::CacheToMemory => stages.cache_to_memory = rate,
+        Stage::MemoryToRing => stages.memory_to_ring = rate,
+        Stage::RingToDrive => stages.ring_to_drive = rate,
+        Stage::MemoryToCache => stages.memory_to_cache = rate,
+        Stage::MemoryToDrive => stages.memory_to_drive = rate,
+    }
+}
+
+/// What a stage was measured with.
+fn at(rates: &StageRates) -> At {
+    At {
+        io: Bytes(rates.shape.block_bytes),
+        depth: u64::from(rates.shape.depth),
+        lanes: Some(u64::from(rates.shape.lanes)),
+    }
 }
