@@ -361,10 +361,7 @@ impl Measured {
     }
 
     fn basis(&self, assumed: &Node) -> Basis {
-        let formulas: Vec<Formula> = path::FORMULAS
-            .into_iter()
-            .chain(stages::FORMULAS)
-            .collect();
+        let formulas: Vec<Formula> = path::FORMULAS.into_iter().chain(stages::FORMULAS).collect();
         let mut basis = Basis::of(&formulas);
         assumed.assume(&mut basis, 1);
         let here = Source {
@@ -385,7 +382,12 @@ impl Measured {
         }
         for (what, rate) in self.stages.list() {
             if let Some(rate) = rate {
-                basis.assume(format!("measured: {}", what.replace('_', " ")), rate.0, "B/s", here);
+                basis.assume(
+                    format!("measured: {}", what.replace('_', " ")),
+                    rate.0,
+                    "B/s",
+                    here,
+                );
             }
         }
         if let Some(latency) = self.drive.read_latency {

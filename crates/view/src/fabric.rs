@@ -17,6 +17,10 @@ const ROWS_MAX: usize = 8;
 /// Packets a flow must have sent for a verdict: with fewer, queues have had no time to grow.
 const PACKETS_MIN: u64 = 10;
 
+/// The share of what was sent that may still be on its way at the end of a run with a verdict: with more, queues were
+/// still filling, and what they hold up was yet to be seen.
+const IN_FLIGHT_MAX: f64 = 0.1;
+
 /// The page of an outcome; `in_full` adds every formula and constant.
 pub fn page(scenario: &Scenario, outcome: &Outcome, in_full: bool) -> Page {
     with_basis(fill(scenario, outcome), &outcome.basis, in_full)
@@ -97,6 +101,9 @@ fn verdict(scenario: &Scenario, outcome: &Outcome) -> (Tone, String) {
         ),
         None => String::new(),
     };
+    if let Some(text) = still_filling(outcome) {
+        return (Tone::Neutral, format!("{text}{possible}"));
+    }
     let tone = if possible.is_empty() {
         Tone::Good
     } else {
@@ -104,6 +111,20 @@ fn verdict(scenario: &Scenario, outcome: &Outcome) -> (Tone, String) {
     };
     let text = format!("Nothing was lost, and nobody was held for another's congestion.{possible}");
     (tone, text)
+}
+
+/// Why a run that found nothing says nothing: its queues were still filling when it ended. In a run that is long enough
+/// most of what was sent has arrived.
+fn still_filling(outcome: &Outcome) -> Option<String> {
+    let ledger = &outcome.ledger;
+    let share = ledger.in_flight_bytes as f64 / ledger.injected_bytes.max(1) as f64;
+    (share > IN_FLIGHT_MAX).then(|| {
+        format!(
+            "Nothing was lost so far, but {} are too short for a verdict: {:.0} % of what was sent is still on its way.",
+            outcome.simulated,
+            share * 100.0
+        )
+    })
 }
 
 fn flows(outcome: &Outcome) -> Table {

@@ -17,17 +17,17 @@ use super::{Through, Work};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Stages {
-    /// The drive into the slots of a ring, over and over.
+    /// The drive into the slots of a ring, over and over; a core reads them in between and copies nothing.
     pub drive_to_ring: Option<Rate>,
     /// The lanes' copies out of a ring into memory, together.
     pub ring_to_memory: Option<Rate>,
-    /// The drive into the page cache by the kernel's readahead; nothing is copied.
+    /// The drive into the page cache, block by block; nothing is copied.
     pub drive_to_cache: Option<Rate>,
     /// The lanes' copies out of the page cache, as the drive has just filled it, into memory, together.
     pub cache_to_memory: Option<Rate>,
     /// The lanes' copies from memory into a ring, together.
     pub memory_to_ring: Option<Rate>,
-    /// The slots of a ring to the drive, over and over, synced.
+    /// The slots of a ring to the drive, over and over, synced; a core writes to them in between.
     pub ring_to_drive: Option<Rate>,
     /// The lanes' copies from memory into the page cache of a new file, together; not synced.
     pub memory_to_cache: Option<Rate>,
@@ -52,11 +52,14 @@ pub(super) const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "rate of a ring in host memory",
         text: "B = min(drive with the ring's memory, copies of all lanes)",
-        source: Source::computed("a pipeline: slots are copied while others are in flight", ""),
+        source: Source::computed(
+            "a pipeline: slots are copied while others are in flight",
+            "",
+        ),
     },
     Formula {
         gives: "rate of a cold read through the page cache",
-        text: "1 / B = 1 / B_readahead + 1 / B_copy",
+        text: "1 / B = 1 / B_fill + 1 / B_copy",
         source: Source::computed(
             "Little's law: a lane waits for its block, copies it, and only then asks for the next",
             "",
@@ -108,7 +111,7 @@ impl Stages {
             }
             (Work::Read, Through::PageCache) => {
                 let (drive, copies) = (self.drive_to_cache?.0, self.cache_to_memory?.0);
-                let from = "the kernel's readahead into the page cache without copies, and copies out of what it \
+                let from = "the drive into the page cache without copies, and copies out of what it \
                             has just filled, without the drive: one after the other in each lane";
                 Some(predicted(1.0 / (1.0 / drive + 1.0 / copies), from))
             }

@@ -226,7 +226,11 @@ fn plan(bench: &Bench<'_>, knee: &Knee, stage: Stage) -> Result<Option<Planned>>
     }
     let transfer = matches!(
         stage,
-        Stage::RingRead | Stage::CacheRead | Stage::RingWrite | Stage::CacheWrite | Stage::MemoryToDrive
+        Stage::RingRead
+            | Stage::CacheRead
+            | Stage::RingWrite
+            | Stage::CacheWrite
+            | Stage::MemoryToDrive
     );
     let settings = || bench.settings(track, shape.block_bytes, shape.depth);
     Ok(Some(Planned {
