@@ -74,6 +74,25 @@ fn a_lossless_fabric_that_loses_packets_exits_with_1() {
 }
 
 #[test]
+fn a_run_that_ends_while_its_queues_fill_gets_no_tick() {
+    // From 300 µs on the same scenario shows that congestion spreads.
+    for duration in ["1us", "10us", "100us"] {
+        let set = format!("duration={duration}");
+        let page = stdout(&sim(&[
+            "fabric",
+            "--scenario",
+            "incast-dcqcn",
+            "--set",
+            &set,
+        ]));
+        assert!(page.contains("too short"), "{page}");
+        assert!(!page.contains("✓ Nothing was lost"), "{page}");
+    }
+    let page = stdout(&sim(&["fabric", "--scenario", "rail"]));
+    assert!(page.contains("✓ Nothing was lost"), "{page}");
+}
+
+#[test]
 fn nonsense_is_refused_by_field_value_and_range() {
     for (args, says) in [
         (

@@ -42,8 +42,9 @@ enum RouteChoice {
 
 /// Measure the drive behind PATH by each route, over block sizes and depths.
 ///
-/// Every point is a real transfer through the executor that `copy` uses. The result is kept as this
-/// machine's profile, from which reads then take their defaults.
+/// Every point is a real transfer through the executor that `copy` uses. At the best point of each
+/// route the route and its stages are then measured in turn, for `plan compare`. The result is kept
+/// as this machine's profile, from which reads then take their defaults.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A file to read, or a folder to make one in (it is removed again).

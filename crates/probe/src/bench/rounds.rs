@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Error, Extent, Kind, Place, Result, Route, extent::down};
-use straightway_io::{Executor, FileDraft, Region};
+use straightway_io::{Executor, FileDraft, Region, track::Track::Drive};
 use straightway_sys::Op;
 
 use super::{
@@ -145,12 +145,15 @@ impl<'a> Rounds<'a> {
         }
         let draft = || FileDraft::new(&bench.path.with_extension("straightway-bench"), shape.bytes);
         let own = "no window of it is left";
+        // As many as a lane of the route has.
+        let settings = bench.settings(*track, shape.block_bytes, shape.depth);
+        let slots = settings.ring(Drive, Place::Host).slots;
         match rates.stage {
             Stage::DriveToRing => {
                 file.evict()?;
-                stage::drive(file, Op::Read, shape)
+                stage::drive(file, Op::Read, slots, shape)
             }
-            Stage::RingToDrive => stage::drive(draft()?.file(), Op::Write, shape),
+            Stage::RingToDrive => stage::drive(draft()?.file(), Op::Write, slots, shape),
             Stage::RingToMemory => stage::copy_ring(&self.memory, Op::Read, shape),
             Stage::MemoryToRing => stage::copy_ring(&self.memory, Op::Write, shape),
             Stage::DriveToCache => {

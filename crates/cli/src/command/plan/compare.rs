@@ -20,7 +20,7 @@ use crate::command::{output::Output, source};
 /// Set the models' predictions beside what was measured on a machine
 ///
 /// The prediction is made twice: with the constants the planner assumes, and with the machine's own
-/// simple measurements (drive, memory copy, copy to the GPU) in their place. What was measured is
+/// measurements of the stages (drive, copies) in their place, never with the measurement beside it. What was measured is
 /// this machine's profile, kept by `straightway bench`, or a file. Exits with 1 where a calibrated
 /// prediction misses the measurement by more than 15 %, unless it is one row in ten that says why.
 #[derive(Debug, clap::Args)]
