@@ -144,7 +144,9 @@ impl<'a> Bench<'a> {
         let mut receipts = Vec::new();
         for run in 0..self.spec.runs.max(1) {
             let moves = match track.work {
-                Work::Read | Work::Write => vec![Extent::new(0, self.point_bytes(block_bytes)).into()],
+                Work::Read | Work::Write => {
+                    vec![Extent::new(0, self.point_bytes(block_bytes)).into()]
+                }
                 Work::Gather => self.scattered(block_bytes, run),
             };
             receipts.push(self.once(&executor, track, moves)?);
