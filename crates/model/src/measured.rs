@@ -6,8 +6,8 @@
 //! place. Where the calibrated prediction misses, the model is wrong; where only the assumed one
 //! does, the constants are.
 //!
-//! A route is predicted from its stages ([`Stages`]), each measured alone with the route's I/O size, depth and lanes and in
-//! turn with it. No measurement of a route goes into its own prediction.
+//! A route is predicted from its stages ([`Stages`]), each measured alone with the route's I/O size, depth and lanes
+//! and in turn with it. No measurement of a route goes into its own prediction.
 
 mod stages;
 

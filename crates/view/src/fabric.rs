@@ -120,7 +120,8 @@ fn still_filling(outcome: &Outcome) -> Option<String> {
     let share = ledger.in_flight_bytes as f64 / ledger.injected_bytes.max(1) as f64;
     (share > IN_FLIGHT_MAX).then(|| {
         format!(
-            "Nothing was lost so far, but {} are too short for a verdict: {:.0} % of what was sent is still on its way.",
+            "Nothing was lost so far, but {} are too short for a verdict: {:.0} % of what was sent is still \
+             on its way.",
             outcome.simulated,
             share * 100.0
         )

@@ -1,7 +1,7 @@
 //! A route predicted from its stages.
 //!
-//! Each stage is measured alone, with the I/O size, the depth and the lanes of the route. What is left to the model is how
-//! stages combine: a ring overlaps them, a lane of the page cache runs them one after the other, and a synced write
+//! Each stage is measured alone, with the I/O size, the depth and the lanes of the route. What is left to the model is
+//! how stages combine: a ring overlaps them, a lane of the page cache runs them one after the other, and a synced write
 //! through the page cache starts the drive only where the kernel does.
 
 use serde::{Deserialize, Serialize};
@@ -67,7 +67,7 @@ pub(super) const FORMULAS: [Formula; 3] = [
     },
     Formula {
         gives: "rate of a synced write through the page cache",
-        text: "B = S / max(S / B_copy, min(S, S_start) / B_copy + S / B_drive), S_start where the kernel's writeback begins",
+        text: "B = S / max(S / B_copy, min(S, S_start) / B_copy + S / B_drive), S_start: writeback begins",
         source: Source::read(
             "Linux, Documentation/admin-guide/sysctl/vm.rst",
             "dirty_background_ratio",
@@ -161,6 +161,7 @@ mod tests {
     };
     use straightway_scenario::near::near;
 
+    #[expect(clippy::unnecessary_wraps, reason = "what was measured is optional")]
     fn gb(rate: f64) -> Option<Rate> {
         Some(Rate(rate * 1e9))
     }

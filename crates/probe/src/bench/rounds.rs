@@ -1,8 +1,8 @@
 //! Rounds: the whole routes and their stages, measured in turn.
 //!
-//! A drive that others use as well, or a virtual one, is faster in one minute than in the next. What is to be compared is
-//! therefore measured side by side: each round has every route and every stage once, each round in another order, and
-//! the median over the rounds counts.
+//! A drive that others use as well, or a virtual one, is faster in one minute than in the next. What is to be compared
+//! is therefore measured side by side: each round has every route and every stage once, each round in another order,
+//! and the median over the rounds counts.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //! the page cache, and what the CPU copies.
 //!
 //! `plan compare` predicts a route from its stages. A stage has the I/O size, the depth and the lanes of its route, and
-//! leaves out all the others: the drive copies nothing to the region, the page cache is filled and not read, copies wait
-//! for no drive.
+//! leaves out all the others: the drive copies nothing to the region, the page cache is filled and not read, copies
+//! wait for no drive.
 
 use std::{
     hint::black_box,
@@ -112,15 +112,18 @@ impl Shape {
         };
         let ready = Barrier::new(self.lanes as usize + 1);
         let lane = || {
-            let made = make();
+            let tools = make();
             ready.wait();
-            work(made?, &blocks)
+            work(tools?, &blocks)
         };
         thread::scope(|scope| {
             let lanes: Vec<_> = (0..self.lanes).map(|_| scope.spawn(lane)).collect();
             ready.wait();
             let start = Instant::now();
-            let ended: Vec<_> = lanes.into_iter().map(|lane| lane.join()).collect();
+            let ended: Vec<_> = lanes
+                .into_iter()
+                .map(thread::ScopedJoinHandle::join)
+                .collect();
             for lane in ended {
                 lane.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
@@ -230,9 +233,9 @@ fn write_lines(bytes: &mut [u8]) {
     }
 }
 
-/// The drive into the page cache, which is to hold nothing of it: each lane asks for a block and waits for its last byte.
-/// Nothing is copied. As in a read by several lanes, no lane's next block follows its last one, so the kernel reads just
-/// what it is asked for, into single pages.
+/// The drive into the page cache, which is to hold nothing of it: each lane asks for a block and waits for its last
+/// byte. Nothing is copied. As in a read by several lanes, no lane's next block follows its last one, so the kernel
+/// reads just what it is asked for, into single pages.
 pub(super) fn fill_cache(file: &File, shape: &Shape) -> Result<f64> {
     let lane = |(), blocks: &Blocks| {
         while let Some(extent) = blocks.next() {
