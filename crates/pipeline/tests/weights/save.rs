@@ -177,6 +177,21 @@ fn a_file_is_rewritten_in_its_own_place() {
 }
 
 #[test]
+fn a_model_whose_index_names_no_tensor_is_rewritten_as_one_without_tensors() {
+    let folder = folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    let index = "{\"metadata\":{},\"weight_map\":{}}";
+    fs::write(source.join("model.safetensors.index.json"), index).unwrap();
+    let model = Model::open(&source).unwrap();
+    for shard_bytes in [Some(1000), None] {
+        let receipt = saver().rewrite(&model, &target, shard_bytes).unwrap();
+        assert_eq!(receipt.bytes, 0);
+        assert_loads(&target, &weights(&[]));
+    }
+}
+
+#[test]
 fn a_rewrite_that_fails_leaves_nothing_and_what_was_there_before() {
     let folder = folder();
     let (source, target) = (folder.path().join("from"), folder.path().join("to"));
