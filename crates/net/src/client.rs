@@ -1,0 +1,329 @@
+//! One request and its answer, on the caller's thread: for control planes.
+//!
+//! ureq does the work. It has no runtime and no thread, keeps connections alive, and bounds heads and bodies. This is
+//! what it adds: time-outs on progress, one choice of proxies and certificates with the data path, errors that name the
+//! object and no secret, and connections that a forked child does not share with its parent.
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use http::{Method, Request, Response, Uri};
+use straightway_core::{Error, Kind, Result};
+use ureq::{
+    Agent,
+    config::AutoHeaderValue,
+    tls::{Certificate, RootCerts, TlsConfig, TlsProvider},
+};
+
+use crate::{network::Network, origin::Site, proxy::ProxyUrl};
+
+/// The longest body that [`Client::send`] takes. A page of 1,000 names of S3 is under 2 MiB.
+const BODY_BYTES_MAX: u64 = 16 << 20;
+
+/// The longest head.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Connections that are kept for the next request.
+const IDLE_MAX: usize = 64;
+
+/// Sends requests. Clones share their connections.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    network: Arc<Network>,
+    agents: Mutex<Option<Agents>>,
+}
+
+/// Connections of one process, by proxy.
+#[derive(Clone)]
+struct Agents {
+    process: u32,
+    direct: Agent,
+    http_proxy: Option<Agent>,
+    https_proxy: Option<Agent>,
+}
+
+impl Client {
+    /// A client of a network.
+    pub fn new(network: &Arc<Network>) -> Self {
+        let network = Arc::clone(network);
+        let agents = Mutex::new(None);
+        Self {
+            shared: Arc::new(Shared { network, agents }),
+        }
+    }
+
+    /// The network that it is in.
+    pub fn network(&self) -> &Arc<Network> {
+        &self.shared.network
+    }
+
+    /// Sends a request to an absolute URL once, and takes the whole answer, of whatever status. Redirects are answers
+    /// like others.
+    pub fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>> {
+        self.send_bounded(request, BODY_BYTES_MAX)
+    }
+
+    /// The same, with another bound on the answer's body.
+    pub fn send_bounded(
+        &self,
+        request: Request<Vec<u8>>,
+        body_bytes_max: u64,
+    ) -> Result<Response<Vec<u8>>> {
+        let url = request.uri().clone();
+        let (parts, mut body) = self.run(request)?.into_parts();
+        let body = body.with_config().limit(body_bytes_max).read_to_vec();
+        let body = body.map_err(|error| told(&url, error))?;
+        Ok(Response::from_parts(parts, body))
+    }
+
+    /// Sends a request and takes the answer's head. The body is still to be read.
+    pub(crate) fn run(&self, request: Request<Vec<u8>>) -> Result<Response<ureq::Body>> {
+        let url = request.uri().clone();
+        let site = Site::of(&url)?;
+        let agent = self.agent(&site)?;
+        let takes_body = !matches!(
+            *request.method(),
+            Method::GET | Method::HEAD | Method::DELETE | Method::OPTIONS
+        );
+        let answer = if takes_body || !request.body().is_empty() {
+            agent.run(request)
+        } else {
+            agent.run(request.map(|_| ()))
+        };
+        answer.map_err(|error| told(&url, error))
+    }
+
+    /// What has the connections for a site.
+    fn agent(&self, site: &Site) -> Result<Agent> {
+        let proxies = &self.shared.network.settings().proxies;
+        let agents = self.agents(site.is_tls)?;
+        let agent = match (proxies.of(site), site.is_tls) {
+            (None, _) => Some(agents.direct),
+            (Some(_), false) => agents.http_proxy,
+            (Some(_), true) => agents.https_proxy,
+        };
+        agent.ok_or_else(|| {
+            let why = "the proxy cannot be used";
+            Error::new(Kind::Invalid, "connect to", site, why)
+        })
+    }
+
+    /// The connections of this process. A child of a fork makes its own: the parent's would mix its requests with
+    /// another's, and a thread that did not survive the fork may hold a lock.
+    fn agents(&self, is_tls: bool) -> Result<Agents> {
+        // A look at the certificates is due only where they are needed.
+        if is_tls {
+            self.shared.network.tls()?;
+        }
+        let process = std::process::id();
+        match self.shared.agents.try_lock() {
+            Ok(mut agents) => {
+                let made = agents.as_ref();
+                let fits = made.is_some_and(|made| {
+                    made.process == process && (!is_tls || made.direct_has_roots())
+                });
+                if !fits {
+                    *agents = Some(Agents::new(&self.shared.network, process)?);
+                }
+                Ok(agents.clone().expect("just made"))
+            }
+            // Held for a moment by another thread, or for ever by one of the parent's: connections of its own.
+            Err(_) => Agents::new(&self.shared.network, process),
+        }
+    }
+}
+
+impl Agents {
+    fn new(network: &Network, process: u32) -> Result<Self> {
+        let proxies = &network.settings().proxies;
+        let proxied = |proxy: &Option<ProxyUrl>| {
+            let proxy = proxy.as_ref().map(|proxy| agent(network, Some(proxy)));
+            proxy.transpose()
+        };
+        Ok(Self {
+            process,
+            direct: agent(network, None)?,
+            http_proxy: proxied(&proxies.http)?,
+            https_proxy: proxied(&proxies.https)?,
+        })
+    }
+
+    /// Whether the trusted certificates are set.
+    fn direct_has_roots(&self) -> bool {
+        let roots = self.direct.config().tls_config().root_certs();
+        matches!(roots, RootCerts::Specific(certificates) if !certificates.is_empty())
+    }
+}
+
+fn agent(network: &Network, proxy: Option<&ProxyUrl>) -> Result<Agent> {
+    let settings = network.settings();
+    let mut tls = TlsConfig::builder().provider(TlsProvider::Rustls);
+    // Without TLS so far nothing is trusted.
+    let mut roots = RootCerts::new_with_certs(&[]);
+    if let Some(known) = network.known_tls() {
+        let certificates = known.certificates.iter();
+        roots = certificates
+            .map(|der| Certificate::from_der(der).to_owned())
+            .into();
+        tls = tls.unversioned_rustls_crypto_provider(Arc::clone(&known.provider));
+    }
+    let proxy = proxy.map(|proxy| {
+        let builder = ureq::Proxy::builder(ureq::ProxyProtocol::Http)
+            .host(&proxy.host)
+            .port(proxy.port);
+        let credentials = proxy.credentials.as_deref();
+        let builder = match credentials.map(|c| c.split_once(':').unwrap_or((c, ""))) {
+            Some((user, password)) => builder.username(user).password(password),
+            None => builder,
+        };
+        builder.build().map_err(|_| {
+            let why = "its host or port cannot be used";
+            Error::new(Kind::Invalid, "use", "the proxy", why)
+        })
+    });
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .proxy(proxy.transpose()?)
+        .tls_config(tls.root_certs(roots).build())
+        .user_agent(concat!("straightway/", env!("CARGO_PKG_VERSION")))
+        .accept(AutoHeaderValue::None)
+        .accept_encoding(AutoHeaderValue::None)
+        .max_response_header_size(HEAD_BYTES_MAX)
+        .max_idle_connections(IDLE_MAX)
+        .max_idle_connections_per_host(IDLE_MAX)
+        .timeout_connect(Some(settings.connect_max))
+        .timeout_per_read(Some(settings.stall_max))
+        .timeout_per_write(Some(settings.stall_max))
+        .build();
+    Ok(config.new_agent())
+}
+
+/// What went wrong with a request. The URL's query may hold a signature, so it is left out.
+fn told(url: &Uri, error: ureq::Error) -> Error {
+    let site = Site::of(url).map_or_else(|_| String::new(), |site| site.to_string());
+    let target = format!("{site}{}", url.path());
+    let os = |error: io::Error| Error::os("ask", &target, error);
+    let (kind, why, hint) = match error {
+        ureq::Error::Io(error) => {
+            return match error
+                .get_ref()
+                .and_then(|e| e.downcast_ref::<rustls::Error>())
+            {
+                Some(error) => untrusted(&target, error),
+                None if error.raw_os_error().is_some() => os(error),
+                None => Error::new(Kind::Transient, "ask", target, error.to_string()),
+            };
+        }
+        ureq::Error::Rustls(error) => return untrusted(&target, &error),
+        ureq::Error::Timeout(which) => (
+            Kind::Transient,
+            format!("nothing came in time ({which})"),
+            "check the network and the proxy",
+        ),
+        ureq::Error::HostNotFound => (
+            Kind::Transient,
+            "its host has no address".to_owned(),
+            "check the host's name",
+        ),
+        ureq::Error::BodyExceedsLimit(bytes) => (
+            Kind::Unsupported,
+            format!("the answer is longer than {bytes} bytes"),
+            "check that the address is that of the right service",
+        ),
+        ureq::Error::Protocol(_) | ureq::Error::LargeResponseHeader(..) => (
+            Kind::Unsupported,
+            "the answer is not proper HTTP/1.1".to_owned(),
+            "check that the address and the port are those of a web server",
+        ),
+        ureq::Error::ConnectProxyFailed(_) => (
+            Kind::Transient,
+            "the proxy opens no tunnel".to_owned(),
+            "check the proxy and its credentials",
+        ),
+        ureq::Error::Http(_) | ureq::Error::BadUri(_) => (
+            Kind::Invalid,
+            "the request cannot be sent".to_owned(),
+            "check the address",
+        ),
+        _ => (
+            Kind::Transient,
+            "the connection failed".to_owned(),
+            "check the network and the proxy",
+        ),
+    };
+    Error::new(kind, "ask", target, why).with_hint(hint)
+}
+
+/// The error of a handshake that failed.
+pub(crate) fn untrusted(target: &str, error: &rustls::Error) -> Error {
+    let (kind, hint) = match error {
+        rustls::Error::InvalidCertificate(_) => (
+            Kind::Invalid,
+            "name the file of the certificate authority, or check the clock and the host's name",
+        ),
+        _ => (Kind::Transient, "check that the server speaks TLS there"),
+    };
+    Error::new(kind, "connect to", target, error.to_string()).with_hint(hint)
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Client").field(&self.shared.network).finish()
+    }
+}
+
+/// Does `work` with all items on up to `threads_max` threads, which end before this returns. After an error no further
+/// item is begun; the error of the first item that failed is told.
+pub fn together<T: Sync, R: Send>(
+    items: &[T],
+    threads_max: usize,
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    if items.len() <= 1 || threads_max <= 1 {
+        return items.iter().map(work).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else {
+                return done;
+            };
+            let result = work(item);
+            if result.is_err() {
+                next.store(items.len(), Ordering::Relaxed);
+            }
+            done.push((at, result));
+        }
+    };
+    let mut all: Vec<_> = std::thread::scope(|scope| {
+        let others = (1..threads_max.min(items.len())).map(|_| {
+            // A thread that cannot be started is done without.
+            std::thread::Builder::new().spawn_scoped(scope, run).ok()
+        });
+        let others: Vec<_> = others.collect();
+        let mut all = run();
+        for other in others.into_iter().flatten() {
+            all.extend(
+                other
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            );
+        }
+        all
+    });
+    all.sort_unstable_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, result)| result).collect()
+}

@@ -1,0 +1,38 @@
+//! Reads over HTTP/1.1, for stores whose objects are on a web server: S3, plain HTTPS and what comes later.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`Network`] | the settings that all connections share: trusted certificates, proxies, limits |
+//! | [`Client`] | one request and its answer on the caller's thread, for control planes |
+//! | [`Origin`] | a server: its addresses, its pace and its observed latency, shared by all lanes |
+//! | [`Service`] | how a kind of server wants to be asked, and what its answers mean; one per store |
+//! | [`Remote`] | an open object: its origin, length and version, and the service that asks for it |
+//!
+//! A store implements [`Service`] and hands out [`Remote`]s as its handles. `Remote` asks for ranges of one version of
+//! the object and checks every answer: status 206, the exact `Content-Range`, the same `ETag`.
+//!
+//! Nothing here has a thread or a runtime of its own that outlives a call, so a process may fork between calls.
+//! Headers with secrets are written to sockets and nowhere else: no `Debug`, log or error shows a header's value, nor the
+//! query of a URL.
+
+mod answer;
+mod backoff;
+mod client;
+mod network;
+mod origin;
+mod pace;
+mod proxy;
+mod remote;
+mod roots;
+mod service;
+
+pub use answer::{Answer, BadHeader, ContentRange};
+pub use backoff::Backoff;
+pub use client::{Client, together};
+pub use network::{Network, Settings};
+pub use origin::{Origin, Site};
+pub use pace::Pace;
+pub use proxy::{Except, Proxies, ProxyUrl};
+pub use remote::{First, Remote, Validator};
+pub use roots::Roots;
+pub use service::{Head, Judgement, Next, Service, judge_status};

@@ -1,0 +1,101 @@
+//! What all connections of a program share.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    time::Duration,
+};
+
+use straightway_core::Result;
+
+use crate::{
+    origin::{Origin, Site},
+    proxy::Proxies,
+    roots::{Roots, Tls},
+};
+
+/// How connections are made. The environment is read by whoever builds this.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Trusted certificates.
+    pub roots: Roots,
+    /// Proxies.
+    pub proxies: Proxies,
+    /// The longest time without a byte before a request counts as failed.
+    pub stall_max: Duration,
+    /// The longest time for a connection and its handshake.
+    pub connect_max: Duration,
+    /// Connections of one lane.
+    pub connections_max: u32,
+    /// Whether slow requests are sent a second time, on another connection.
+    pub hedges: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            roots: Roots::default(),
+            proxies: Proxies::default(),
+            stall_max: Duration::from_secs(20),
+            connect_max: Duration::from_secs(10),
+            connections_max: 64,
+            hedges: true,
+        }
+    }
+}
+
+/// Settings, trusted certificates, and the origins in use.
+pub struct Network {
+    settings: Settings,
+    tls: OnceLock<Tls>,
+    origins: Mutex<BTreeMap<Site, Weak<Origin>>>,
+}
+
+impl Network {
+    /// A network with these settings.
+    pub fn new(settings: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            tls: OnceLock::new(),
+            origins: Mutex::default(),
+        })
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The origin of a site. All who ask for the same site share it, and with it its pace.
+    pub fn origin(self: &Arc<Self>, site: &Site) -> Result<Arc<Origin>> {
+        let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(origin) = origins.get(site).and_then(Weak::upgrade) {
+            return Ok(origin);
+        }
+        let origin = Arc::new(Origin::new(self, site.clone())?);
+        origins.retain(|_, origin| origin.strong_count() > 0);
+        origins.insert(site.clone(), Arc::downgrade(&origin));
+        Ok(origin)
+    }
+
+    /// Trusted certificates, if they were read already.
+    pub(crate) fn known_tls(&self) -> Option<&Tls> {
+        self.tls.get()
+    }
+
+    /// Trusted certificates, read when first needed.
+    pub(crate) fn tls(&self) -> Result<&Tls> {
+        if let Some(tls) = self.tls.get() {
+            return Ok(tls);
+        }
+        let tls = Tls::new(&self.settings.roots)?;
+        Ok(self.tls.get_or_init(|| tls))
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(f)
+    }
+}
