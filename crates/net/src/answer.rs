@@ -7,7 +7,7 @@ use std::{ops::Range, time::Duration};
 pub struct Answer<'a> {
     /// The status.
     pub status: u16,
-    headers: &'a [httparse::Header<'a>],
+    pub(crate) headers: &'a [httparse::Header<'a>],
     /// The body of an error, cut to a few KiB; empty where a payload follows.
     pub body: &'a [u8],
 }

@@ -9,6 +9,7 @@ use straightway_sys::nonce::nonce;
 #[derive(Clone, Debug)]
 pub struct Backoff {
     attempts: u32,
+    attempts_max: u32,
     random: u64,
 }
 
@@ -17,23 +18,28 @@ const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
 
 impl Backoff {
-    /// Attempts without progress before an error is final. With [`LONGEST`] that is about 15 s on average.
-    pub const ATTEMPTS_MAX: u32 = 10;
-
-    /// Waits that follow from `seed`.
-    pub fn new(seed: u64) -> Self {
+    /// Up to `attempts_max` waits that follow from `seed`. Ten take about 15 s on average.
+    pub fn new(attempts_max: u32, seed: u64) -> Self {
         Self {
             attempts: 0,
+            attempts_max,
             random: seed | 1,
         }
     }
 
-    /// How long to wait before the next attempt; `None` after [`ATTEMPTS_MAX`](Self::ATTEMPTS_MAX).
+    /// Up to `attempts_max` waits that nobody else has.
+    pub fn unique(attempts_max: u32) -> Self {
+        Self::new(attempts_max, nonce())
+    }
+
+    /// How long to wait before the next attempt; `None` where there were too many.
     pub fn next_wait(&mut self) -> Option<Duration> {
-        if self.attempts == Self::ATTEMPTS_MAX {
+        if self.attempts >= self.attempts_max {
             return None;
         }
-        let bound = FIRST.saturating_mul(1 << self.attempts).min(LONGEST);
+        let bound = FIRST
+            .saturating_mul(1 << self.attempts.min(10))
+            .min(LONGEST);
         self.attempts += 1;
         // xorshift64: enough to keep clients apart.
         self.random ^= self.random << 13;
@@ -49,13 +55,6 @@ impl Backoff {
     }
 }
 
-impl Default for Backoff {
-    /// Waits that nobody else has.
-    fn default() -> Self {
-        Self::new(nonce())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,11 +62,11 @@ mod tests {
     #[test]
     fn waits_are_bounded_in_length_and_number_and_follow_from_the_seed() {
         let waits = |seed| {
-            let mut backoff = Backoff::new(seed);
+            let mut backoff = Backoff::new(10, seed);
             std::iter::from_fn(|| backoff.next_wait()).collect::<Vec<_>>()
         };
         let some = waits(7);
-        assert_eq!(some.len(), Backoff::ATTEMPTS_MAX as usize);
+        assert_eq!(some.len(), 10);
         assert!(some.iter().all(|wait| *wait <= LONGEST));
         assert!(some[0] <= FIRST);
         assert_eq!(some, waits(7));
@@ -76,7 +75,7 @@ mod tests {
 
     #[test]
     fn progress_begins_again_with_short_waits() {
-        let mut backoff = Backoff::new(3);
+        let mut backoff = Backoff::new(10, 3);
         while backoff.next_wait().is_some() {}
         backoff.reset();
         assert!(backoff.next_wait().is_some_and(|wait| wait <= FIRST));

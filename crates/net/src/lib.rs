@@ -7,6 +7,7 @@
 //! | [`Origin`] | a server: its addresses, its pace and its observed latency, shared by all lanes |
 //! | [`Service`] | how a kind of server wants to be asked, and what its answers mean; one per store |
 //! | [`Remote`] | an open object: its origin, length and version, and the service that asks for it |
+//! | [`HttpEngine`] | the data path: many requests on sockets of a lane, bodies received into the buffers of I/Os |
 //!
 //! A store implements [`Service`] and hands out [`Remote`]s as its handles. `Remote` asks for ranges of one version of
 //! the object and checks every answer: status 206, the exact `Content-Range`, the same `ETag`.
@@ -18,6 +19,9 @@
 mod answer;
 mod backoff;
 mod client;
+mod engine;
+pub mod head;
+mod lookup;
 mod network;
 mod origin;
 mod pace;
@@ -29,6 +33,7 @@ mod service;
 pub use answer::{Answer, BadHeader, ContentRange};
 pub use backoff::Backoff;
 pub use client::{Client, together};
+pub use engine::HttpEngine;
 pub use network::{Network, Settings};
 pub use origin::{Origin, Site};
 pub use pace::Pace;

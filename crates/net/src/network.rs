@@ -28,6 +28,8 @@ pub struct Settings {
     pub connect_max: Duration,
     /// Connections of one lane.
     pub connections_max: u32,
+    /// Attempts without progress before an error is final.
+    pub attempts_max: u32,
     /// Whether slow requests are sent a second time, on another connection.
     pub hedges: bool,
 }
@@ -40,6 +42,7 @@ impl Default for Settings {
             stall_max: Duration::from_secs(20),
             connect_max: Duration::from_secs(10),
             connections_max: 64,
+            attempts_max: 10,
             hedges: true,
         }
     }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use rustls_pki_types::ServerName;
 use straightway_core::{Error, Kind, Result};
 
-use crate::{network::Network, pace::Pace, proxy::ProxyUrl};
+use crate::{lookup::Lookup, network::Network, pace::Pace, proxy::ProxyUrl};
 
 /// A scheme, a host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +79,8 @@ pub struct Origin {
     proxy: Option<ProxyUrl>,
     /// What the server's certificate must be for; `None` without TLS.
     server_name: Option<ServerName<'static>>,
+    /// The addresses of the server, or of its proxy.
+    lookup: Lookup,
     pace: Pace,
 }
 
@@ -101,11 +103,16 @@ impl Origin {
         } else {
             None
         };
+        let lookup = match &proxy {
+            Some(proxy) => Lookup::new(proxy.host.trim_matches(['[', ']']), proxy.port),
+            None => Lookup::new(site.bare_host(), site.port),
+        };
         Ok(Self {
             site,
             network: Arc::clone(network),
             proxy,
             server_name,
+            lookup,
             pace: Pace::default(),
         })
     }
@@ -118,6 +125,22 @@ impl Origin {
     /// The network that it is in.
     pub fn network(&self) -> &Arc<Network> {
         &self.network
+    }
+
+    /// The request that opens a tunnel to it, where there is a proxy.
+    pub(crate) fn tunnel_head(&self) -> Option<Vec<u8>> {
+        let proxy = self.proxy.as_ref()?;
+        Some(proxy.connect_head(&self.site))
+    }
+
+    /// What its certificate must be for, where it has TLS.
+    pub(crate) fn server_name(&self) -> Option<&ServerName<'static>> {
+        self.server_name.as_ref()
+    }
+
+    /// The addresses to connect to.
+    pub(crate) fn lookup(&self) -> &Lookup {
+        &self.lookup
     }
 
     /// How fast it may be asked, and how fast it answers.

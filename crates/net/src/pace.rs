@@ -163,15 +163,20 @@ impl Pace {
         Some(sent + delay.max(HEDGE_DELAY_MIN))
     }
 
-    /// Takes a hedge from the budget. `false` where that is used up, or where the server is held back already.
+    /// Whether the budget has a hedge left. A server that is held back gets none.
+    pub fn has_hedge(&self) -> bool {
+        self.interval_ns.load(Relaxed) == 0 && self.is_within_budget(self.hedges.load(Relaxed))
+    }
+
+    /// Takes a hedge from the budget, if there is one left.
     pub fn take_hedge(&self) -> bool {
-        if self.interval_ns.load(Relaxed) > 0 {
-            return false;
-        }
-        let requests = self.requests.load(Relaxed);
-        let within =
-            |hedges: u64| ((hedges + 1) * REQUESTS_PER_HEDGE <= requests).then_some(hedges + 1);
-        self.hedges.fetch_update(Relaxed, Relaxed, within).is_ok()
+        let within = |hedges: u64| self.is_within_budget(hedges).then_some(hedges + 1);
+        self.has_hedge() && self.hedges.fetch_update(Relaxed, Relaxed, within).is_ok()
+    }
+
+    /// Whether one more hedge than `hedges` is within the budget.
+    fn is_within_budget(&self, hedges: u64) -> bool {
+        (hedges + 1) * REQUESTS_PER_HEDGE <= self.requests.load(Relaxed)
     }
 
     /// The shortest time between two requests now.

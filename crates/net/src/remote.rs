@@ -241,6 +241,21 @@ impl Remote {
         }
     }
 
+    /// The same, for a body that is received as it is: it must be neither compressed nor cut into chunks.
+    pub(crate) fn check_plain(
+        &self,
+        answer: &Answer<'_>,
+        range: &Range<u64>,
+    ) -> Result<(), Judgement> {
+        self.check(answer, range)?;
+        if answer.is_plain() && answer.content_length() == Ok(Some(range.end - range.start)) {
+            return Ok(());
+        }
+        let why = "the server sends ranges in chunks, compressed, or without their length";
+        let hint = "download it by other means";
+        Err(Judgement::fail(self.failed(Kind::Unsupported, why, hint)))
+    }
+
     /// Reads a range on the caller's thread.
     pub(crate) fn fetch(&self, range: &Range<u64>, into: &mut [u8]) -> Result<()> {
         self.persist(|| {
@@ -380,7 +395,8 @@ impl Remote {
 
     /// Does `attempt` until it succeeds, fails for good, or was tried too often.
     fn persist<T>(&self, mut attempt: impl FnMut() -> Result<T, Judgement>) -> Result<T> {
-        let mut backoff = Backoff::default();
+        let attempts_max = self.origin.network().settings().attempts_max;
+        let mut backoff = Backoff::unique(attempts_max);
         let mut renewals = 0;
         loop {
             let Judgement { next, error } = match attempt() {

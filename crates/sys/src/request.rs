@@ -95,10 +95,16 @@ impl<H> Io<H> {
 
     /// Copies `bytes` to the front of its memory, as a read would.
     pub fn fill(&mut self, bytes: &[u8]) {
-        self.check_length(bytes.len());
+        self.fill_from(0, bytes);
+    }
+
+    /// Copies `bytes` into its memory from its byte `from` on.
+    pub fn fill_from(&mut self, from: usize, bytes: &[u8]) {
+        let end = from.checked_add(bytes.len());
+        self.check_length(end.unwrap_or(usize::MAX));
         // SAFETY: in bounds; `&mut self` means that `bytes` is not its slot's, and of a region no reference exists while
         // a window does. Other windows of the same bytes make a race that `shared::copy` allows.
-        unsafe { shared::copy(self.pointer(), bytes.as_ptr(), bytes.len()) }
+        unsafe { shared::copy(self.pointer().add(from), bytes.as_ptr(), bytes.len()) }
     }
 
     /// Copies the front of its memory into `bytes`, as a write would.
@@ -137,6 +143,19 @@ pub struct Done<H = Arc<File>> {
     /// Whether a read through the page cache found that bytes were missing there. Only the engine
     /// that copies on its own thread can tell.
     pub missed: bool,
+    /// What it took, where requests over a network may be repeated.
+    pub tries: Tries,
+}
+
+/// What it took to complete an I/O over a network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tries {
+    /// Requests that were sent again after a failure.
+    pub retries: u32,
+    /// Requests that were sent a second time because the first one was slow.
+    pub hedges_sent: u32,
+    /// Those of them that were answered first.
+    pub hedges_won: u32,
 }
 
 impl<H> Done<H> {
@@ -146,6 +165,7 @@ impl<H> Done<H> {
             io: self.io.map(name),
             result: self.result,
             missed: self.missed,
+            tries: self.tries,
         }
     }
 
@@ -155,6 +175,7 @@ impl<H> Done<H> {
             io,
             result,
             missed: false,
+            tries: Tries::default(),
         }
     }
 }

@@ -63,28 +63,7 @@ impl Uring {
     /// A ring for `depth` I/Os at a time.
     pub fn new(depth: u32) -> Result<Self> {
         let depth = depth.clamp(1, DEPTH_MAX);
-        let refused = |source: io::Error| {
-            let (kind, hint) = match source.raw_os_error() {
-                Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => (
-                    Kind::Unsupported,
-                    "sysctl kernel.io_uring_disabled=0, or a seccomp profile that allows it",
-                ),
-                // Its queues count as locked memory, of which a user may have none.
-                Some(libc::ENOMEM) => (
-                    Kind::Unsupported,
-                    "let the process lock more memory (`ulimit -l`), or ask for fewer lanes",
-                ),
-                _ => (Kind::Transient, "ask for fewer lanes, or a smaller depth"),
-            };
-            Error::new(kind, "set up", "io_uring", source.to_string()).with_hint(hint)
-        };
-        // One thread uses a ring, so completions may wait until it asks for them (Linux 6.1).
-        let ring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .build(depth)
-            .or_else(|_| IoUring::new(depth))
-            .map_err(refused)?;
+        let ring = build(depth)?;
         let files = ring
             .submitter()
             .register_files_sparse(FILES)
@@ -136,11 +115,7 @@ impl Uring {
         match self.ring.submitter().submit_with_args(want, &args) {
             Ok(_) => {}
             // Nothing was ready in time, or a signal came: what is there is still taken.
-            Err(e)
-                if matches!(
-                    e.raw_os_error(),
-                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
-                ) => {}
+            Err(e) if is_passing(&e) => {}
             Err(e) => return Err(Error::os("submit to", "io_uring", e)),
         }
         let before = done.len();
@@ -181,6 +156,40 @@ impl Uring {
             let _ = submitter.register_files_update(slot.into(), &[-1]);
         });
     }
+}
+
+/// An io_uring that one thread uses, or why there is none.
+pub(crate) fn build(depth: u32) -> Result<IoUring> {
+    let refused = |source: io::Error| {
+        let (kind, hint) = match source.raw_os_error() {
+            Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => (
+                Kind::Unsupported,
+                "sysctl kernel.io_uring_disabled=0, or a seccomp profile that allows it",
+            ),
+            // Its queues count as locked memory, of which a user may have none.
+            Some(libc::ENOMEM) => (
+                Kind::Unsupported,
+                "let the process lock more memory (`ulimit -l`), or ask for fewer lanes",
+            ),
+            _ => (Kind::Transient, "ask for fewer lanes, or a smaller depth"),
+        };
+        Error::new(kind, "set up", "io_uring", source.to_string()).with_hint(hint)
+    };
+    // One thread uses a ring, so completions may wait until it asks for them (Linux 6.1).
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(depth)
+        .or_else(|_| IoUring::new(depth))
+        .map_err(refused)
+}
+
+/// Whether a call of the kernel failed only because nothing was ready in time, or a signal came.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+    )
 }
 
 impl Tables {

@@ -1,0 +1,211 @@
+//! GET requests on the sockets of a lane: the engine of all stores whose objects are on web servers.
+//!
+//! An I/O becomes a request for its range. The head of the answer comes into a small buffer of the connection and is
+//! checked; what follows is received straight into the memory that the I/O owns. With TLS, ciphertext comes into a buffer
+//! of the connection, is decrypted there, and copied. A connection serves one request at a time and is kept for the next;
+//! after any failure it is closed. Nothing on the way of one I/O allocates or locks.
+//!
+//! What fails is asked for again, from the first missing byte on, and only of the same version of the object.
+//! Everything is bounded: connections, attempts, heads, and the time without progress.
+//!
+//! | file | content |
+//! |---|---|
+//! | `engine.rs` | what the lane sees; timers |
+//! | `engine/asking.rs` | which request goes to which connection, new connections, hedges |
+//! | `engine/dialogue.rs` | what follows when an operation on a socket is done |
+//! | `engine/failing.rs` | what follows when something failed |
+
+mod asking;
+mod connection;
+mod dialogue;
+mod failing;
+mod request;
+mod session;
+mod slab;
+
+use std::{
+    any::Any,
+    collections::VecDeque,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Error, Kind, Result};
+use straightway_io::{
+    Handle,
+    engine::{Capabilities, Engine},
+    request::{Done, Io, Op},
+};
+use straightway_sys::{Sockets, nonce::nonce, sockets::Landed};
+
+use crate::remote::Remote;
+use connection::Connection;
+use failing::Renewal;
+use request::{Request, State};
+use slab::Slab;
+
+/// An object as I/Os have it.
+type Object = Arc<dyn Handle>;
+
+/// How often it looks whether a thread that it waits for is done.
+const CONTROL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// The longest time between two looks at everything.
+const TICK_MAX: Duration = Duration::from_secs(1);
+
+/// An engine that reads objects from web servers.
+#[derive(Debug)]
+pub struct HttpEngine {
+    ring: Sockets<Object>,
+    depth: usize,
+    /// Connections without those for hedges.
+    connections_max: usize,
+    connections: Slab<Connection>,
+    requests: Slab<Request>,
+    /// Requests without a connection, the oldest first.
+    waiting: VecDeque<u32>,
+    renewal: Option<Renewal>,
+    finished: Vec<Done>,
+    landed: Vec<Landed<Object>>,
+    seed: u64,
+}
+
+impl HttpEngine {
+    /// An engine for `depth` I/Os at a time on up to `connections_max` connections; `Unsupported` where io_uring is
+    /// forbidden.
+    pub fn new(depth: u32, connections_max: u32) -> Result<Self> {
+        let depth = depth.clamp(1, straightway_sys::uring::DEPTH_MAX / 2);
+        let connections_max = connections_max.clamp(1, depth);
+        let room = connections_max + connections_max / 4 + 2;
+        Ok(Self {
+            ring: Sockets::new(room)?,
+            depth: depth as usize,
+            connections_max: connections_max as usize,
+            connections: Slab::new(room as usize),
+            requests: Slab::new(depth as usize),
+            waiting: VecDeque::with_capacity(depth as usize),
+            renewal: None,
+            finished: Vec::with_capacity(depth as usize),
+            landed: Vec::with_capacity(room as usize),
+            seed: nonce(),
+        })
+    }
+
+    /// Takes an I/O on that can be asked for; others are done.
+    fn take_on(&mut self, io: Io) {
+        let object: Arc<dyn Any + Send + Sync> = Arc::clone(&io.object) as _;
+        let Ok(remote) = object.downcast::<Remote>() else {
+            return self.refuse(io, "it is no object of a web server");
+        };
+        if io.op == Op::Write {
+            return self.refuse(io, "a web server's objects are only read");
+        }
+        let end = io.offset.saturating_add(io.bytes as u64);
+        let end = end.min(remote.object().bytes);
+        if end <= io.offset {
+            self.finished.push(Done::new(io, Ok(0)));
+            return;
+        }
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let request = Request::new(io, remote, end, self.seed, Instant::now());
+        let number = self.requests.insert(request);
+        self.waiting.push_back(number.expect("the queue has room"));
+    }
+
+    fn refuse(&mut self, io: Io, why: &str) {
+        let error = Error::new(Kind::Unsupported, "transfer", io.object.object().name, why);
+        self.finished
+            .push(Done::new(io, Err(io::Error::other(error))));
+    }
+
+    /// Does what is due. Answers when the next thing is.
+    fn tick(&mut self, now: Instant) -> Instant {
+        let mut due = now + TICK_MAX;
+        if self.renewal.is_some() {
+            due = due.min(self.check_renewal(now));
+        }
+        due = due.min(self.check_deadlines(now));
+        due = due.min(self.start_waiting(now));
+        due.min(self.hedge(now))
+    }
+
+    /// Gives up connections on which nothing has come for too long.
+    fn check_deadlines(&mut self, now: Instant) -> Instant {
+        let mut due = now + TICK_MAX;
+        for number in 0..u32::try_from(self.connections.capacity()).expect("there are few") {
+            let Some(connection) = self.connections.get(number) else {
+                continue;
+            };
+            if connection.operation.is_none() || connection.ending.is_some() {
+                continue;
+            }
+            if connection.deadline > now {
+                due = due.min(connection.deadline);
+            } else {
+                self.give_up_waiting(number, now);
+            }
+        }
+        due
+    }
+
+    /// Ends a request.
+    fn finish(&mut self, number: u32, result: io::Result<usize>) {
+        let Request { io, tries, .. } = self.requests.remove(number);
+        let io = io.expect("the ring does not have it");
+        let done = Done::new(io, result);
+        self.finished.push(Done { tries, ..done });
+    }
+}
+
+impl Engine for HttpEngine {
+    fn submit(&mut self, io: Io) -> Result<(), Io> {
+        if self.requests.len() + self.finished.len() >= self.depth {
+            return Err(io);
+        }
+        self.take_on(io);
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let now = Instant::now();
+            let due = self.tick(now).min(deadline);
+            if self.finished.is_empty() && self.requests.len() > 0 && self.ring.in_flight() == 0 {
+                // Everything waits for its time, or for a thread.
+                std::thread::sleep(due.saturating_duration_since(now));
+            } else {
+                let is_waiting = self.finished.is_empty() && self.requests.len() > 0;
+                let (want, wait) = if is_waiting {
+                    (1, due.saturating_duration_since(now))
+                } else {
+                    (0, Duration::ZERO)
+                };
+                let mut landed = std::mem::take(&mut self.landed);
+                let polled = self.ring.poll(&mut landed, want, wait);
+                let now = Instant::now();
+                for one in landed.drain(..) {
+                    self.land(one, now);
+                }
+                self.landed = landed;
+                polled?;
+            }
+            let count = self.finished.len();
+            if count > 0 || self.requests.len() == 0 || Instant::now() >= deadline {
+                done.append(&mut self.finished);
+                return Ok(count);
+            }
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "io_uring sockets",
+            depth: self.depth,
+        }
+    }
+}

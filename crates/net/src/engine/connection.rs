@@ -1,0 +1,195 @@
+//! One connection: a socket, where it is in its dialogue, and the buffers of that.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use straightway_sys::{
+    Socket,
+    sockets::{Operation, Payload},
+};
+
+use super::{Object, session::Session};
+use crate::{head::HEAD_BYTES_MAX, origin::Origin, remote::ERROR_BYTES_MAX, service::Judgement};
+
+/// What is received at first of an answer: most heads fit, and little of the body is copied.
+const FIRST_BYTES: usize = 4 << 10;
+
+/// Room for a head and the body of an error.
+const SCRATCH_BYTES: usize = HEAD_BYTES_MAX + ERROR_BYTES_MAX;
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) origin: Arc<Origin>,
+    pub(super) socket: Arc<Socket>,
+    /// `None` without TLS, and while a tunnel is opened for it.
+    pub(super) session: Option<Box<Session>>,
+    pub(super) phase: Phase,
+    /// What the ring has under way for it: one operation at a time.
+    pub(super) operation: Option<Operation>,
+    /// When it counts as stuck.
+    pub(super) deadline: Instant,
+    /// When its request was sent; while it has none, since when.
+    pub(super) since: Instant,
+    /// Whether it has served a request.
+    pub(super) is_used: bool,
+    /// Whether it may serve another one after this answer.
+    pub(super) is_reusable: bool,
+    /// Set when it is to be closed: as soon as its operation has landed.
+    pub(super) ending: Option<Ending>,
+    /// The head of its request.
+    pub(super) out: Vec<u8>,
+    /// What came of the answer's head, and of an error's body.
+    scratch: Vec<u8>,
+    pub(super) filled: usize,
+}
+
+/// Where a connection is in its dialogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It is being established: TCP, the tunnel, TLS.
+    Connecting,
+    Tunnelling,
+    Shaking,
+    /// It waits for a request.
+    Idle,
+    /// The head of a request is sent.
+    Asking(u32),
+    /// The head of the answer is awaited.
+    Awaiting(u32),
+    /// The body is received into the I/O.
+    Filling(u32),
+    /// The body of an error is received, from this byte of the scratch buffer on.
+    Erring(u32, usize),
+}
+
+/// How a connection ends.
+#[derive(Debug)]
+pub(super) enum Ending {
+    /// Nobody needs it any more.
+    Unneeded,
+    /// Its request is judged so.
+    Judged(u32, Judgement),
+}
+
+impl Phase {
+    /// Whether it is being established.
+    pub(super) fn is_dialling(self) -> bool {
+        matches!(self, Self::Connecting | Self::Tunnelling | Self::Shaking)
+    }
+
+    /// The request that it serves.
+    pub(super) fn request(self) -> Option<u32> {
+        match self {
+            Self::Asking(request)
+            | Self::Awaiting(request)
+            | Self::Filling(request)
+            | Self::Erring(request, _) => Some(request),
+            _ => None,
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(origin: &Arc<Origin>, socket: Socket, now: Instant) -> Self {
+        Self {
+            origin: Arc::clone(origin),
+            socket: Arc::new(socket),
+            session: None,
+            phase: Phase::Connecting,
+            operation: None,
+            deadline: now + origin.network().settings().connect_max,
+            since: now,
+            is_used: false,
+            is_reusable: false,
+            ending: None,
+            out: Vec::new(),
+            scratch: vec![0; SCRATCH_BYTES],
+            filled: 0,
+        }
+    }
+
+    /// What came so far of the answer.
+    pub(super) fn scratch(&self) -> &[u8] {
+        &self.scratch[..self.filled]
+    }
+
+    /// Drops all that came of the answer.
+    pub(super) fn clear_scratch(&mut self) {
+        self.filled = 0;
+    }
+
+    /// Adds decrypted bytes to what came of the answer. Answers how many fit.
+    pub(super) fn append_scratch(&mut self, bytes: &[u8]) -> usize {
+        let room = &mut self.scratch[self.filled..];
+        let taken = bytes.len().min(room.len());
+        room[..taken].copy_from_slice(&bytes[..taken]);
+        self.filled += taken;
+        taken
+    }
+
+    /// Lends the buffer that the next bytes are received into.
+    pub(super) fn lend_incoming(&mut self) -> Payload<Object> {
+        if let Some(session) = &mut self.session {
+            let (bytes, from) = session.lend_incoming();
+            let to = bytes.len();
+            return Payload::Receive { bytes, from, to };
+        }
+        let from = self.filled;
+        let most = match self.phase {
+            // No byte behind the proxy's answer is ours to take.
+            Phase::Tunnelling => HEAD_BYTES_MAX,
+            _ if from < FIRST_BYTES => FIRST_BYTES,
+            _ => SCRATCH_BYTES,
+        };
+        let bytes = std::mem::take(&mut self.scratch);
+        let to = most.min(bytes.len()).max(from);
+        Payload::Receive { bytes, from, to }
+    }
+
+    /// Takes that buffer back with `more` bytes in it.
+    pub(super) fn take_incoming(&mut self, bytes: Vec<u8>, more: usize) {
+        match &mut self.session {
+            Some(session) => session.take_incoming(bytes, more),
+            None => {
+                self.scratch = bytes;
+                self.filled += more;
+            }
+        }
+    }
+
+    /// Lends what is to be sent.
+    pub(super) fn lend_outgoing(&mut self) -> Option<Payload<Object>> {
+        let bytes = match &mut self.session {
+            Some(session) => session.lend_outgoing()?,
+            None => std::mem::take(&mut self.out),
+        };
+        Some(Payload::Send { bytes, from: 0 })
+    }
+
+    /// Takes that buffer back.
+    pub(super) fn take_outgoing(&mut self, bytes: Vec<u8>) {
+        match &mut self.session {
+            Some(session) => session.take_outgoing(bytes),
+            None => self.out = bytes,
+        }
+    }
+
+    /// Whether it waits for a request.
+    pub(super) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle && self.operation.is_none() && self.ending.is_none()
+    }
+
+    /// Whether nothing has come that nobody asked for, and the other side has not closed it.
+    pub(super) fn is_quiet(&self) -> bool {
+        let has_rest = self.session.as_ref().is_some_and(|s| s.has_incoming());
+        !has_rest && self.socket.is_quiet()
+    }
+
+    /// Counts as stuck if no byte comes for `most`.
+    pub(super) fn expect_within(&mut self, most: Duration, now: Instant) {
+        self.deadline = now + most;
+    }
+}

@@ -1,0 +1,444 @@
+//! What follows when an operation on a socket is done.
+
+use std::time::{Duration, Instant};
+
+use straightway_core::{Error, Kind};
+use straightway_sys::sockets::{Landed, Payload};
+
+use super::{
+    HttpEngine, Object, State,
+    connection::{Ending, Phase},
+    session::{Session, Stage},
+};
+use crate::{
+    answer::Answer,
+    head::{self, Parsed},
+    remote::ERROR_BYTES_MAX,
+    service::{Judgement, Next},
+};
+
+/// How long the body of an error is waited for.
+const ERROR_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the head of an answer says.
+enum Verdict {
+    /// What was asked for follows.
+    Accepted,
+    /// An error, whose body follows: as long as this, where it is known.
+    Error(Option<u64>),
+    /// Neither.
+    Refused(Judgement),
+}
+
+impl HttpEngine {
+    /// Hands an operation of a connection to the ring.
+    pub(super) fn operate(&mut self, key: u32, payload: Payload<Object>, now: Instant) {
+        let connection = &mut self.connections[key];
+        debug_assert!(connection.operation.is_none(), "one operation at a time");
+        match self.ring.begin(key, &connection.socket, payload) {
+            Ok(operation) => connection.operation = Some(operation),
+            Err(payload) => {
+                self.restore(key, payload, 0);
+                self.fail(
+                    key,
+                    self.broken(key, "the kernel takes no more operations"),
+                    now,
+                );
+            }
+        }
+    }
+
+    /// Receives what comes next: the body into its I/O, all else into the connection's buffer.
+    pub(super) fn receive(&mut self, key: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        let payload = match connection.phase {
+            Phase::Idle => return,
+            Phase::Filling(number) if connection.session.is_none() => {
+                let request = &mut self.requests[number];
+                let (from, to) = (request.got, request.got + request.missing());
+                let io = request.io.take().expect("the ring does not have it");
+                Payload::Fill { io, from, to }
+            }
+            _ => connection.lend_incoming(),
+        };
+        self.operate(key, payload, now);
+    }
+
+    /// Puts the buffers of an operation back where they belong, with `moved` bytes in them.
+    fn restore(&mut self, key: u32, payload: Payload<Object>, moved: usize) {
+        let connection = &mut self.connections[key];
+        match payload {
+            Payload::Connect(_) => {}
+            Payload::Send { bytes, .. } => connection.take_outgoing(bytes),
+            Payload::Receive { bytes, .. } => connection.take_incoming(bytes, moved),
+            Payload::Fill { io, .. } => {
+                let number = connection
+                    .phase
+                    .request()
+                    .expect("it fills a request's I/O");
+                let request = &mut self.requests[number];
+                request.io = Some(io);
+                request.got += moved;
+                if moved > 0 {
+                    request.backoff.reset();
+                }
+            }
+        }
+    }
+
+    /// Goes on after an operation.
+    pub(super) fn land(&mut self, landed: Landed<Object>, now: Instant) {
+        let Landed {
+            key,
+            payload,
+            result,
+        } = landed;
+        let connection = &mut self.connections[key];
+        connection.operation = None;
+        if let (Payload::Send { bytes, from }, Ok(sent), None) =
+            (&payload, &result, &connection.ending)
+            && *sent > 0
+            && from + sent < bytes.len()
+        {
+            let from = from + sent;
+            let Payload::Send { bytes, .. } = payload else {
+                unreachable!("it was matched above")
+            };
+            return self.operate(key, Payload::Send { bytes, from }, now);
+        }
+        let is_send = matches!(payload, Payload::Send { .. });
+        let is_connect = matches!(payload, Payload::Connect(_));
+        self.restore(key, payload, *result.as_ref().unwrap_or(&0));
+        if let Some(ending) = self.connections[key].ending.take() {
+            return self.end(key, ending, now);
+        }
+        match result {
+            Err(error) => {
+                let judgement = self.broken(key, &error.to_string());
+                self.fail(key, judgement, now);
+            }
+            Ok(_) if is_connect => self.connected(key, now),
+            Ok(0) => self.ended_by_peer(key, now),
+            Ok(_) if is_send => self.sent(key, now),
+            Ok(_) => self.received(key, now),
+        }
+    }
+
+    /// A TCP connection is there: the tunnel comes next, or TLS.
+    fn connected(&mut self, key: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        match connection.origin.tunnel_head() {
+            Some(head) => {
+                connection.out = head;
+                connection.phase = Phase::Tunnelling;
+                self.send(key, now);
+            }
+            None => self.secure(key, now),
+        }
+    }
+
+    /// Begins TLS, where there is any.
+    fn secure(&mut self, key: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        connection.clear_scratch();
+        let Some(name) = connection.origin.server_name() else {
+            connection.phase = Phase::Idle;
+            connection.since = now;
+            return;
+        };
+        let network = connection.origin.network();
+        let config = network.known_tls().map(|tls| &tls.config);
+        let config = config.expect("an origin with TLS has read the certificates");
+        match Session::new(config, name) {
+            Ok(session) => {
+                connection.session = Some(Box::new(session));
+                connection.phase = Phase::Shaking;
+                self.decrypt(key, now);
+            }
+            Err(error) => self.fail(key, Judgement::of(self.untrusted(key, &error)), now),
+        }
+    }
+
+    /// All of a request, or of a part of a handshake, was sent.
+    fn sent(&mut self, key: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        if let Phase::Asking(number) = connection.phase {
+            connection.phase = Phase::Awaiting(number);
+            let stall_max = connection.origin.network().settings().stall_max;
+            connection.expect_within(stall_max, now);
+        }
+        self.receive(key, now);
+    }
+
+    /// Bytes came.
+    fn received(&mut self, key: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        if connection.phase.request().is_some() {
+            let stall_max = connection.origin.network().settings().stall_max;
+            if !matches!(connection.phase, Phase::Erring(..)) {
+                connection.expect_within(stall_max, now);
+            }
+        }
+        if connection.session.is_some() {
+            return self.decrypt(key, now);
+        }
+        match connection.phase {
+            Phase::Tunnelling => return self.read_tunnel(key, now),
+            Phase::Awaiting(_) | Phase::Erring(..) => self.read_head(key, now),
+            Phase::Filling(number) if self.requests[number].missing() == 0 => {
+                self.complete(key, now);
+            }
+            _ => {}
+        }
+        self.go_on(key, now);
+    }
+
+    /// Receives more, unless the connection has ended or waits for a request.
+    fn go_on(&mut self, key: u32, now: Instant) {
+        let Some(connection) = self.connections.get(key) else {
+            return;
+        };
+        if connection.operation.is_none() && connection.ending.is_none() {
+            self.receive(key, now);
+        }
+    }
+
+    /// Goes on with TLS after ciphertext came.
+    fn decrypt(&mut self, key: u32, now: Instant) {
+        let session = self.connections[key].session.take();
+        let mut session = session.expect("a connection with TLS has a session");
+        let processed = session.process(|plain| self.take_plain(key, plain, now));
+        let has_outgoing = session.has_outgoing();
+        // A connection that is not used again may be gone already.
+        if self.connections.get(key).is_none() {
+            return;
+        }
+        let connection = &mut self.connections[key];
+        connection.session = Some(session);
+        if connection.ending.is_some() {
+            return;
+        }
+        match processed {
+            Err(error) => return self.fail(key, Judgement::of(self.untrusted(key, &error)), now),
+            Ok(Stage::Closed) => return self.ended_by_peer(key, now),
+            Ok(Stage::Open) if connection.phase == Phase::Shaking => {
+                connection.phase = Phase::Idle;
+                connection.since = now;
+            }
+            Ok(_) => {}
+        }
+        if has_outgoing {
+            self.send(key, now);
+        } else {
+            self.receive(key, now);
+        }
+    }
+
+    /// Takes decrypted bytes: of the head, or of the body.
+    fn take_plain(&mut self, key: u32, bytes: &[u8], now: Instant) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let connection = self.connections.get(key);
+            let Some(phase) = connection.filter(|c| c.ending.is_none()).map(|c| c.phase) else {
+                return;
+            };
+            match phase {
+                Phase::Awaiting(_) | Phase::Erring(..) => {
+                    let taken = self.connections[key].append_scratch(rest);
+                    rest = &rest[taken..];
+                    self.read_head(key, now);
+                    if taken == 0 {
+                        return;
+                    }
+                }
+                Phase::Filling(number) => {
+                    let request = &mut self.requests[number];
+                    rest = &rest[request.fill(rest)..];
+                    request.backoff.reset();
+                    if request.missing() == 0 {
+                        self.connections[key].is_reusable &= rest.is_empty();
+                        self.complete(key, now);
+                    }
+                }
+                // Nobody asked for this.
+                _ => return self.close(key, Ending::Unneeded),
+            }
+        }
+    }
+
+    /// Reads the proxy's answer.
+    fn read_tunnel(&mut self, key: u32, now: Instant) {
+        let connection = &self.connections[key];
+        let scratch = connection.scratch();
+        let why = match head::parse(scratch, |answer, _| answer.status) {
+            Parsed::Partial => return self.receive(key, now),
+            Parsed::Whole(length, 200..=299) if length == scratch.len() => {
+                return self.secure(key, now);
+            }
+            Parsed::Whole(_, 407) => "the proxy asks for credentials".to_owned(),
+            Parsed::Whole(_, status) => format!("the proxy opens no tunnel (status {status})"),
+            Parsed::Bad(why) => format!("the proxy's answer cannot be read: {why}"),
+        };
+        let error = Error::new(Kind::Invalid, "connect to", connection.origin.site(), why);
+        let error = error.with_hint("check the proxy and its credentials");
+        self.fail(key, Judgement::fail(error), now);
+    }
+
+    /// Reads the head of an answer, or the body of an error, as far as it came.
+    fn read_head(&mut self, key: u32, now: Instant) {
+        let connection = &self.connections[key];
+        let number = match connection.phase {
+            Phase::Erring(..) => return self.read_error(key, now),
+            phase => phase.request().expect("an answer is awaited for a request"),
+        };
+        let request = &self.requests[number];
+        let parsed = head::parse(connection.scratch(), |answer, is_reusable| {
+            let verdict = match answer.status {
+                200 | 206 => match request.remote.check_plain(answer, &request.range()) {
+                    Ok(()) => Verdict::Accepted,
+                    Err(judgement) => Verdict::Refused(judgement),
+                },
+                204 | 304 => Verdict::Error(Some(0)),
+                _ => Verdict::Error(answer.content_length().unwrap_or(None)),
+            };
+            (verdict, is_reusable)
+        });
+        match parsed {
+            Parsed::Partial => {}
+            Parsed::Bad(why) => {
+                let judgement = self.broken(key, why);
+                self.fail(key, judgement, now);
+            }
+            Parsed::Whole(length, (Verdict::Accepted, is_reusable)) => {
+                self.connections[key].is_reusable = is_reusable;
+                self.accept(key, number, length, now);
+            }
+            Parsed::Whole(length, (Verdict::Error(body_bytes), _)) => {
+                let connection = &mut self.connections[key];
+                let most = ERROR_BYTES_MAX as u64;
+                let body_bytes = body_bytes.map_or(most, |bytes| bytes.min(most));
+                let end = length + usize::try_from(body_bytes).expect("it was bounded");
+                connection.phase = Phase::Erring(number, end);
+                connection.expect_within(ERROR_PATIENCE, now);
+                self.read_error(key, now);
+            }
+            Parsed::Whole(_, (Verdict::Refused(judgement), _)) => self.fail(key, judgement, now),
+        }
+    }
+
+    /// Judges an error when its body came.
+    fn read_error(&mut self, key: u32, now: Instant) {
+        let connection = &self.connections[key];
+        // One that is sent in chunks ends so.
+        let is_over = |end: usize| {
+            connection.filled >= end || connection.scratch().ends_with(b"\r\n0\r\n\r\n")
+        };
+        if matches!(connection.phase, Phase::Erring(_, end) if is_over(end)) {
+            self.judge_error(key, now);
+        }
+    }
+
+    /// Judges an error by what came of it.
+    pub(super) fn judge_error(&mut self, key: u32, now: Instant) {
+        let connection = &self.connections[key];
+        let Phase::Erring(number, end) = connection.phase else {
+            return;
+        };
+        let scratch = connection.scratch();
+        let remote = &self.requests[number].remote;
+        let bodies = |length: usize| &scratch[length..end.min(scratch.len())];
+        // The head is read twice, since its length comes with it.
+        let length = match head::parse(scratch, |_, _| ()) {
+            Parsed::Whole(length, ()) => length,
+            _ => scratch.len(),
+        };
+        let judged = head::parse(scratch, |answer, _| {
+            let answer = Answer {
+                body: bodies(length),
+                ..*answer
+            };
+            remote.service().judge(remote.name(), &answer)
+        });
+        let judgement = match judged {
+            Parsed::Whole(_, judgement) => judgement,
+            _ => self.broken(key, "its head cannot be read"),
+        };
+        self.fail(key, judgement, now);
+    }
+
+    /// The answer is what was asked for: its connection gets the I/O, and a slower one is closed.
+    fn accept(&mut self, key: u32, number: u32, head_bytes: usize, now: Instant) {
+        let connection = &mut self.connections[key];
+        connection.phase = Phase::Filling(number);
+        let first_byte = now.saturating_duration_since(connection.since);
+        connection.origin.pace().note_answer(first_byte);
+        let request = &mut self.requests[number];
+        let body = &connection.scratch()[head_bytes..];
+        let taken = request.fill(body);
+        let has_surplus = taken < body.len();
+        connection.is_reusable &= !has_surplus;
+        connection.clear_scratch();
+        let State::Asked { first, hedge } = request.state else {
+            unreachable!("an answer comes to what was asked")
+        };
+        request.tries.hedges_won += u32::from(hedge == Some(key));
+        request.state = State::Asked {
+            first: key,
+            hedge: None,
+        };
+        let is_whole = request.missing() == 0;
+        let slower = if first == key { hedge } else { Some(first) };
+        if let Some(slower) = slower {
+            self.close(slower, Ending::Unneeded);
+        }
+        if is_whole {
+            self.complete(key, now);
+        }
+    }
+
+    /// All of an I/O is in place.
+    fn complete(&mut self, key: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        let number = connection
+            .phase
+            .request()
+            .expect("it filled a request's I/O");
+        connection.phase = Phase::Idle;
+        connection.since = now;
+        connection.is_used = true;
+        let is_reusable = connection.is_reusable;
+        let got = self.requests[number].got;
+        self.finish(number, Ok(got));
+        if !is_reusable {
+            self.close(key, Ending::Unneeded);
+        }
+    }
+
+    /// The other side has closed the connection.
+    fn ended_by_peer(&mut self, key: u32, now: Instant) {
+        match self.connections[key].phase {
+            Phase::Idle => self.close(key, Ending::Unneeded),
+            Phase::Erring(..) => self.judge_error(key, now),
+            _ => {
+                let judgement = self.broken(key, "the server closed the connection");
+                self.fail(key, judgement, now);
+            }
+        }
+    }
+
+    /// The error of a connection that broke.
+    pub(super) fn broken(&self, key: u32, why: &str) -> Judgement {
+        let connection = &self.connections[key];
+        let hint = "check the network and the server";
+        let error = match connection.phase.request() {
+            Some(number) => self.requests[number]
+                .remote
+                .failed(Kind::Transient, why, hint),
+            None => {
+                let site = connection.origin.site();
+                Error::new(Kind::Transient, "connect to", site, why).with_hint(hint)
+            }
+        };
+        Judgement::new(Next::Retry, error)
+    }
+}

@@ -1,0 +1,81 @@
+//! One I/O while the engine has it: what is still to be asked for, and how often that was tried.
+
+use std::{ops::Range, sync::Arc, time::Instant};
+
+use straightway_io::request::Io;
+use straightway_sys::Tries;
+
+use crate::{backoff::Backoff, remote::Remote};
+
+/// An I/O under way.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// `None` while the ring has it.
+    pub(super) io: Option<Io>,
+    pub(super) remote: Arc<Remote>,
+    /// Where in the object the I/O begins, and where it ends or the object does.
+    start: u64,
+    end: u64,
+    /// How many of its bytes are in place.
+    pub(super) got: usize,
+    pub(super) state: State,
+    /// Whether only a new connection will do.
+    pub(super) needs_new: bool,
+    pub(super) backoff: Backoff,
+    pub(super) renewals: u32,
+    pub(super) tries: Tries,
+}
+
+/// Where an I/O is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It waits for a connection, and not before this.
+    Waiting(Instant),
+    /// It waits for new credentials.
+    Renewing,
+    /// It was asked for on this connection, and if that was slow, on another.
+    Asked {
+        /// The connection.
+        first: u32,
+        /// The second one.
+        hedge: Option<u32>,
+    },
+}
+
+impl Request {
+    /// An I/O of `remote`, whose object ends at `end`.
+    pub(super) fn new(io: Io, remote: Arc<Remote>, end: u64, seed: u64, now: Instant) -> Self {
+        let attempts_max = remote.origin().network().settings().attempts_max;
+        Self {
+            start: io.offset,
+            end,
+            io: Some(io),
+            remote,
+            got: 0,
+            state: State::Waiting(now),
+            needs_new: false,
+            backoff: Backoff::new(attempts_max, seed),
+            renewals: 0,
+            tries: Tries::default(),
+        }
+    }
+
+    /// What is still to be asked for.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.start + self.got as u64..self.end
+    }
+
+    /// How many bytes that are.
+    pub(super) fn missing(&self) -> usize {
+        usize::try_from(self.end - self.start).expect("an I/O fits into memory") - self.got
+    }
+
+    /// Puts bytes of the body in place. Answers how many it took.
+    pub(super) fn fill(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.missing());
+        let io = self.io.as_mut().expect("the ring does not have it");
+        io.fill_from(self.got, &bytes[..taken]);
+        self.got += taken;
+        taken
+    }
+}

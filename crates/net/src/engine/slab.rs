@@ -1,0 +1,66 @@
+//! Values with numbers that are used again.
+
+/// Up to a fixed count of values, each with a number.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    values: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slab<T> {
+    /// Room for `most` values.
+    pub(super) fn new(most: usize) -> Self {
+        let most = u32::try_from(most).expect("queues are short");
+        Self {
+            values: (0..most).map(|_| None).collect(),
+            free: (0..most).rev().collect(),
+        }
+    }
+
+    pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
+        let Some(number) = self.free.pop() else {
+            return Err(value);
+        };
+        self.values[number as usize] = Some(value);
+        Ok(number)
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> T {
+        let value = self.values[number as usize].take();
+        self.free.push(number);
+        value.expect("the number is in use")
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&T> {
+        self.values[number as usize].as_ref()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.values.len() - self.free.len()
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.values.len()
+    }
+
+    /// All numbers in use. Others may come and go while they are walked through by [`get`](Self::get).
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let numbered = (0..).zip(&self.values);
+        numbered.filter_map(|(number, value)| Some((number, value.as_ref()?)))
+    }
+}
+
+impl<T> std::ops::Index<u32> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, number: u32) -> &T {
+        self.get(number).expect("the number is in use")
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Slab<T> {
+    fn index_mut(&mut self, number: u32) -> &mut T {
+        let value = self.values[number as usize].as_mut();
+        value.expect("the number is in use")
+    }
+}

@@ -1,0 +1,201 @@
+//! The addresses of a host, looked up while lanes do other things.
+//!
+//! `getaddrinfo` blocks, for seconds where a name server is down. So a thread asks it, one at a time for each host, and
+//! ends with the answer. Lanes use what is known meanwhile. All addresses of a host are used in turn, which spreads
+//! connections over the servers behind a name.
+
+use std::{
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    sync::{Arc, Mutex, TryLockError},
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Error, Kind};
+
+/// How long addresses are used before they are looked up again. S3 changes its own every few seconds.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// How long they are used while nothing newer is there.
+const STALE: Duration = Duration::from_secs(600);
+
+/// The most addresses that are kept of a host.
+const ADDRESSES_MAX: usize = 64;
+
+/// What is known of a host's addresses.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    host: String,
+    port: u16,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    addresses: Vec<SocketAddr>,
+    /// When they were found.
+    found: Option<Instant>,
+    next: usize,
+    /// The process whose thread is asking.
+    asked_by: Option<u32>,
+    error: Option<Error>,
+}
+
+/// Where to connect to.
+#[derive(Debug)]
+pub(crate) enum Whereabouts {
+    /// To this address.
+    At(SocketAddr),
+    /// It is being looked up.
+    Pending,
+    /// There is none.
+    Nowhere(Error),
+}
+
+impl Lookup {
+    /// The addresses of a host, which may be one itself.
+    pub(crate) fn new(host: &str, port: u16) -> Self {
+        let literal: Option<IpAddr> = host.parse().ok();
+        let known = Known {
+            addresses: literal
+                .map(|ip| SocketAddr::new(ip, port))
+                .into_iter()
+                .collect(),
+            ..Known::default()
+        };
+        Self {
+            host: host.to_owned(),
+            port,
+            known: Arc::new(Mutex::new(known)),
+        }
+    }
+
+    /// The next address.
+    pub(crate) fn next(&self, now: Instant) -> Whereabouts {
+        let mut known = match self.known.try_lock() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another thread has it for a moment, or had it when this process was forked.
+            Err(TryLockError::WouldBlock) => return self.look_up_here(),
+        };
+        if self.host.parse::<IpAddr>().is_ok() {
+            return Whereabouts::At(known.addresses[0]);
+        }
+        let age = known
+            .found
+            .map(|found| now.saturating_duration_since(found));
+        if age.is_none_or(|age| age > FRESH) && known.asked_by != Some(std::process::id()) {
+            if let Some(error) = known.error.take() {
+                return Whereabouts::Nowhere(error);
+            }
+            known.asked_by = Some(std::process::id());
+            if !self.start() {
+                known.asked_by = None;
+                drop(known);
+                return self.look_up_here();
+            }
+        }
+        if age.is_none_or(|age| age > STALE) || known.addresses.is_empty() {
+            return Whereabouts::Pending;
+        }
+        known.next = known.next.wrapping_add(1);
+        let at = known.next % known.addresses.len();
+        Whereabouts::At(known.addresses[at])
+    }
+
+    /// Looks them up again before the next connection: one failed.
+    pub(crate) fn distrust(&self) {
+        if let Ok(mut known) = self.known.try_lock() {
+            let long_ago = Instant::now().checked_sub(FRESH * 2);
+            known.found = known.found.and(long_ago);
+        }
+    }
+
+    /// Asks on a thread. Answers whether there is one.
+    fn start(&self) -> bool {
+        let (host, port, known) = (self.host.clone(), self.port, Arc::clone(&self.known));
+        let ask = move || {
+            let found = look_up(&host, port);
+            let mut known = match known.lock() {
+                Ok(known) => known,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+            known.asked_by = None;
+            match found {
+                Ok(addresses) => {
+                    known.addresses = addresses;
+                    known.found = Some(Instant::now());
+                    known.error = None;
+                }
+                Err(error) => known.error = Some(error),
+            }
+        };
+        let thread = std::thread::Builder::new().name("straightway-dns".to_owned());
+        thread.spawn(ask).is_ok()
+    }
+
+    fn look_up_here(&self) -> Whereabouts {
+        match look_up(&self.host, self.port) {
+            Ok(addresses) => Whereabouts::At(addresses[0]),
+            Err(error) => Whereabouts::Nowhere(error),
+        }
+    }
+}
+
+fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
+    let failed = |why: String| {
+        Error::new(Kind::Transient, "find", format!("the host {host}"), why)
+            .with_hint("check the host's name, and the name servers of this machine")
+    };
+    let found = (host, port).to_socket_addrs();
+    let found = found.map_err(|error| failed(error.to_string()))?;
+    let addresses: Vec<_> = found.take(ADDRESSES_MAX).collect();
+    if addresses.is_empty() {
+        return Err(failed("it has no address".to_owned()));
+    }
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait_for(lookup: &Lookup) -> Whereabouts {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match lookup.next(Instant::now()) {
+                Whereabouts::Pending if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                known => return known,
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_needs_no_thread_and_a_name_gets_one() {
+        let lookup = Lookup::new("::1", 80);
+        assert!(matches!(lookup.next(Instant::now()), Whereabouts::At(at) if at.is_ipv6()));
+        let lookup = Lookup::new("localhost", 80);
+        assert!(matches!(lookup.next(Instant::now()), Whereabouts::Pending));
+        assert!(matches!(wait_for(&lookup), Whereabouts::At(at) if at.ip().is_loopback()));
+        lookup.distrust();
+        assert!(
+            matches!(wait_for(&lookup), Whereabouts::At(_)),
+            "old ones serve meanwhile"
+        );
+    }
+
+    #[test]
+    fn a_name_without_an_address_is_an_error_each_time() {
+        let lookup = Lookup::new("no-such-host.invalid", 80);
+        for _ in 0..2 {
+            let Whereabouts::Nowhere(error) = wait_for(&lookup) else {
+                panic!("there is no such host")
+            };
+            assert!(
+                error.to_string().contains("no-such-host.invalid"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,580 @@
+//! The engine against servers that answer rightly, wrongly, late or not at all.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod fixture;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use fixture::{Lab, content, read_all};
+use straightway_core::Kind;
+use straightway_net::Settings;
+use straightway_webserver::{Asked, Server, Step, head, short};
+
+const TAG: &str = "\"v1\"";
+
+fn start(tls: bool, answer: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Server {
+    if tls {
+        Server::start_tls(answer)
+    } else {
+        Server::start(answer)
+    }
+}
+
+/// No request is sent twice because it is slow.
+fn unhedged() -> Settings {
+    Settings {
+        hedges: false,
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn every_byte_arrives_at_every_depth_and_size_with_and_without_tls() {
+    let object = content(1_000_003, 1);
+    for tls in [false, true] {
+        let served = object.clone();
+        let answer = move |asked: &Asked| asked.answer(&served, TAG);
+        let server = start(tls, answer);
+        let lab = Lab::new(&server, unhedged());
+        let remote = lab.open("/object");
+        for (depth, chunk) in [
+            (1, 65_536),
+            (2, 1),
+            (3, 4095),
+            (8, 100_000),
+            (64, 16_384),
+            (5, 2_000_000),
+        ] {
+            let bytes = if chunk == 1 {
+                &object[..300]
+            } else {
+                &object[..]
+            };
+            let got = read_all(&mut lab.engine(depth), &remote, bytes.len(), chunk).unwrap();
+            assert!(
+                got.bytes == bytes,
+                "tls {tls}, depth {depth}, chunks of {chunk}"
+            );
+            assert_eq!(got.tries.retries, 0);
+        }
+        assert!(
+            server.connections() <= 1 + 1 + 2 + 3 + 8 + 64 + 5,
+            "connections are used again"
+        );
+    }
+}
+
+#[test]
+fn connections_are_bounded_kept_and_shared_between_jobs() {
+    let object = content(400_000, 2);
+    let served = object.clone();
+    let server = Server::start(move |asked| asked.answer(&served, TAG));
+    let lab = Lab::new(
+        &server,
+        Settings {
+            connections_max: 3,
+            ..unhedged()
+        },
+    );
+    let remote = lab.open("/object");
+    let mut engine = lab.engine(16);
+    for _ in 0..5 {
+        let got = read_all(&mut engine, &remote, object.len(), 1000).unwrap();
+        assert!(got.bytes == object);
+    }
+    // One more is the control plane's.
+    assert!(server.connections() <= 4, "{}", server.connections());
+    assert_eq!(server.requests(), 1 + 5 * 400);
+}
+
+#[test]
+fn a_body_that_is_cut_at_any_byte_is_resumed_at_that_byte() {
+    let object = content(20_000, 3);
+    let cuts = (0..400).chain([4095, 4096, 4097, 10_000, 20_000]);
+    // Handshakes are dear: with TLS every 40th byte will do.
+    let cuts_tls = (0..400).step_by(40).chain([10_000]);
+    let all = cuts
+        .map(|cut| (false, cut))
+        .chain(cuts_tls.map(|cut| (true, cut)));
+    for (tls, cut) in all {
+        let served = object.clone();
+        let answer = move |asked: &Asked| {
+            let bytes = asked.answer_bytes(&served, TAG);
+            if asked.number != 1 {
+                return vec![Step::Bytes(bytes)];
+            }
+            vec![Step::Bytes(bytes[..cut].to_vec()), Step::Close]
+        };
+        let server = start(tls, answer);
+        let lab = Lab::new(&server, unhedged());
+        let remote = lab.open("/object");
+        let got = read_all(&mut lab.engine(1), &remote, object.len(), object.len()).unwrap();
+        assert!(got.bytes == object, "tls {tls}, cut at {cut}");
+        assert_eq!(got.tries.retries, 1, "tls {tls}, cut at {cut}");
+    }
+}
+
+#[test]
+fn what_is_asked_for_after_a_cut_is_only_what_is_missing() {
+    let object = content(50_000, 4);
+    let (served, asked_bytes) = (object.clone(), Arc::new(AtomicUsize::new(0)));
+    let sum = Arc::clone(&asked_bytes);
+    let server = Server::start(move |asked| {
+        let bytes = asked.answer_bytes(&served, TAG);
+        sum.fetch_add(asked.range(50_000).unwrap().len(), Ordering::Relaxed);
+        if asked.number == 0 {
+            return vec![Step::Bytes(bytes)];
+        }
+        // Ten thousand bytes at a time.
+        vec![
+            Step::Bytes(bytes[..bytes.len().min(10_000)].to_vec()),
+            Step::Close,
+        ]
+    });
+    let lab = Lab::new(&server, Settings::default());
+    let remote = lab.open("/object");
+    let first = asked_bytes.load(Ordering::Relaxed);
+    let got = read_all(&mut lab.engine(1), &remote, 50_000, 50_000).unwrap();
+    assert!(got.bytes == object);
+    let asked = asked_bytes.load(Ordering::Relaxed) - first;
+    // 50 + 40.1 + 30.2 + … thousand, not six times fifty.
+    assert!(asked < 170_000, "{asked}");
+}
+
+/// Servers that lie for ever, and the error that they end with.
+#[test]
+fn no_lie_becomes_a_byte() {
+    type Lie = fn(&Asked, &[u8]) -> Vec<Step>;
+    fn with(asked: &Asked, object: &[u8], status: &str, headers: &[(&str, &str)]) -> Vec<Step> {
+        let range = asked.range(object.len()).unwrap();
+        let mut bytes = head(status, headers);
+        bytes.extend_from_slice(&object[range]);
+        vec![Step::Bytes(bytes), Step::Close]
+    }
+    let lies: &[(&str, Lie, Kind, &str)] = &[
+        (
+            "200 to a range",
+            |_, object| {
+                let length = object.len().to_string();
+                let mut bytes = head("200 OK", &[("Content-Length", &length), ("ETag", TAG)]);
+                bytes.extend_from_slice(object);
+                vec![Step::Bytes(bytes)]
+            },
+            Kind::Unsupported,
+            "whole object",
+        ),
+        (
+            "another range",
+            |asked, object| {
+                with(
+                    asked,
+                    object,
+                    "206 P",
+                    &[
+                        ("Content-Length", "1000"),
+                        ("Content-Range", "bytes 1-1000/5000"),
+                    ],
+                )
+            },
+            Kind::Corrupt,
+            "another range",
+        ),
+        (
+            "another total",
+            |asked, object| {
+                with(
+                    asked,
+                    object,
+                    "206 P",
+                    &[
+                        ("Content-Length", "1000"),
+                        ("Content-Range", "bytes 1000-1999/5001"),
+                    ],
+                )
+            },
+            Kind::Corrupt,
+            "another range",
+        ),
+        (
+            "no range",
+            |asked, object| with(asked, object, "206 P", &[("Content-Length", "1000")]),
+            Kind::Corrupt,
+            "which range",
+        ),
+        (
+            "another length",
+            |asked, object| {
+                with(
+                    asked,
+                    object,
+                    "206 P",
+                    &[
+                        ("Content-Length", "999"),
+                        ("Content-Range", "bytes 1000-1999/5000"),
+                    ],
+                )
+            },
+            Kind::Corrupt,
+            "999 bytes",
+        ),
+        (
+            "two lengths",
+            |asked, object| {
+                let headers = [
+                    ("Content-Length", "1000"),
+                    ("Content-Length", "10"),
+                    ("Content-Range", "bytes 1000-1999/5000"),
+                ];
+                with(asked, object, "206 P", &headers)
+            },
+            Kind::Corrupt,
+            "Content-Length cannot be read",
+        ),
+        (
+            "chunks",
+            |asked, object| {
+                let headers = [
+                    ("Transfer-Encoding", "chunked"),
+                    ("Content-Range", "bytes 1000-1999/5000"),
+                ];
+                with(asked, object, "206 P", &headers)
+            },
+            Kind::Unsupported,
+            "chunks",
+        ),
+        (
+            "another version",
+            |asked, object| {
+                let headers = [
+                    ("Content-Length", "1000"),
+                    ("Content-Range", "bytes 1000-1999/5000"),
+                    ("ETag", "\"v2\""),
+                ];
+                with(asked, object, "206 P", &headers)
+            },
+            Kind::Corrupt,
+            "replaced",
+        ),
+        (
+            "412",
+            |_, _| short("412 Precondition Failed", ""),
+            Kind::Corrupt,
+            "replaced",
+        ),
+        (
+            "404",
+            |_, _| short("404 Not Found", "gone"),
+            Kind::NotFound,
+            "no such object",
+        ),
+        (
+            "403",
+            |_, _| short("403 Forbidden", ""),
+            Kind::Invalid,
+            "denied",
+        ),
+        (
+            "no HTTP",
+            |_, _| vec![Step::Bytes(b"SSH-2.0-x\r\n".to_vec())],
+            Kind::Transient,
+            "not proper HTTP",
+        ),
+        (
+            "a head of 1 MB",
+            |_, _| vec![Step::Bytes(head("206 P", &[("X", &"a".repeat(1 << 20))]))],
+            Kind::Transient,
+            "too long",
+        ),
+        (
+            "nothing",
+            |_, _| vec![Step::Close],
+            Kind::Transient,
+            "closed the connection",
+        ),
+    ];
+    for (name, lie, kind, why) in lies {
+        let object = content(5000, 5);
+        let lie = *lie;
+        let server = Server::start(move |asked| {
+            if asked.number == 0 {
+                asked.answer(&object, TAG)
+            } else {
+                lie(asked, &object)
+            }
+        });
+        let lab = Lab::new(&server, fixture::impatient());
+        let remote = lab.open("/object");
+        let error = fixture::read_range(&mut lab.engine(4), &remote, 1000, 1000).unwrap_err();
+        assert_eq!(error.kind(), *kind, "{name}: {error}");
+        assert!(error.to_string().contains(why), "{name}: {error}");
+        assert!(error.to_string().contains("/object"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_lie_that_is_told_once_is_asked_about_again() {
+    let object = content(100_000, 6);
+    let served = object.clone();
+    let server = Server::start(move |asked| match asked.number {
+        0 => asked.answer(&served, TAG),
+        n if n % 3 == 1 => {
+            // The range before the one that was asked for, and its true bytes.
+            let range = asked.range(100_000).unwrap();
+            let told = format!(
+                "bytes {}-{}/100000",
+                range.start.saturating_sub(1),
+                range.end - 2
+            );
+            let length = range.len().to_string();
+            let mut bytes = head(
+                "206 P",
+                &[
+                    ("Content-Length", &length),
+                    ("Content-Range", &told),
+                    ("ETag", TAG),
+                ],
+            );
+            bytes.extend_from_slice(&served[range]);
+            vec![Step::Bytes(bytes)]
+        }
+        n if n % 7 == 2 => short("500 Internal Server Error", "oops"),
+        _ => asked.answer(&served, TAG),
+    });
+    let lab = Lab::new(&server, Settings::default());
+    let remote = lab.open("/object");
+    let got = read_all(&mut lab.engine(4), &remote, object.len(), 7001).unwrap();
+    assert!(got.bytes == object);
+    assert!(got.tries.retries > 3);
+}
+
+#[test]
+fn bytes_left_over_behind_a_body_reach_nobody() {
+    let object = content(30_000, 7);
+    for whole_answer in [false, true] {
+        let served = object.clone();
+        let server = Server::start(move |asked| {
+            let mut bytes = asked.answer_bytes(&served, TAG);
+            if asked.number > 0 {
+                // Rubbish, or a second answer that looks right for what may be asked next.
+                let next = Asked {
+                    headers: vec![("range".to_owned(), "bytes=10000-19999".to_owned())],
+                    ..asked.clone()
+                };
+                let wrong = vec![0xEE; 30_000];
+                let more = if whole_answer {
+                    next.answer_bytes(&wrong, TAG)
+                } else {
+                    b"rubbish".to_vec()
+                };
+                bytes.extend_from_slice(&more);
+            }
+            vec![Step::Bytes(bytes)]
+        });
+        let lab = Lab::new(&server, Settings::default());
+        let remote = lab.open("/object");
+        let got = read_all(&mut lab.engine(1), &remote, object.len(), 10_000).unwrap();
+        assert!(got.bytes == object, "a whole answer: {whole_answer}");
+    }
+}
+
+#[test]
+fn a_server_that_closes_idle_connections_costs_no_retry() {
+    let object = content(10_000, 8);
+    let served = object.clone();
+    let server = Server::start(move |asked| {
+        let mut steps = asked.answer(&served, TAG);
+        steps.push(Step::Close);
+        steps
+    });
+    let lab = Lab::new(&server, Settings::default());
+    let remote = lab.open("/object");
+    let mut engine = lab.engine(1);
+    for at in 0..10 {
+        let got = fixture::read_range(&mut engine, &remote, at * 1000, 1000).unwrap();
+        let at = usize::try_from(at).unwrap();
+        assert!(got.bytes == object[at * 1000..][..1000]);
+        assert_eq!(got.tries.retries, 0);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_stall_ends_and_the_read_is_resumed_elsewhere() {
+    let object = content(40_000, 9);
+    let served = object.clone();
+    let server = Server::start(move |asked| {
+        let bytes = asked.answer_bytes(&served, TAG);
+        if asked.number != 1 {
+            return vec![Step::Bytes(bytes)];
+        }
+        let (front, back) = bytes.split_at(15_000);
+        vec![
+            Step::Bytes(front.to_vec()),
+            Step::Wait(Duration::from_secs(30)),
+            Step::Bytes(back.to_vec()),
+        ]
+    });
+    let settings = Settings {
+        stall_max: Duration::from_millis(200),
+        ..Settings::default()
+    };
+    let lab = Lab::new(&server, settings);
+    let remote = lab.open("/object");
+    let start = Instant::now();
+    let got = read_all(&mut lab.engine(1), &remote, object.len(), object.len()).unwrap();
+    assert!(got.bytes == object);
+    assert_eq!(got.tries.retries, 1);
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_slow_drip_is_progress() {
+    let object = content(3000, 10);
+    let served = object.clone();
+    let server = Server::start(move |asked| {
+        let bytes = asked.answer_bytes(&served, TAG);
+        if asked.number == 0 {
+            return vec![Step::Bytes(bytes)];
+        }
+        let drip = bytes.chunks(200).flat_map(|part| {
+            [
+                Step::Bytes(part.to_vec()),
+                Step::Wait(Duration::from_millis(30)),
+            ]
+        });
+        drip.collect()
+    });
+    let settings = Settings {
+        stall_max: Duration::from_millis(300),
+        ..Settings::default()
+    };
+    let lab = Lab::new(&server, settings);
+    let remote = lab.open("/object");
+    let start = Instant::now();
+    let got = read_all(&mut lab.engine(1), &remote, object.len(), object.len()).unwrap();
+    assert!(got.bytes == object);
+    assert!(
+        start.elapsed() > Duration::from_millis(400),
+        "longer than the limit on a stall"
+    );
+    assert_eq!(got.tries.retries, 0);
+}
+
+#[test]
+fn slow_requests_are_hedged_within_the_budget() {
+    let object = content(4_000_000, 11);
+    let served = object.clone();
+    let server = Server::start(move |asked| {
+        let mut steps = asked.answer(&served, TAG);
+        // One in a hundred, as with a real server: the same request goes through when it is sent again.
+        if asked.number % 100 == 99 {
+            steps.insert(0, Step::Wait(Duration::from_secs(3)));
+        }
+        steps
+    });
+    let lab = Lab::new(&server, Settings::default());
+    let remote = lab.open("/object");
+    let start = Instant::now();
+    let mut engine = lab.engine(8);
+    let got = read_all(&mut engine, &remote, object.len(), 4000).unwrap();
+    assert!(got.bytes == object);
+    assert!(
+        got.tries.hedges_sent > 0 && got.tries.hedges_won > 0,
+        "{:?}",
+        got.tries
+    );
+    assert!(got.tries.hedges_sent <= 50, "{:?}", got.tries);
+    assert!(
+        start.elapsed() < Duration::from_millis(2900),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn an_overloaded_server_is_asked_less_often_and_all_arrives() {
+    let object = content(100_000, 12);
+    let served = object.clone();
+    let server = Server::start(move |asked| {
+        if asked.number > 0 && asked.number % 4 == 0 {
+            return short("503 Slow Down", "<Error><Code>SlowDown</Code></Error>");
+        }
+        asked.answer(&served, TAG)
+    });
+    let lab = Lab::new(&server, Settings::default());
+    let remote = lab.open("/object");
+    let got = read_all(&mut lab.engine(8), &remote, object.len(), 5000).unwrap();
+    assert!(got.bytes == object);
+    assert!(got.tries.retries > 0);
+}
+
+#[test]
+fn a_replaced_object_is_an_error_and_never_a_mixture() {
+    let versions = [content(200_000, 13), content(200_000, 14)];
+    let served = versions.clone();
+    let server = Server::start(move |asked| {
+        let (version, tag) = if asked.number < 12 {
+            (0, "\"v1\"")
+        } else {
+            (1, "\"v2\"")
+        };
+        asked.answer(&served[version], tag)
+    });
+    let lab = Lab::new(&server, Settings::default());
+    let remote = lab.open("/object");
+    let error = read_all(&mut lab.engine(4), &remote, 200_000, 5000).unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert!(error.to_string().contains("replaced"), "{error}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_an_error_in_bounded_time() {
+    let object = content(5000, 15);
+    let server = Server::start(move |asked| asked.answer(&object, TAG));
+    let lab = Lab::new(&server, fixture::impatient());
+    let remote = lab.open("/object");
+    drop(server);
+    let error = fixture::read_range(&mut lab.engine(2), &remote, 0, 1000).unwrap_err();
+    assert_eq!(error.kind(), Kind::Transient, "{error}");
+}
+
+#[test]
+fn a_certificate_that_nobody_trusts_is_an_error_with_the_remedy() {
+    let object = content(5000, 16);
+    let served = object.clone();
+    let server = Server::start_tls(move |asked| asked.answer(&served, TAG));
+    let other = Server::start_tls(|_| vec![Step::Close]);
+    let lab = Lab::trusting(&server, &other, Settings::default());
+    let remote = lab.known("/object", 5000, TAG);
+    let error = fixture::read_range(&mut lab.engine(1), &remote, 0, 1000).unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert!(error.hint().unwrap().contains("certificate"), "{error}");
+    let error = lab.try_open("/object").unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+}
+
+#[test]
+fn io_past_the_end_is_short_and_io_of_others_is_refused() {
+    let object = content(5000, 17);
+    let served = object.clone();
+    let server = Server::start(move |asked| asked.answer(&served, TAG));
+    let lab = Lab::new(&server, Settings::default());
+    let remote = lab.open("/object");
+    let mut engine = lab.engine(2);
+    let got = fixture::read_range(&mut engine, &remote, 4900, 1000).unwrap();
+    assert!(got.bytes[..100] == object[4900..] && got.moved == 100);
+    assert_eq!(
+        fixture::read_range(&mut engine, &remote, 9000, 1000)
+            .unwrap()
+            .moved,
+        0
+    );
+    fixture::writes_are_refused(&mut engine, &remote);
+}

@@ -1,0 +1,245 @@
+//! What tests of the engine share: objects on a test server, and I/Os of them.
+
+#![expect(clippy::unwrap_used, dead_code, reason = "tests")]
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Error, Result};
+use straightway_io::{
+    Handle,
+    engine::Engine,
+    request::{Io, Op},
+};
+use straightway_net::{
+    Client, Head, HttpEngine, Network, Origin, Remote, Roots, Service, Settings, Site, Validator,
+};
+use straightway_sys::{Buf, By, Slot, Tries};
+use straightway_webserver::Server;
+
+/// How a plain web server is asked.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    host: String,
+    path: String,
+}
+
+impl Service for Plain {
+    fn head(&self, out: &mut Vec<u8>) -> Result<Head> {
+        let Self { host, path } = self;
+        out.extend_from_slice(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n").as_bytes());
+        Ok(Head::Ready)
+    }
+}
+
+/// A server and a network to reach it by.
+pub(crate) struct Lab {
+    pub(crate) network: Arc<Network>,
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) client: Client,
+    _folder: tempfile::TempDir,
+}
+
+impl Lab {
+    pub(crate) fn new(server: &Server, settings: Settings) -> Self {
+        Self::trusting(server, server, settings)
+    }
+
+    /// A network that trusts the certificate of one server, to reach another.
+    pub(crate) fn trusting(server: &Server, trusted: &Server, settings: Settings) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url: http::Uri = server.url("/").parse().unwrap();
+        let roots = if url.scheme_str() == Some("https") {
+            let path = folder.path().join("ca.pem");
+            trusted.certificate().write(&path).unwrap();
+            Roots::File(path)
+        } else {
+            Roots::System
+        };
+        let network = Network::new(Settings { roots, ..settings });
+        let origin = network.origin(&Site::of(&url).unwrap()).unwrap();
+        let client = Client::new(&network);
+        Self {
+            network,
+            origin,
+            client,
+            _folder: folder,
+        }
+    }
+
+    fn service(&self, path: &str) -> Arc<dyn Service> {
+        Arc::new(Plain {
+            host: self.origin.site().authority(),
+            path: path.to_owned(),
+        })
+    }
+
+    pub(crate) fn try_open(&self, path: &str) -> Result<Arc<Remote>> {
+        let name = format!("{}{path}", self.origin.site());
+        let remote = Remote::open(
+            name,
+            None,
+            &self.origin,
+            self.service(path),
+            &self.client,
+            100,
+        );
+        remote.map(Arc::new)
+    }
+
+    pub(crate) fn open(&self, path: &str) -> Arc<Remote> {
+        self.try_open(path).unwrap()
+    }
+
+    pub(crate) fn known(&self, path: &str, bytes: u64, tag: &str) -> Arc<Remote> {
+        let validator = Some(Validator::Tag(tag.to_owned()));
+        let (name, service) = (path.to_owned(), self.service(path));
+        Arc::new(Remote::known(
+            name,
+            bytes,
+            validator,
+            &self.origin,
+            service,
+            &self.client,
+        ))
+    }
+
+    pub(crate) fn engine(&self, depth: u32) -> HttpEngine {
+        HttpEngine::new(depth, self.network.settings().connections_max).unwrap()
+    }
+}
+
+/// Settings that give up soon.
+pub(crate) fn impatient() -> Settings {
+    Settings {
+        stall_max: Duration::from_millis(300),
+        connect_max: Duration::from_millis(300),
+        attempts_max: 3,
+        ..Settings::default()
+    }
+}
+
+/// Bytes that no other place has.
+pub(crate) fn content(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let next = |_| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 32) as u8
+    };
+    (0..bytes).map(next).collect()
+}
+
+/// What came, and what it took.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) moved: usize,
+    pub(crate) tries: Tries,
+}
+
+/// Reads the first `bytes` of an object in I/Os of `chunk`, as many at a time as the engine takes.
+pub(crate) fn read_all(
+    engine: &mut HttpEngine,
+    remote: &Arc<Remote>,
+    bytes: usize,
+    chunk: usize,
+) -> Result<Got, Error> {
+    read(engine, remote, 0, bytes, chunk)
+}
+
+/// Reads a range in one I/O.
+pub(crate) fn read_range(
+    engine: &mut HttpEngine,
+    remote: &Arc<Remote>,
+    offset: u64,
+    bytes: usize,
+) -> Result<Got, Error> {
+    read(engine, remote, offset, bytes, bytes)
+}
+
+fn io(remote: &Arc<Remote>, op: Op, offset: u64, bytes: usize, tag: u32) -> Io {
+    let slot = Slot::ring(1, bytes.max(1)).unwrap().remove(0);
+    Io {
+        op,
+        object: Arc::clone(remote) as Arc<dyn Handle>,
+        by: By::Direct,
+        offset,
+        buf: Buf::Slot(slot),
+        start: 0,
+        bytes,
+        tag,
+    }
+}
+
+fn read(
+    engine: &mut HttpEngine,
+    remote: &Arc<Remote>,
+    offset: u64,
+    bytes: usize,
+    chunk: usize,
+) -> Result<Got, Error> {
+    let mut got = Got {
+        bytes: vec![0; bytes],
+        moved: 0,
+        tries: Tries::default(),
+    };
+    let mut ios: VecDeque<_> = (0..bytes.div_ceil(chunk))
+        .map(|number| {
+            let start = number * chunk;
+            let length = chunk.min(bytes - start);
+            io(
+                remote,
+                Op::Read,
+                offset + start as u64,
+                length,
+                u32::try_from(number).unwrap(),
+            )
+        })
+        .collect();
+    let (mut left, mut done, mut failed) = (ios.len(), Vec::new(), None);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while left > 0 {
+        while let Some(io) = ios.pop_front() {
+            if let Err(io) = engine.submit(io) {
+                ios.push_front(io);
+                break;
+            }
+        }
+        engine.poll(&mut done, Duration::from_millis(100)).unwrap();
+        for one in done.drain(..) {
+            left -= 1;
+            got.tries.retries += one.tries.retries;
+            got.tries.hedges_sent += one.tries.hedges_sent;
+            got.tries.hedges_won += one.tries.hedges_won;
+            let Buf::Slot(slot) = &one.io.buf else {
+                panic!("it went out with a slot")
+            };
+            match one.result {
+                Ok(moved) => {
+                    let start = one.io.tag as usize * chunk;
+                    got.bytes[start..start + moved].copy_from_slice(&slot.as_slice()[..moved]);
+                    got.moved += moved;
+                }
+                Err(error) => failed = failed.or(Some(remote.error("read", error))),
+            }
+        }
+        if failed.is_some() {
+            left -= ios.len();
+            ios.clear();
+        }
+        assert!(Instant::now() < deadline, "{engine:?} lost an I/O");
+    }
+    failed.map_or(Ok(got), Err)
+}
+
+pub(crate) fn writes_are_refused(engine: &mut HttpEngine, remote: &Arc<Remote>) {
+    engine.submit(io(remote, Op::Write, 0, 10, 7)).unwrap();
+    let mut done = Vec::new();
+    assert_eq!(engine.poll(&mut done, Duration::ZERO).unwrap(), 1);
+    assert!(done[0].result.is_err());
+}
