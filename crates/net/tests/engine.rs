@@ -5,8 +5,9 @@
 mod fixture;
 
 use std::{
+    collections::HashSet,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -470,11 +471,12 @@ fn a_slow_drip_is_progress() {
 #[test]
 fn slow_requests_are_hedged_within_the_budget() {
     let object = content(4_000_000, 11);
-    let served = object.clone();
+    let (served, seen) = (object.clone(), Mutex::new(HashSet::new()));
     let server = Server::start(move |asked| {
         let mut steps = asked.answer(&served, TAG);
-        // One in a hundred, as with a real server: the same request goes through when it is sent again.
-        if asked.number % 100 == 99 {
+        let start = asked.range(4_000_000).unwrap().start;
+        // Every hundredth range, the first time that it is asked for.
+        if start % 400_000 == 200_000 && seen.lock().unwrap().insert(start) {
             steps.insert(0, Step::Wait(Duration::from_secs(3)));
         }
         steps

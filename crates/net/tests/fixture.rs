@@ -1,6 +1,6 @@
 //! What tests of the engine share: objects on a test server, and I/Os of them.
 
-#![expect(clippy::unwrap_used, dead_code, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::{
     collections::VecDeque,

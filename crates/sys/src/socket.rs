@@ -36,6 +36,12 @@ impl Socket {
         matches!(recv(self.0.as_fd(), &mut byte, flags), Err(Errno::AGAIN))
     }
 
+    /// Takes what has come already, without waiting. 0 is the end of the connection.
+    pub fn receive_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let (received, _) = recv(self.0.as_fd(), bytes, RecvFlags::DONTWAIT)?;
+        Ok(received)
+    }
+
     pub(crate) fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }

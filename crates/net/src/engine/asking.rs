@@ -71,8 +71,8 @@ impl HttpEngine {
                     && Arc::ptr_eq(&connection.origin, origin)
                     && !(must_be_new && connection.is_used)
             });
-            let (number, connection) = idle.max_by_key(|(_, connection)| connection.since)?;
-            if connection.is_quiet() {
+            let (number, _) = idle.max_by_key(|(_, connection)| connection.since)?;
+            if self.connections[number].is_quiet() {
                 return Some(number);
             }
             self.close(number, Ending::Unneeded);

@@ -10,7 +10,10 @@ use straightway_sys::{
     sockets::{Operation, Payload},
 };
 
-use super::{Object, session::Session};
+use super::{
+    Object,
+    session::{Session, Stage},
+};
 use crate::{head::HEAD_BYTES_MAX, origin::Origin, remote::ERROR_BYTES_MAX, service::Judgement};
 
 /// What is received at first of an answer: most heads fit, and little of the body is copied.
@@ -182,10 +185,22 @@ impl Connection {
         self.phase == Phase::Idle && self.operation.is_none() && self.ending.is_none()
     }
 
-    /// Whether nothing has come that nobody asked for, and the other side has not closed it.
-    pub(super) fn is_quiet(&self) -> bool {
-        let has_rest = self.session.as_ref().is_some_and(|s| s.has_incoming());
-        !has_rest && self.socket.is_quiet()
+    /// Whether nothing has come that nobody asked for, and the other side has not closed it. With TLS the other side may
+    /// have sent tickets, which are taken.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        if self.socket.is_quiet() {
+            return true;
+        }
+        let Some(session) = &mut self.session else {
+            return false;
+        };
+        let (mut bytes, from) = session.lend_incoming();
+        let received = self.socket.receive_now(&mut bytes[from..]);
+        session.take_incoming(bytes, *received.as_ref().unwrap_or(&0));
+        let mut has_payload = false;
+        let stage = session.process(|_| has_payload = true);
+        let is_open = received.is_ok_and(|bytes| bytes > 0) && matches!(stage, Ok(Stage::Open));
+        is_open && !has_payload && self.socket.is_quiet()
     }
 
     /// Counts as stuck if no byte comes for `most`.

@@ -76,11 +76,6 @@ impl Session {
         !self.outgoing.is_empty()
     }
 
-    /// Whether there is ciphertext that was not decrypted yet.
-    pub(super) fn has_incoming(&self) -> bool {
-        self.filled > 0
-    }
-
     /// Goes on with what was received, and hands over what was decrypted.
     pub(super) fn process(&mut self, mut plain: impl FnMut(&[u8])) -> Result<Stage, rustls::Error> {
         let mut start = 0;
