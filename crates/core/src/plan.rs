@@ -163,7 +163,8 @@ impl Plan {
         let mut sums = BTreeMap::new();
         for chunk in &self.chunks {
             let bytes: u64 = self.pieces(chunk).iter().map(|p| p.extent.bytes).sum();
-            *sums.entry((chunk.route, chunk.reason)).or_default() += bytes;
+            let route = chunk.route.reported(chunk.reason);
+            *sums.entry((route, chunk.reason)).or_default() += bytes;
         }
         sums
     }
@@ -178,6 +179,10 @@ impl Plan {
         self.chunks.capacity() * size_of::<Chunk>() + self.pieces.capacity() * size_of::<Piece>()
     }
 }
+
+/// Neighbours that are received from a socket share a request where at most this lies between them: a request costs a
+/// round trip, in which a connection receives about as much (90 MB/s for 10 ms).
+const SOCKET_GAP_BYTES: u64 = 1 << 20;
 
 /// The work of planning one transfer.
 struct Planner<'a> {
@@ -194,6 +199,15 @@ impl Planner<'_> {
         let Choice::Only(route) = self.policy.choice else {
             return Ok(());
         };
+        let mut read = self.transfer.objects().iter().zip(self.surveys);
+        if let Some((object, _)) = read.find(|(_, s)| s.socket.is_some() && route != Route::Staged)
+        {
+            let why = "its bytes come from a socket: neither by DMA nor through the page cache";
+            return Err(
+                Error::new(Kind::Unsupported, "choose the route of", &object.name, why)
+                    .with_hint("use --route auto"),
+            );
+        }
         if route == Route::Buffered {
             return Ok(());
         }
@@ -210,6 +224,9 @@ impl Planner<'_> {
             if let Err(reason) = survey.usable() {
                 let why = no_direct("its", reason);
                 return refuse(&why, "use --route auto or --route buffered");
+            }
+            if survey.socket.is_some() {
+                continue;
             }
             if self.direct(survey).is_err() {
                 return refuse(
@@ -288,6 +305,11 @@ impl Planner<'_> {
 
     /// Sends the aligned interior straight and stages the edges.
     fn lay_direct(&mut self, m: Move, alignment: Alignment) -> Result<()> {
+        let socket = self.surveys[m.object as usize].socket;
+        self.layout.join_over(match socket {
+            Some(_) => SOCKET_GAP_BYTES.max(self.policy.gap_bytes),
+            None => self.policy.gap_bytes,
+        });
         let block_bytes = alignment.block_bytes();
         let interior = m.extent.interior(block_bytes);
         // Small neighbours share a read through the ring. Who demands DMA gets it all the same, and
@@ -322,6 +344,7 @@ impl Planner<'_> {
             );
         }
         if let Some(reason) = why_not {
+            let reason = socket.unwrap_or(reason);
             self.layout
                 .stage(m.object, m.extent, m.at, reason, block_bytes);
             return Ok(());
@@ -330,7 +353,9 @@ impl Planner<'_> {
         let tail = Extent::between(interior.end(), m.extent.end());
         self.layout
             .stage(m.object, head, m.at, Reason::RaggedEdge, block_bytes);
-        self.layout.direct(m.object, interior, at, block_bytes);
+        let reason = socket.unwrap_or(Reason::Aligned);
+        self.layout
+            .direct(m.object, interior, at, reason, block_bytes);
         self.layout.stage(
             m.object,
             tail,
@@ -354,6 +379,7 @@ impl Planner<'_> {
     /// One slot of the ring at a time: read here, written there.
     fn lay_across(&mut self, m: Move, route: Result<Alignment, Reason>) {
         let demanded = self.policy.choice == Choice::Only(Route::Staged);
+        let socket = self.surveys[m.object as usize].socket;
         let by_drive = |whole: bool| match whole {
             _ if demanded => (Route::Staged, Reason::Demanded),
             true => (Route::Direct, Reason::Aligned),
@@ -367,7 +393,11 @@ impl Planner<'_> {
         self.layout.relay(m, block_bytes, |whole| {
             let buffered = |reason| (Route::Buffered, reason);
             (
-                route.err().map_or_else(|| by_drive(whole), buffered),
+                match (route, socket) {
+                    (Ok(_), Some(reason)) => (Route::Staged, reason),
+                    (Ok(_), None) => by_drive(whole),
+                    (Err(reason), _) => buffered(reason),
+                },
                 no_direct.map_or_else(|| by_drive(whole), buffered),
             )
         });

@@ -60,6 +60,9 @@ pub struct Receipt {
     /// What registering regions with cuFile cost; `None` where none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registration: Option<Registration>,
+    /// What requests over a network took beyond one each; `None` where nothing came from a socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Requests>,
     /// What bound the speed.
     pub bound_by: Bound,
     /// What went another way than it should have, a sentence each. Bounded.
@@ -89,6 +92,17 @@ impl Registration {
             efficiency,
         }
     }
+}
+
+/// What requests over a network took beyond one each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Requests that were sent again after a failure.
+    pub retries: u64,
+    /// Requests that were sent a second time because the first one was slow.
+    pub hedges_sent: u64,
+    /// Those of them that were answered first.
+    pub hedges_won: u64,
 }
 
 /// Bytes that took one route for one reason.
@@ -136,6 +150,8 @@ pub struct Percentiles {
 pub enum Bound {
     /// Waiting for the drive.
     Storage,
+    /// Waiting for sockets, and receiving from them.
+    Network,
     /// Copying out of, or into, the page cache.
     PageCache,
     /// Copying between the ring and the region.
@@ -156,6 +172,7 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Storage => "storage",
+            Self::Network => "network",
             Self::PageCache => "page cache",
             Self::Copy => "copy",
             Self::Cpu => "cpu",
@@ -230,6 +247,13 @@ impl fmt::Display for Receipt {
                 r.count,
                 Seconds(r.seconds),
                 r.efficiency
+            )?;
+        }
+        if let Some(r) = self.requests {
+            writeln!(
+                f,
+                "  {} requests repeated, {} sent twice, {} answered first the second time",
+                r.retries, r.hedges_sent, r.hedges_won
             )?;
         }
         write!(

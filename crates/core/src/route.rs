@@ -26,6 +26,9 @@ pub enum Route {
     Staged,
     /// Through the page cache.
     Buffered,
+    /// Received from a socket, by the CPU. Only receipts have it: a plan says `Direct` where that is done into the
+    /// region, and `Staged` where it is done into the ring.
+    Socket,
 }
 
 /// Which route the user wants.
@@ -79,6 +82,10 @@ pub enum Reason {
     FileSystemBuffers,
     /// The file system does not say whether O_DIRECT bypasses the page cache.
     DirectUnproven,
+    /// The bytes came over TCP: the kernel copied them out of the packets.
+    Tcp,
+    /// The bytes came over TLS: the CPU decrypted them, and copied them once more.
+    Tls,
     /// The user asked for this route.
     Demanded,
     /// The bytes were damaged or lost, and were made anew from parity.
@@ -93,6 +100,17 @@ pub enum Reason {
     ProvenP2pdma,
     /// Proven by cuFile's counters: the nvidia-fs driver.
     ProvenNvidiaFs,
+}
+
+impl Route {
+    /// The route as a receipt has it. What is received from a socket takes no DMA, wherever it lands.
+    #[must_use]
+    pub fn reported(self, reason: Reason) -> Self {
+        match reason {
+            Reason::Tcp | Reason::Tls => Self::Socket,
+            _ => self,
+        }
+    }
 }
 
 impl FromStr for Place {
@@ -126,6 +144,7 @@ impl fmt::Display for Route {
             Self::Direct => "direct",
             Self::Staged => "staged",
             Self::Buffered => "buffered",
+            Self::Socket => "socket",
         })
     }
 }
@@ -156,6 +175,8 @@ impl fmt::Display for Reason {
             Self::DirectUnproven => {
                 "the file system does not say whether O_DIRECT bypasses the page cache"
             }
+            Self::Tcp => "received over TCP",
+            Self::Tls => "received over TLS, decrypted and copied",
             Self::Demanded => "asked for",
             Self::Rebuilt => "made anew from parity",
             Self::NotProven => "GPUDirect Storage is not proven here",

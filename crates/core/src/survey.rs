@@ -24,9 +24,15 @@ impl Alignment {
     /// share a page, and a write through the page cache could bring back the other's old bytes.
     pub const PAGE_BYTES: u64 = 4096;
 
+    /// What a socket asks for: nothing.
+    pub const NONE: Self = Self {
+        object_bytes: 1,
+        memory_bytes: 1,
+    };
+
     /// What chunks are cut by: offsets and lengths of I/Os with the drive are multiples of this.
     pub const fn block_bytes(self) -> u64 {
-        if self.object_bytes > Self::PAGE_BYTES {
+        if self.object_bytes == 1 || self.object_bytes > Self::PAGE_BYTES {
             self.object_bytes
         } else {
             Self::PAGE_BYTES
@@ -44,6 +50,8 @@ pub struct Survey {
     pub doubt: Option<Reason>,
     /// Whether DMA between this object and the region's GPU is proven.
     pub gpu_direct: bool,
+    /// How the bytes come where that is over a socket; `direct` is then [`Alignment::NONE`].
+    pub socket: Option<Reason>,
     /// Which extents are in the page cache: sorted, apart, whole pages.
     pub resident: Vec<Extent>,
 }
@@ -54,6 +62,14 @@ impl Survey {
         Self {
             direct: Some(alignment),
             ..Self::default()
+        }
+    }
+
+    /// An object that is received from a socket, over [`Reason::Tcp`] or [`Reason::Tls`].
+    pub fn socket(reason: Reason) -> Self {
+        Self {
+            socket: Some(reason),
+            ..Self::direct(Alignment::NONE)
         }
     }
 

@@ -9,6 +9,7 @@
 //! | path | none | the path |
 //! | `s3://BUCKET/KEY` | the bucket | the key |
 //! | `https://HOST[:PORT]/PATH` | host and port | the path and the query |
+//! | `http://HOST[:PORT]/PATH` | host and port | the path and the query; neither secret nor proof against changes |
 //! | `nvme-tcp://HOST[:PORT]/NQN[/NSID]` | host and port (4420) | the subsystem's NQN and the namespace (1) |
 //! | `memory:STORE/KEY` | the store's name | the key; for tests |
 //!
@@ -42,6 +43,8 @@ pub enum Scheme {
     S3,
     /// A web server.
     Https,
+    /// A web server without TLS.
+    Http,
     /// An NVMe/TCP target.
     NvmeTcp,
     /// Memory of this process, for tests.
@@ -50,9 +53,10 @@ pub enum Scheme {
 
 impl Scheme {
     /// The schemes that are written, and how.
-    const FORMS: [(&'static str, Self, &'static str); 4] = [
+    const FORMS: [(&'static str, Self, &'static str); 5] = [
         ("s3", Self::S3, "s3://BUCKET/KEY"),
         ("https", Self::Https, "https://HOST[:PORT]/PATH"),
+        ("http", Self::Http, "http://HOST[:PORT]/PATH"),
         (
             "nvme-tcp",
             Self::NvmeTcp,
@@ -73,6 +77,7 @@ impl Scheme {
             Self::Path => "",
             Self::S3 => "s3://",
             Self::Https => "https://",
+            Self::Http => "http://",
             Self::NvmeTcp => "nvme-tcp://",
             Self::Memory => "memory:",
         }
@@ -116,7 +121,9 @@ impl Uri {
         let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
         let (authority, name) = match scheme {
             Scheme::S3 => bucket(authority).and_then(|authority| Ok((authority, key(name)?))),
-            Scheme::Https => host(authority).and_then(|authority| Ok((authority, web_path(name)?))),
+            Scheme::Https | Scheme::Http => {
+                host(authority).and_then(|authority| Ok((authority, web_path(name)?)))
+            }
             Scheme::NvmeTcp => portal(authority).and_then(|portal| Ok((portal, subsystem(name)?))),
             Scheme::Path | Scheme::Memory => {
                 plain_name(authority).and_then(|authority| Ok((authority, key(name)?)))
@@ -349,6 +356,7 @@ mod tests {
             "a%20b?x=1",
         );
         expect("https://[::1]:80/a", Scheme::Https, "[::1]:80", "a");
+        expect("http://h.example/a?b", Scheme::Http, "h.example", "a?b");
         let nqn = "nqn.2014-08.org.example:disk";
         let full = format!("{nqn}/1");
         expect(
@@ -371,9 +379,9 @@ mod tests {
         for (text, why) in [
             (
                 "gs://bucket/key",
-                "known are s3://BUCKET/KEY, https://HOST[:PORT]/PATH, nvme-tcp://",
+                "known are s3://BUCKET/KEY, https://HOST[:PORT]/PATH, http://HOST[:PORT]/PATH, nvme-tcp://",
             ),
-            ("http://host/x", "the scheme \"http\" is not known"),
+            ("ftp://host/x", "the scheme \"ftp\" is not known"),
             ("file:///x", "and paths"),
             ("s3:///key", "a bucket is 3 to 63"),
             ("s3://Bucket/key", "a bucket is 3 to 63"),
@@ -409,7 +417,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_uri_is_shown_as_what_is_read_as_the_same(
-            scheme in "(s3://|https://|nvme-tcp://|memory:|)", rest in "[a-z0-9./:%\\[\\]?#@ -]{0,30}"
+            scheme in "(s3://|https?://|nvme-tcp://|memory:|)", rest in "[a-z0-9./:%\\[\\]?#@ -]{0,30}"
         ) {
             let text = format!("{scheme}{rest}");
             if let Ok(uri) = Uri::parse(&text) {

@@ -193,6 +193,7 @@ impl Books {
             registration: self
                 .registrations
                 .map(|(count, took)| Registration::new(count, took, seconds)),
+            requests: self.tally.requests(),
             bound_by: self.bound(seconds),
             warnings: self.tally.warnings().to_vec(),
         }
@@ -210,8 +211,12 @@ impl Books {
         }
         // A lane's time is one share of the wall clock; the sync happens after all of them.
         let lanes = self.lanes.max(1);
+        let storage = match self.tally.requests() {
+            Some(_) => Bound::Network,
+            None => Bound::Storage,
+        };
         [
-            (Bound::Storage, self.tally.drive / lanes),
+            (storage, self.tally.drive / lanes),
             (Bound::PageCache, self.tally.page_cache / lanes),
             (Bound::Copy, self.tally.copying / lanes),
             (Bound::Cpu, self.tally.rest / lanes),

@@ -125,7 +125,9 @@ impl Flight {
                 let piece = self.piece(job);
                 (piece.extent, self.slot_offset(job, piece))
             }
-            Route::Buffered | Route::Direct | Route::Staged => (self.chunk.extent, 0),
+            Route::Buffered | Route::Direct | Route::Staged | Route::Socket => {
+                (self.chunk.extent, 0)
+            }
         };
         let bytes = usize_of(extent.bytes);
         Io {
@@ -220,7 +222,7 @@ impl Flight {
                 By::Resident
             }
             Route::Buffered => By::PageCache,
-            Route::Direct | Route::Staged => By::Direct,
+            Route::Direct | Route::Staged | Route::Socket => By::Direct,
         };
         let op = match self.leg {
             Leg::Read => Op::Read,

@@ -21,6 +21,11 @@ pub trait Handle: Any + fmt::Debug + Send + Sync {
     /// An error where the object is not the one any more that was opened.
     fn check_unchanged(&self) -> Result<()>;
 
+    /// Whether the store refuses each read once the object is another one: it need not be asked after a transfer.
+    fn pins_reads(&self) -> bool {
+        false
+    }
+
     /// The parts of it that are stored: all of it, unless it has holes.
     fn data_extents(&self) -> Result<Vec<Extent>> {
         let bytes = self.object().bytes;

@@ -389,6 +389,7 @@ impl Lane {
         let moved = *done.result.as_ref().unwrap_or(&0) as u64;
         let tally = &mut self.jobs[flight.job].tally;
         tally.complete(now - flight.submitted, moved);
+        tally.add_tries(done.tries);
         if job.is_stopped() {
             // The first error has been told, and nobody wants what this brings.
             return self.land(done.io, board);
@@ -428,7 +429,7 @@ impl Lane {
         };
         let (route, reason) = flight.route_and_reason();
         let tally = &mut self.jobs[flight.job].tally;
-        tally.count(flight.leg, route, reason, bytes);
+        tally.count(flight.leg, route.reported(reason), reason, bytes);
         match io.buf {
             buf if buffered && flight.has_next_piece(job) => {
                 flight.next_piece(now);

@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use hdrhistogram::Histogram;
 use straightway_core::{
     Leg, Reason, Route,
-    receipt::{Latency, Percentiles, RouteBytes},
+    receipt::{Latency, Percentiles, Requests, RouteBytes},
 };
+use straightway_sys::Tries;
 
 use crate::gds::Proof;
 
@@ -30,6 +31,8 @@ pub struct Tally {
     pub ios: u64,
     /// Bytes that they moved.
     pub storage_bytes: u64,
+    /// What requests over a network took beyond one each.
+    tries: Requests,
     /// The most ring memory in use at once.
     pub staging_bytes_peak: u64,
     /// Memory that is pinned.
@@ -62,6 +65,7 @@ impl Default for Tally {
             routes: BTreeMap::new(),
             ios: 0,
             storage_bytes: 0,
+            tries: Requests::default(),
             staging_bytes_peak: 0,
             pinned_bytes: 0,
             lanes: 0,
@@ -96,6 +100,19 @@ impl Tally {
         record(&mut self.storage, took);
         self.ios += 1;
         self.storage_bytes += bytes;
+    }
+
+    /// Counts what an I/O over a network took.
+    pub fn add_tries(&mut self, tries: Tries) {
+        self.tries.retries += u64::from(tries.retries);
+        self.tries.hedges_sent += u64::from(tries.hedges_sent);
+        self.tries.hedges_won += u64::from(tries.hedges_won);
+    }
+
+    /// What requests took, where any bytes came from a socket.
+    pub(crate) fn requests(&self) -> Option<Requests> {
+        let is_socket = |(_, route, _): &(Leg, Route, Reason)| *route == Route::Socket;
+        self.routes.keys().any(is_socket).then_some(self.tries)
     }
 
     /// Notes which engine took part.
@@ -159,6 +176,9 @@ impl Tally {
         other.engines.iter().for_each(|engine| self.name(engine));
         self.ios += other.ios;
         self.storage_bytes += other.storage_bytes;
+        self.tries.retries += other.tries.retries;
+        self.tries.hedges_sent += other.tries.hedges_sent;
+        self.tries.hedges_won += other.tries.hedges_won;
         self.staging_bytes_peak += other.staging_bytes_peak;
         self.pinned_bytes += other.pinned_bytes;
         self.lanes += other.lanes;

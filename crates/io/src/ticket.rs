@@ -121,6 +121,7 @@ fn settle(job: &Job) -> Result<()> {
     if job.direction() != Direction::Out {
         let read = job.objects.handles();
         read.iter()
+            .filter(|object| !object.pins_reads())
             .try_for_each(|object| object.check_unchanged())?;
     }
     match job.written().filter(|_| job.ask.syncs) {

@@ -24,7 +24,6 @@ mod session;
 mod slab;
 
 use std::{
-    any::Any,
     collections::VecDeque,
     io,
     sync::Arc,
@@ -36,14 +35,30 @@ use straightway_io::{
     Handle,
     engine::{Capabilities, Engine},
     request::{Done, Io, Op},
+    store::{LaneSpec, Tuning},
 };
 use straightway_sys::{Sockets, nonce::nonce, sockets::Landed};
 
-use crate::remote::Remote;
+use crate::{network::Network, remote::Remote};
 use connection::Connection;
 use failing::Renewal;
 use request::{Request, State};
 use slab::Slab;
+
+/// The family of stores whose lanes have this engine.
+pub const FAMILY: &str = "http";
+
+/// The sizes that suit web servers: a round trip costs as much as a MiB, and connections are slow one by one.
+pub const TUNING: Tuning = Tuning {
+    chunk_bytes: 8 << 20,
+    depth: 16,
+};
+
+/// The engine of a lane.
+pub fn engine(network: &Network, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
+    let engine = HttpEngine::new(lane.depth(), network.settings().connections_max)?;
+    Ok(Box::new(engine))
+}
 
 /// An object as I/Os have it.
 type Object = Arc<dyn Handle>;
@@ -94,8 +109,7 @@ impl HttpEngine {
 
     /// Takes an I/O on that can be asked for; others are done.
     fn take_on(&mut self, io: Io) {
-        let object: Arc<dyn Any + Send + Sync> = Arc::clone(&io.object) as _;
-        let Ok(remote) = object.downcast::<Remote>() else {
+        let Some(remote) = Remote::of(&io.object) else {
             return self.refuse(io, "it is no object of a web server");
         };
         if io.op == Op::Write {

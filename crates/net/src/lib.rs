@@ -33,7 +33,7 @@ mod service;
 pub use answer::{Answer, BadHeader, ContentRange};
 pub use backoff::Backoff;
 pub use client::{Client, together};
-pub use engine::HttpEngine;
+pub use engine::{FAMILY, HttpEngine, TUNING, engine};
 pub use network::{Network, Settings};
 pub use origin::{Origin, Site};
 pub use pace::Pace;

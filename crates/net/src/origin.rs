@@ -45,6 +45,17 @@ impl Site {
         })
     }
 
+    /// The site of an authority, `HOST[:PORT]`.
+    pub fn new(is_tls: bool, authority: &str) -> Result<Self> {
+        let scheme = if is_tls { "https" } else { "http" };
+        let url = format!("{scheme}://{authority}/").parse();
+        let url = url.map_err(|_| {
+            let why = "a site is HOST[:PORT]";
+            Error::new(Kind::Invalid, "connect to", format!("{authority:?}"), why)
+        })?;
+        Self::of(&url)
+    }
+
     /// The host as a `Host` header has it: with its port, unless that is the scheme's own.
     pub fn authority(&self) -> String {
         let default = if self.is_tls { 443 } else { 80 };

@@ -3,9 +3,9 @@
 //! Each request names the version (`If-Match`), and each answer is checked: status, range, length and version. So a read
 //! gives the bytes of the version that was opened, or an error.
 
-use std::{fmt, io::Read, ops::Range, sync::Arc};
+use std::{any::Any, fmt, io::Read, ops::Range, sync::Arc};
 
-use straightway_core::{Error, Kind, Object, Result};
+use straightway_core::{Error, Kind, Object, Reason, Result, Survey};
 use straightway_io::{Handle, store::Tag};
 
 use crate::{
@@ -40,11 +40,15 @@ impl Validator {
         tag.or_else(|| modified.map(|time| Self::Modified(time.to_owned())))
     }
 
+    fn is_weak(&self) -> bool {
+        matches!(self, Self::Tag(tag) if tag.starts_with("W/"))
+    }
+
     /// The condition that a request has.
     fn write(&self, out: &mut Vec<u8>) {
         let (name, value) = match self {
-            // A weak tag never matches `If-Match`.
-            Self::Tag(tag) if tag.starts_with("W/") => return,
+            // It never matches `If-Match`.
+            Self::Tag(_) if self.is_weak() => return,
             Self::Tag(tag) => ("If-Match", tag),
             Self::Modified(time) => ("If-Unmodified-Since", time),
         };
@@ -477,6 +481,11 @@ impl Handle for Remote {
         self.fetch(&(offset..end), bytes)
     }
 
+    fn pins_reads(&self) -> bool {
+        let is_condition = |validator: &Validator| !validator.is_weak();
+        self.validator.as_ref().is_some_and(is_condition)
+    }
+
     fn check_unchanged(&self) -> Result<()> {
         if self.bytes > 0 {
             return self.fetch(&(0..1), &mut [0]);
@@ -485,6 +494,23 @@ impl Handle for Remote {
             First::Found { bytes: 0, .. } => Ok(()),
             _ => Err(self.failed(Kind::Corrupt, "it was replaced", "read it again")),
         }
+    }
+}
+
+impl Remote {
+    /// The object that a handle is, if it is one.
+    pub fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
+        any.downcast().ok()
+    }
+
+    /// What the planner should know of it.
+    pub fn survey(&self) -> Survey {
+        Survey::socket(if self.origin.site().is_tls {
+            Reason::Tls
+        } else {
+            Reason::Tcp
+        })
     }
 }
 

@@ -34,8 +34,20 @@ impl Layout {
         }
     }
 
+    /// Staged neighbours share a chunk where at most this lies between them.
+    pub(super) fn join_over(&mut self, gap_bytes: u64) {
+        self.gap_bytes = gap_bytes;
+    }
+
     /// Sends an aligned extent straight, cut where it is longer than a chunk.
-    pub(super) fn direct(&mut self, object: u32, extent: Extent, at: u64, block_bytes: u64) {
+    pub(super) fn direct(
+        &mut self,
+        object: u32,
+        extent: Extent,
+        at: u64,
+        reason: Reason,
+        block_bytes: u64,
+    ) {
         self.open = false;
         let chunk_bytes = down(self.chunk_bytes, block_bytes);
         let (mut rest, mut at) = (extent, at);
@@ -54,7 +66,7 @@ impl Layout {
         }
         while !rest.is_empty() {
             let part = Extent::new(rest.offset, rest.bytes.min(chunk_bytes));
-            self.push(object, (Route::Direct, Reason::Aligned), part);
+            self.push(object, (Route::Direct, reason), part);
             self.pieces.push(Piece { extent: part, at });
             at += part.bytes;
             rest = Extent::between(part.end(), rest.end());

@@ -165,7 +165,8 @@ fn chunk(object: &Object, survey: &Survey, portion: &Portion, number: u32) -> Ch
         }
         Ok(alignment) => {
             let blocks = portion.extent.superset(alignment.block_bytes());
-            (Route::Staged, Reason::Checked, blocks)
+            let reason = survey.socket.unwrap_or(Reason::Checked);
+            (Route::Staged, reason, blocks)
         }
     };
     Chunk {

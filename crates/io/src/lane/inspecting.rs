@@ -39,7 +39,12 @@ impl Lane {
         };
         let (route, reason) = flight.route_and_reason();
         let tally = &mut self.jobs[flight.job].tally;
-        tally.count(flight.leg, route, reason, portion.wanted_bytes);
+        tally.count(
+            flight.leg,
+            route.reported(reason),
+            reason,
+            portion.wanted_bytes,
+        );
         self.flights[io.tag as usize] = Some(flight);
         if portion.deliveries > 0 {
             return self.copy(job, io.tag, slot, Heading::ToDevice);

@@ -1,0 +1,127 @@
+//! Objects on web servers: `https://HOST/PATH` and `http://HOST/PATH`, read in ranges of one version.
+//!
+//! An object is opened by one request for its first bytes, whose answer says how long it is and which version it is
+//! (`ETag`, or `Last-Modified`). All later requests are conditional on that version. A redirect is followed when the
+//! object is opened, and ranges are asked for where it led to: so a model hub is asked once for each file, and its content
+//! network does the rest. A token is sent to the host that it is for and to no other.
+//!
+//! A web server has no listing that programs could rely on, and objects there are only read.
+
+mod page;
+mod redirect;
+mod token;
+
+use std::{ffi::OsStr, sync::Arc};
+
+use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
+use straightway_io::{
+    engine::Engine,
+    store::{Handle, LaneSpec, Named, Store, Tag, Tuning, Verbs, text},
+};
+use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, Validator, engine, together};
+
+use page::Page;
+
+pub use token::Token;
+
+/// Objects that are opened side by side.
+const OPENED_AT_ONCE: usize = 16;
+
+/// The first bytes of an object that are kept: the header of most files of weights is in them.
+const FRONT_BYTES: u32 = 64 << 10;
+
+/// The most that is kept of all objects that are opened together.
+const FRONTS_BYTES_MAX: u32 = 64 << 20;
+
+/// The objects of one web server.
+#[derive(Clone, Debug)]
+pub struct Https {
+    site: Site,
+    client: Client,
+    token: Option<Token>,
+}
+
+impl Https {
+    /// The objects of a site. `token` is sent with every request to it, and only there.
+    pub fn new(network: &Arc<Network>, site: Site, token: Option<Token>) -> Result<Self> {
+        if token.is_some() && !site.is_tls && !is_loopback(&site) {
+            let why = "a token would be sent without encryption";
+            return Err(Error::new(Kind::Invalid, "ask", &site, why)
+                .with_hint("use https://, or give no token for this host"));
+        }
+        let client = Client::new(network);
+        Ok(Self {
+            site,
+            client,
+            token,
+        })
+    }
+
+    fn open_one(&self, named: &Named, front_bytes: u32) -> Result<Remote> {
+        let name = self.describe(&named.name);
+        let target = format!("/{}", text(self, &named.name)?);
+        let validator = match &named.tag {
+            Some(Tag::Text(tag)) => Some(Validator::Tag(tag.clone())),
+            _ => None,
+        };
+        let page = Page::new(self.site.clone(), &target, self.token.clone());
+        page.open(name, validator, &self.client, front_bytes)
+    }
+}
+
+/// Whether a site is this machine.
+fn is_loopback(site: &Site) -> bool {
+    let host = site.host.trim_matches(['[', ']']);
+    let address: Option<std::net::IpAddr> = host.parse().ok();
+    host == "localhost" || address.is_some_and(|address| address.is_loopback())
+}
+
+impl Store for Https {
+    /// The URL, without its query, which may hold a signature.
+    fn describe(&self, name: &OsStr) -> String {
+        let name = name.to_string_lossy();
+        let path = name.split_once('?').map_or(&*name, |(path, _)| path);
+        format!("{}/{path}", self.site)
+    }
+
+    fn verbs(&self) -> Verbs {
+        Verbs::default()
+    }
+
+    fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
+        let count = u32::try_from(objects.len()).unwrap_or(u32::MAX).max(1);
+        let front_bytes = FRONT_BYTES.min(FRONTS_BYTES_MAX / count).max(1);
+        together(objects, OPENED_AT_ONCE, |named| {
+            Ok(Arc::new(self.open_one(named, front_bytes)?) as Arc<dyn Handle>)
+        })
+    }
+
+    fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
+        engine(self.client.network(), lane)
+    }
+
+    fn family(&self) -> &'static str {
+        FAMILY
+    }
+
+    fn survey(
+        &self,
+        objects: &[Arc<dyn Handle>],
+        _hulls: &[Option<Extent>],
+        _: Direction,
+    ) -> Result<Vec<Survey>> {
+        let reason = if self.site.is_tls {
+            Reason::Tls
+        } else {
+            Reason::Tcp
+        };
+        let other = Survey::socket(reason);
+        let survey =
+            |handle: &Arc<dyn Handle>| Remote::of(handle).map_or(other.clone(), |r| r.survey());
+        Ok(objects.iter().map(survey).collect())
+    }
+
+    fn tuning(&self) -> Tuning {
+        TUNING
+    }
+}

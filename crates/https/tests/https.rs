@@ -1,0 +1,306 @@
+//! Objects on web servers: redirects, tokens, versions, and models loaded from a stand-in for a hub.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    ffi::OsStr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use straightway_core::{Kind, Leg, Place, Reason, Route};
+use straightway_https::{Https, Token};
+use straightway_io::{
+    Executor,
+    store::{Location, Named, Store, Tag, Verbs},
+};
+use straightway_net::{Network, Roots, Settings, Site};
+use straightway_pipeline::weights::{Loader, Model, Selection};
+use straightway_webserver::{Asked, Server, Step, head, short};
+
+const TAG: &str = "\"v1\"";
+
+fn store(server: &Server, token: Option<&str>) -> Https {
+    store_with(server, token, Settings::default())
+}
+
+fn store_with(server: &Server, token: Option<&str>, settings: Settings) -> Https {
+    let site = Site::of(&server.url("/").parse().unwrap()).unwrap();
+    let token = token.map(|token| Token::new(token).unwrap());
+    Https::new(&Network::new(settings), site, token).unwrap()
+}
+
+fn open(store: &Https, name: &str) -> straightway_core::Result<Arc<dyn straightway_io::Handle>> {
+    store
+        .open(&[Named::new(name)])
+        .map(|mut opened| opened.remove(0))
+}
+
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 31 % 251) as u8).collect()
+}
+
+fn redirect(location: &str) -> Vec<Step> {
+    let headers = [("Location", location), ("Content-Length", "0")];
+    vec![Step::Bytes(head("302 Found", &headers))]
+}
+
+#[test]
+fn an_object_is_opened_by_one_request_and_its_front_is_kept() {
+    let object = content(200_000);
+    let served = object.clone();
+    let server = Server::start(move |asked| asked.answer(&served, TAG));
+    let store = store(&server, None);
+    assert_eq!(store.verbs(), Verbs::default());
+    let handle = open(&store, "folder/object?sig=secret").unwrap();
+    assert_eq!(handle.object().bytes, 200_000);
+    assert_eq!(handle.tag(), Some(Tag::Text(TAG.to_owned())));
+    assert!(
+        !handle.object().name.contains("secret"),
+        "{}",
+        handle.object().name
+    );
+    let mut front = [0; 1000];
+    handle.read_exact_at(8, &mut front).unwrap();
+    assert!(front == object[8..1008]);
+    assert_eq!(server.requests(), 1);
+    let mut back = [0; 1000];
+    handle.read_exact_at(199_000, &mut back).unwrap();
+    assert!(back == object[199_000..]);
+    assert!(handle.read_exact_at(199_001, &mut back).is_err());
+    handle.check_unchanged().unwrap();
+}
+
+#[test]
+fn objects_of_no_bytes_and_of_five_tebibytes_are_opened() {
+    let server = Server::start(|asked| {
+        if asked.target == "/empty" {
+            return asked.answer(b"", TAG);
+        }
+        // Only heads and a few bytes exist of it.
+        let range = asked.range(usize::MAX >> 1).unwrap();
+        let told = format!("bytes {}-{}/5497558138880", range.start, range.end - 1);
+        let length = range.len().to_string();
+        let headers = [
+            ("Content-Length", &*length),
+            ("Content-Range", &*told),
+            ("ETag", TAG),
+        ];
+        let mut bytes = head("206 Partial Content", &headers);
+        bytes.extend(vec![7; range.len()]);
+        vec![Step::Bytes(bytes)]
+    });
+    let store = store(&server, None);
+    let empty = open(&store, "empty").unwrap();
+    assert_eq!(empty.object().bytes, 0);
+    empty.check_unchanged().unwrap();
+    let large = open(&store, "large").unwrap();
+    assert_eq!(large.object().bytes, 5 << 40);
+    let mut last = [0; 16];
+    large.read_exact_at((5 << 40) - 16, &mut last).unwrap();
+    assert_eq!(last, [7; 16]);
+}
+
+#[test]
+fn a_missing_object_or_a_denied_one_is_an_error_that_names_it() {
+    let server = Server::start(|asked| match &*asked.target {
+        "/missing" => short("404 Not Found", ""),
+        "/denied" => short("403 Forbidden", ""),
+        _ => {
+            let mut bytes = head("200 OK", &[("Content-Length", "100000")]);
+            bytes.extend(vec![0; 100_000]);
+            vec![Step::Bytes(bytes)]
+        }
+    });
+    let store = store(&server, None);
+    for (name, kind, why) in [
+        ("missing", Kind::NotFound, "/missing"),
+        ("denied", Kind::Invalid, "denied"),
+        ("whole", Kind::Unsupported, "whole object"),
+    ] {
+        let error = open(&store, name).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_version_that_was_asked_for_is_opened_or_refused() {
+    let served = content(1000);
+    let server = Server::start(move |asked| asked.answer(&served, TAG));
+    let store = store(&server, None);
+    let named = |tag: &str| Named {
+        tag: Some(Tag::Text(tag.to_owned())),
+        ..Named::new("object")
+    };
+    assert!(store.open(&[named(TAG)]).is_ok());
+    let error = store.open(&[named("\"v0\"")]).unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+}
+
+#[test]
+fn a_token_goes_to_its_own_host_alone() {
+    let object = content(100_000);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (served, told) = (object.clone(), Arc::clone(&seen));
+    let cdn = Server::start(move |asked| {
+        told.lock()
+            .unwrap()
+            .push(asked.header("authorization").map(str::to_owned));
+        asked.answer(&served, TAG)
+    });
+    let target = cdn.url("/blob?Signature=abc");
+    let hub = Server::start(move |asked| {
+        if asked.header("authorization") != Some("Bearer hub-token") {
+            return short("401 Unauthorized", "");
+        }
+        redirect(&target)
+    });
+    let store = store(&hub, Some("hub-token"));
+    let handle = open(&store, "org/model/resolve/main/model.safetensors").unwrap();
+    let mut bytes = vec![0; 100_000];
+    handle.read_exact_at(0, &mut bytes).unwrap();
+    assert!(bytes == object);
+    let seen = seen.lock().unwrap();
+    assert!(
+        !seen.is_empty() && seen.iter().all(Option::is_none),
+        "{seen:?}"
+    );
+    assert!(!format!("{handle:?} {store:?}").contains("hub-token"));
+    let error = open(&store_with(&hub, None, Settings::default()), "x").unwrap_err();
+    assert!(error.to_string().contains("credentials"), "{error}");
+}
+
+#[test]
+fn a_token_is_not_sent_without_encryption() {
+    let site = Site::new(false, "files.example").unwrap();
+    let token = Some(Token::new("secret").unwrap());
+    let error = Https::new(&Network::new(Settings::default()), site, token).unwrap_err();
+    assert!(error.to_string().contains("without encryption"), "{error}");
+}
+
+#[test]
+fn redirects_that_never_end_are_an_error() {
+    let server = Server::start(|asked| redirect(&format!("{}x", asked.target)));
+    let error = open(&store(&server, None), "a").unwrap_err();
+    assert!(error.to_string().contains("more than 8 times"), "{error}");
+}
+
+#[test]
+fn an_address_that_expired_is_asked_for_anew() {
+    let object = content(300_000);
+    let issued = Arc::new(AtomicUsize::new(0));
+    let (served, valid) = (object.clone(), Arc::clone(&issued));
+    let cdn = Server::start(move |asked| {
+        // An address is good for three requests after the one that opens the object.
+        let now = valid.load(Ordering::Relaxed);
+        if asked.target != format!("/blob?sig={now}") || asked.number % 5 == 4 {
+            valid.fetch_max(now, Ordering::Relaxed);
+            return short("403 Forbidden", "expired");
+        }
+        asked.answer(&served, TAG)
+    });
+    let (target, issuing) = (cdn.url("/blob?sig="), Arc::clone(&issued));
+    let hub = Server::start(move |_| {
+        let number = issuing.fetch_add(1, Ordering::Relaxed) + 1;
+        redirect(&format!("{target}{number}"))
+    });
+    let store = store(&hub, None);
+    let handle = open(&store, "file").unwrap();
+    for at in [100_000, 150_000, 200_000, 250_000] {
+        let mut bytes = [0; 1000];
+        handle.read_exact_at(at, &mut bytes).unwrap();
+        let at = usize::try_from(at).unwrap();
+        assert!(bytes == object[at..at + 1000]);
+    }
+    assert!(hub.requests() > 1);
+}
+
+/// A safetensors file with one tensor of bytes.
+fn file(tensor: &str, bytes: &[u8]) -> Vec<u8> {
+    let json = format!(
+        "{{\"{tensor}\":{{\"dtype\":\"U8\",\"shape\":[{0}],\"data_offsets\":[0,{0}]}}}}",
+        bytes.len()
+    );
+    let mut file = (json.len() as u64).to_le_bytes().to_vec();
+    file.extend(json.as_bytes());
+    file.extend(bytes);
+    file
+}
+
+/// A hub that redirects to a content network, for an index and two shards.
+fn hub(tls: bool) -> (Server, Server, Vec<Vec<u8>>) {
+    let tensors = vec![content(3_000_017), content(1_234_567)];
+    let files = [file("one", &tensors[0]), file("two", &tensors[1])];
+    let start = |answer: Box<dyn Fn(&Asked) -> Vec<Step> + Send + Sync>| {
+        if tls {
+            Server::start_tls(answer)
+        } else {
+            Server::start(answer)
+        }
+    };
+    let cdn = start(Box::new(move |asked| match &*asked.target {
+        "/blobs/0?sig=x" => asked.answer(&files[0], "\"a\""),
+        "/blobs/1?sig=x" => asked.answer(&files[1], "\"b\""),
+        _ => short("404 Not Found", ""),
+    }));
+    let blobs = cdn.url("/blobs/");
+    let index = br#"{"weight_map":{"one":"model-1.safetensors","two":"model-2.safetensors"}}"#;
+    let hub = start(Box::new(move |asked| {
+        let folder = "/org/model/resolve/main";
+        match asked.target.strip_prefix(folder) {
+            Some("/model.safetensors.index.json") => asked.answer(index, "\"i\""),
+            Some("/model-1.safetensors") => redirect(&format!("{blobs}0?sig=x")),
+            Some("/model-2.safetensors") => redirect(&format!("{blobs}1?sig=x")),
+            _ => short("404 Not Found", ""),
+        }
+    }));
+    (hub, cdn, tensors)
+}
+
+#[test]
+fn a_model_is_loaded_from_a_hub_that_redirects_and_the_receipt_says_how_it_came() {
+    for tls in [false, true] {
+        let (hub, cdn, tensors) = hub(tls);
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = Settings::default();
+        if tls {
+            // Both servers are trusted.
+            let path = folder.path().join("ca.pem");
+            hub.certificate().write(&path).unwrap();
+            let first = std::fs::read_to_string(&path).unwrap();
+            cdn.certificate().write(&path).unwrap();
+            let second = std::fs::read_to_string(&path).unwrap();
+            std::fs::write(&path, first + &second).unwrap();
+            settings.roots = Roots::File(path);
+        }
+        let store: Arc<dyn Store> = Arc::new(store_with(&hub, None, settings));
+        let name = "org/model/resolve/main/model.safetensors.index.json";
+        let model = Model::open(Location::from((store, OsStr::new(name).to_owned()))).unwrap();
+        let executor = Executor::new(straightway_io::Settings::default()).unwrap();
+        let mut loaded = Loader::new(Arc::new(executor))
+            .load(&model, &Selection::all(&model), Place::Host)
+            .unwrap();
+        let region = Arc::get_mut(&mut loaded.region).expect("the transfer is over");
+        for tensor in loaded.tensors.iter() {
+            let expected = &tensors[usize::from(&*tensor.name == "two")];
+            let mut bytes = vec![0; expected.len()];
+            region.read_at(tensor.at, &mut bytes).unwrap();
+            assert!(bytes == *expected, "{}", tensor.name);
+        }
+        let receipt = &loaded.receipt;
+        let reason = if tls { Reason::Tls } else { Reason::Tcp };
+        assert!(
+            receipt
+                .routes
+                .iter()
+                .all(|r| (r.route, r.reason) == (Route::Socket, reason)),
+            "{receipt}"
+        );
+        assert_eq!(receipt.bytes_by(Leg::Read, Route::Socket), 4_234_584);
+        assert!(receipt.requests.is_some(), "{receipt}");
+        assert!(receipt.engine.contains("sockets"), "{receipt}");
+    }
+}
