@@ -11,6 +11,7 @@ mod plain;
 mod planner;
 mod profile;
 mod storage;
+mod web;
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
@@ -26,6 +27,7 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] = &[
     ("doctor", doctor::captured_machine),
     ("fabric", planner::fabric),
+    ("head", web::head),
     ("index", storage::index),
     ("manifest", storage::manifest),
     ("pcie", planner::pcie),

@@ -80,7 +80,14 @@ impl Client {
     ) -> Result<Response<Vec<u8>>> {
         let url = request.uri().clone();
         let (parts, mut body) = self.run(request)?.into_parts();
-        let body = body.with_config().limit(body_bytes_max).read_to_vec();
+        // ureq's limit is the first length that is too long.
+        let limit = body_bytes_max.saturating_add(1);
+        let body = match body.with_config().limit(limit).read_to_vec() {
+            Err(ureq::Error::BodyExceedsLimit(_)) => {
+                Err(ureq::Error::BodyExceedsLimit(body_bytes_max))
+            }
+            body => body,
+        };
         let body = body.map_err(|error| told(&url, error))?;
         Ok(Response::from_parts(parts, body))
     }

@@ -22,6 +22,7 @@ mod failing;
 mod request;
 mod session;
 mod slab;
+mod threads;
 
 use std::{
     collections::VecDeque,
@@ -45,6 +46,8 @@ use failing::Renewal;
 use request::{Request, State};
 use slab::Slab;
 
+pub use threads::threads;
+
 /// The family of stores whose lanes have this engine.
 pub const FAMILY: &str = "http";
 
@@ -54,10 +57,17 @@ pub const TUNING: Tuning = Tuning {
     depth: 16,
 };
 
-/// The engine of a lane.
+/// The engine of a lane: this one, or threads where io_uring is forbidden.
 pub fn engine(network: &Network, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
-    let engine = HttpEngine::new(lane.depth(), network.settings().connections_max)?;
-    Ok(Box::new(engine))
+    let connections_max = network.settings().connections_max;
+    match HttpEngine::new(lane.depth(), connections_max) {
+        Ok(engine) => Ok(Box::new(engine)),
+        Err(error) if error.kind() == Kind::Unsupported => {
+            let depth = lane.depth().min(connections_max);
+            Ok(Box::new(threads(depth)?.in_place_of_ring(&error)))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// An object as I/Os have it.
@@ -115,9 +125,8 @@ impl HttpEngine {
         if io.op == Op::Write {
             return self.refuse(io, "a web server's objects are only read");
         }
-        let end = io.offset.saturating_add(io.bytes as u64);
-        let end = end.min(remote.object().bytes);
-        if end <= io.offset {
+        let range = remote.range(io.offset, io.bytes);
+        if range.is_empty() {
             self.finished.push(Done::new(io, Ok(0)));
             return;
         }
@@ -125,7 +134,7 @@ impl HttpEngine {
             .seed
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        let request = Request::new(io, remote, end, self.seed, Instant::now());
+        let request = Request::new(io, remote, range.end, self.seed, Instant::now());
         let number = self.requests.insert(request);
         self.waiting.push_back(number.expect("the queue has room"));
     }

@@ -19,6 +19,9 @@ use crate::{
 /// What is read of the body of an answer without payload, for [`Service::judge`].
 pub(crate) const ERROR_BYTES_MAX: usize = 16 << 10;
 
+/// What is read at once on the caller's thread.
+const STREAM_BYTES: usize = 64 << 10;
+
 /// Times that credentials are renewed for one read.
 pub(crate) const RENEWALS_MAX: u32 = 2;
 
@@ -162,7 +165,8 @@ impl Remote {
     /// Sends the first request for an object of unknown length.
     pub fn first(&self, front_bytes: u32) -> Result<First> {
         let front_bytes = u64::from(front_bytes.max(1));
-        self.persist(|| self.ask_first(front_bytes))
+        let (first, _) = self.persist(|_| self.ask_first(front_bytes))?;
+        Ok(first)
     }
 
     /// The server that it is on.
@@ -178,6 +182,12 @@ impl Remote {
     /// What errors call it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The part of `bytes` from `offset` on that is in the object.
+    pub(crate) fn range(&self, offset: u64, bytes: usize) -> Range<u64> {
+        let end = offset.saturating_add(bytes as u64).min(self.bytes);
+        offset..end.max(offset)
     }
 
     /// Writes the head of a request for a range into `out`.
@@ -260,26 +270,55 @@ impl Remote {
         Err(Judgement::fail(self.failed(Kind::Unsupported, why, hint)))
     }
 
+    /// Reads a range on the caller's thread, and hands its parts over with their places in it. Answers how often it was
+    /// asked for again.
+    pub(crate) fn stream(
+        &self,
+        range: &Range<u64>,
+        mut take: impl FnMut(usize, &[u8]),
+    ) -> Result<u32> {
+        let mut buffer = vec![0; STREAM_BYTES];
+        let mut got = 0;
+        let (_, retries) = self.persist(|backoff| {
+            let rest = range.start + got as u64..range.end;
+            let mut body = self.ask_for(&rest)?;
+            let mut missing = rest.end - rest.start;
+            while missing > 0 {
+                let most = usize::try_from(missing).unwrap_or(usize::MAX);
+                let most = most.min(buffer.len());
+                let read = match body.read(&mut buffer[..most]) {
+                    Ok(0) => return Err(self.broken("the server closed the connection".to_owned())),
+                    Ok(read) => read,
+                    Err(error) => return Err(self.broken(error.to_string())),
+                };
+                take(got, &buffer[..read]);
+                backoff.reset();
+                got += read;
+                missing -= read as u64;
+            }
+            Ok(())
+        })?;
+        Ok(retries)
+    }
+
     /// Reads a range on the caller's thread.
-    pub(crate) fn fetch(&self, range: &Range<u64>, into: &mut [u8]) -> Result<()> {
-        self.persist(|| {
-            let mut answer = self.ask(range)?;
-            let headers = headers(&answer);
-            let head = Answer::new(answer.status().as_u16(), &headers, b"");
-            if !matches!(head.status, 200 | 206) {
-                return Err(self.judge_body(answer));
-            }
-            self.check(&head, range)?;
+    fn fetch(&self, range: &Range<u64>, into: &mut [u8]) -> Result<()> {
+        let copy = |at: usize, bytes: &[u8]| into[at..at + bytes.len()].copy_from_slice(bytes);
+        self.stream(range, copy).map(|_| ())
+    }
+
+    /// Asks for a range once. Its body is what was asked for.
+    fn ask_for(&self, range: &Range<u64>) -> Result<ureq::BodyReader<'static>, Judgement> {
+        let answer = self.ask(range)?;
+        let headers = headers(&answer);
+        let head = Answer::new(answer.status().as_u16(), &headers, b"");
+        if !matches!(head.status, 200 | 206) {
             drop(headers);
-            let mut body = answer.body_mut().as_reader();
-            let mut beyond = [0];
-            let read = body.read_exact(into).and_then(|()| body.read(&mut beyond));
-            match read {
-                Ok(0) => Ok(()),
-                Ok(_) => Err(self.broken("more came than was asked for".to_owned())),
-                Err(error) => Err(self.broken(error.to_string())),
-            }
-        })
+            return Err(self.judge_body(answer));
+        }
+        self.check(&head, range)?;
+        drop(headers);
+        Ok(answer.into_body().into_reader())
     }
 
     fn ask_first(&self, front_bytes: u64) -> Result<First, Judgement> {
@@ -397,14 +436,17 @@ impl Remote {
         self.service.judge(&self.name, &answer)
     }
 
-    /// Does `attempt` until it succeeds, fails for good, or was tried too often.
-    fn persist<T>(&self, mut attempt: impl FnMut() -> Result<T, Judgement>) -> Result<T> {
+    /// Does `attempt` until it succeeds, fails for good, or was tried too often. Answers how often it was tried again.
+    fn persist<T>(
+        &self,
+        mut attempt: impl FnMut(&mut Backoff) -> Result<T, Judgement>,
+    ) -> Result<(T, u32)> {
         let attempts_max = self.origin.network().settings().attempts_max;
         let mut backoff = Backoff::unique(attempts_max);
-        let mut renewals = 0;
+        let (mut renewals, mut retries) = (0, 0);
         loop {
-            let Judgement { next, error } = match attempt() {
-                Ok(done) => return Ok(done),
+            let Judgement { next, error } = match attempt(&mut backoff) {
+                Ok(done) => return Ok((done, retries)),
                 Err(judgement) => judgement,
             };
             let mut wait = match next {
@@ -426,6 +468,7 @@ impl Remote {
                 _ => {}
             }
             let Some(wait) = wait else { return Err(error) };
+            retries += 1;
             std::thread::sleep(wait);
         }
     }

@@ -67,6 +67,11 @@ impl Tls {
     }
 }
 
+/// The TLS configuration that follows from trusted certificates: for comparisons with other clients.
+pub fn tls_config(roots: &Roots) -> Result<Arc<ClientConfig>> {
+    Ok(Tls::new(roots)?.config)
+}
+
 fn system() -> Result<Vec<CertificateDer<'static>>> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {

@@ -22,7 +22,7 @@ use crate::request::{Done, Io, run_on_file};
 pub const THREADS_MAX: u32 = 64;
 
 /// How a thread of a pool runs an I/O.
-pub(super) type Run = dyn Fn(Io) -> Done + Send + Sync;
+pub type Run = dyn Fn(Io) -> Done + Send + Sync;
 
 /// A pool of threads as an engine.
 #[derive(Debug)]
@@ -46,13 +46,18 @@ impl Pool {
 
     /// The same, in the place of an engine that could not be had.
     pub(crate) fn instead(depth: u32, why: &Error) -> Result<Self> {
-        let mut pool = Self::new(depth)?;
-        pool.warning = Some(format!("a pool of threads runs the I/Os: {why}"));
-        Ok(pool)
+        Ok(Self::new(depth)?.in_place_of_ring(why))
+    }
+
+    /// The same pool, with a warning that says why it runs instead of io_uring.
+    #[must_use]
+    pub fn in_place_of_ring(mut self, why: &Error) -> Self {
+        self.warning = Some(format!("a pool of threads runs the I/Os: {why}"));
+        self
     }
 
     /// A pool whose threads do what `run` does.
-    pub(super) fn running(name: &'static str, depth: u32, run: &Arc<Run>) -> Result<Self> {
+    pub fn running(name: &'static str, depth: u32, run: &Arc<Run>) -> Result<Self> {
         let (work, inbox) = channel::<Io>();
         let (outbox, done) = channel();
         let inbox = Arc::new(Mutex::new(inbox));

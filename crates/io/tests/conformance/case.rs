@@ -198,6 +198,9 @@ impl Case {
 
     /// Whether a demanded route may be refused: where the file system or the region's address cannot have it.
     pub(crate) fn may_be_refused(&self) -> bool {
+        if self.system == System::Web && self.choice != Choice::Auto {
+            return true;
+        }
         let demands_drive = matches!(self.choice, Choice::Only(Route::Direct | Route::Staged));
         let no_gds = self.place != Place::Host && self.choice == Choice::Only(Route::Direct);
         demands_drive && (!self.system.has_direct() || !self.is_in_step || no_gds)

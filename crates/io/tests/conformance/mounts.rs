@@ -1,4 +1,4 @@
-//! Where the suite's objects are: in the memory store, and on file systems: the checkout's own, tmpfs, and others on
+//! Where the suite's objects are: in the memory store, on a web server, and on file systems: the checkout's own, tmpfs, and others on
 //! loop devices where this process may mount them.
 //!
 //! The suite mounts in a namespace of its own, which goes with its process: nothing stays mounted, and no
@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-/// A file system, or the memory store, that cases run on.
+/// A file system, the memory store, or a web server, that cases run on. What is written goes to files there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum System {
     Checkout,
@@ -23,13 +23,14 @@ pub(crate) enum System {
     XfsBlocks4K,
     Btrfs,
     Memory,
+    Web,
 }
 
 /// The least that xfs takes is 300 MiB. Images are sparse.
 const IMAGE_BYTES: u64 = 512 << 20;
 
 impl System {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Checkout,
         Self::Tmpfs,
         Self::Ext4Blocks1K,
@@ -38,6 +39,7 @@ impl System {
         Self::XfsBlocks4K,
         Self::Btrfs,
         Self::Memory,
+        Self::Web,
     ];
 
     /// Whether every file on it can be read and written around the page cache. On btrfs that depends on the file;
@@ -45,14 +47,14 @@ impl System {
     pub(crate) fn has_direct(self) -> bool {
         !matches!(
             self,
-            Self::Checkout | Self::Tmpfs | Self::Btrfs | Self::Memory
+            Self::Checkout | Self::Tmpfs | Self::Btrfs | Self::Memory | Self::Web
         )
     }
 
     /// The command that makes it, without the image.
     fn maker(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Checkout | Self::Tmpfs | Self::Memory => None,
+            Self::Checkout | Self::Tmpfs | Self::Memory | Self::Web => None,
             Self::Ext4Blocks1K => Some(&["mkfs.ext4", "-q", "-F", "-b", "1024"]),
             Self::Ext4Blocks4K => Some(&["mkfs.ext4", "-q", "-F", "-b", "4096"]),
             Self::XfsBlocks1K => Some(&["mkfs.xfs", "-q", "-f", "-b", "size=1024"]),
@@ -73,6 +75,7 @@ impl fmt::Display for System {
             Self::XfsBlocks4K => "xfs-4k",
             Self::Btrfs => "btrfs",
             Self::Memory => "memory",
+            Self::Web => "web",
         })
     }
 }
@@ -93,7 +96,7 @@ impl Mounts {
         let base = Arc::new(tempfile::tempdir().unwrap());
         let mut mounts = Self {
             // The memory store needs none; its cases have one all the same.
-            folders: [System::Checkout, System::Memory]
+            folders: [System::Checkout, System::Memory, System::Web]
                 .map(|system| (system, checkout.path().to_owned()))
                 .into(),
             mounted: Vec::new(),

@@ -8,6 +8,7 @@ use std::{path::Path, sync::Arc};
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Place, Receipt, Result, Route};
 use straightway_io::{Executor, File, Region};
 use straightway_sys::cuda::Driver;
+use straightway_webserver::Server;
 
 use crate::{
     case::{Case, Density, Verb},
@@ -39,6 +40,7 @@ pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
             case,
             executor: &executor,
             folder: folder.path(),
+            server: None,
             random: Random::part(case.seed, (case.number << 8) + u64::from(number) + 1),
         };
         let verb = case.verb_of(number);
@@ -65,6 +67,8 @@ struct Work<'a> {
     case: &'a Case,
     executor: &'a Executor,
     folder: &'a Path,
+    /// What serves the objects that are on the web.
+    server: Option<Server>,
     random: Random,
 }
 
@@ -215,7 +219,7 @@ impl Work<'_> {
         let is_allowed = |route: Route| match self.case.choice {
             Choice::Auto => true,
             Choice::Only(Route::Direct) => route != Route::Buffered,
-            Choice::Only(only) => route == only,
+            Choice::Only(only) => route == only || route == Route::Socket,
         };
         match receipt.routes.iter().find(|r| !is_allowed(r.route)) {
             Some(row) => Err(format!("{} bytes went {}", row.bytes, row.route)),

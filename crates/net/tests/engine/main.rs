@@ -73,6 +73,33 @@ fn every_byte_arrives_at_every_depth_and_size_with_and_without_tls() {
 }
 
 #[test]
+fn threads_do_the_same_where_io_uring_is_forbidden() {
+    let object = content(700_001, 18);
+    for tls in [false, true] {
+        let served = object.clone();
+        let server = start(tls, move |asked| {
+            let bytes = asked.answer_bytes(&served, TAG);
+            if asked.number % 9 == 4 {
+                return vec![Step::Bytes(bytes[..bytes.len() / 2].to_vec()), Step::Close];
+            }
+            vec![Step::Bytes(bytes)]
+        });
+        let lab = Lab::new(&server, Settings::default());
+        let remote = lab.open("/object");
+        let mut engine = straightway_net::threads(4).unwrap();
+        let got = read_all(&mut engine, &remote, object.len(), 30_001).unwrap();
+        assert!(got.bytes == object, "tls {tls}");
+        assert!(got.tries.retries > 0, "tls {tls}");
+        assert_eq!(
+            fixture::read_range(&mut engine, &remote, 800_000, 10)
+                .unwrap()
+                .moved,
+            0
+        );
+    }
+}
+
+#[test]
 fn connections_are_bounded_kept_and_shared_between_jobs() {
     let object = content(400_000, 2);
     let served = object.clone();

@@ -1,7 +1,5 @@
 //! What tests of the engine share: objects on a test server, and I/Os of them.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::{
     collections::VecDeque,
     sync::Arc,
@@ -144,7 +142,7 @@ pub(crate) struct Got {
 
 /// Reads the first `bytes` of an object in I/Os of `chunk`, as many at a time as the engine takes.
 pub(crate) fn read_all(
-    engine: &mut HttpEngine,
+    engine: &mut dyn Engine,
     remote: &Arc<Remote>,
     bytes: usize,
     chunk: usize,
@@ -154,7 +152,7 @@ pub(crate) fn read_all(
 
 /// Reads a range in one I/O.
 pub(crate) fn read_range(
-    engine: &mut HttpEngine,
+    engine: &mut dyn Engine,
     remote: &Arc<Remote>,
     offset: u64,
     bytes: usize,
@@ -177,7 +175,7 @@ fn io(remote: &Arc<Remote>, op: Op, offset: u64, bytes: usize, tag: u32) -> Io {
 }
 
 fn read(
-    engine: &mut HttpEngine,
+    engine: &mut dyn Engine,
     remote: &Arc<Remote>,
     offset: u64,
     bytes: usize,
@@ -237,7 +235,7 @@ fn read(
     failed.map_or(Ok(got), Err)
 }
 
-pub(crate) fn writes_are_refused(engine: &mut HttpEngine, remote: &Arc<Remote>) {
+pub(crate) fn writes_are_refused(engine: &mut dyn Engine, remote: &Arc<Remote>) {
     engine.submit(io(remote, Op::Write, 0, 10, 7)).unwrap();
     let mut done = Vec::new();
     assert_eq!(engine.poll(&mut done, Duration::ZERO).unwrap(), 1);

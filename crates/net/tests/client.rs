@@ -1,0 +1,286 @@
+//! The client of control planes: reuse, bounds, time-outs, proxies, and a fork.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use http::{Request, StatusCode};
+use straightway_core::Kind;
+use straightway_net::{Client, Network, Proxies, ProxyUrl, Roots, Settings};
+use straightway_webserver::{Server, Step, head, short};
+
+fn client(settings: Settings) -> Client {
+    Client::new(&Network::new(settings))
+}
+
+fn get(url: &str) -> Request<Vec<u8>> {
+    Request::get(url).body(Vec::new()).unwrap()
+}
+
+#[test]
+fn requests_share_a_connection_and_bodies_come_whole() {
+    let server = Server::start(|asked| match &*asked.target {
+        "/chunks" => {
+            let head = head("200 OK", &[("Transfer-Encoding", "chunked")]);
+            let body = b"5\r\nhello\r\n1;x=y\r\n \r\n5\r\nworld\r\n0\r\n\r\n";
+            vec![Step::Bytes(head), Step::Bytes(body.to_vec())]
+        }
+        "/echo" => short("201 Created", &String::from_utf8_lossy(&asked.body)),
+        _ => short("404 Not Found", "nothing here"),
+    });
+    let client = client(Settings::default());
+    let answer = client.send(get(&server.url("/chunks"))).unwrap();
+    assert_eq!(answer.body(), b"hello world");
+    let put = Request::put(server.url("/echo"))
+        .body(b"abc".to_vec())
+        .unwrap();
+    let answer = client.send(put).unwrap();
+    assert_eq!(
+        (answer.status(), &**answer.body()),
+        (StatusCode::CREATED, &b"abc"[..])
+    );
+    let answer = client.send(get(&server.url("/missing"))).unwrap();
+    assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+    assert_eq!(server.connections(), 1);
+}
+
+#[test]
+fn redirects_are_answers_and_secrets_are_in_no_error() {
+    let server = Server::start(|_| {
+        let headers = [
+            ("Location", "http://elsewhere.invalid/"),
+            ("Content-Length", "0"),
+        ];
+        vec![Step::Bytes(head("307 Temporary Redirect", &headers))]
+    });
+    let client = client(Settings::default());
+    let answer = client.send(get(&server.url("/"))).unwrap();
+    assert_eq!(answer.status(), StatusCode::TEMPORARY_REDIRECT);
+    let address = server.address();
+    drop(server);
+    let request = Request::get(format!("http://{address}/key?X-Amz-Signature=secret"))
+        .header("Authorization", "secret")
+        .body(Vec::new())
+        .unwrap();
+    let error = client.send(request).unwrap_err();
+    assert_eq!(error.kind(), Kind::Transient, "{error}");
+    assert!(
+        !format!("{error} {error:?}").contains("secret"),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("/key"), "{error}");
+}
+
+#[test]
+fn heads_and_bodies_are_bounded() {
+    let server = Server::start(|asked| match &*asked.target {
+        "/head" => vec![Step::Bytes(head("200 OK", &[("X", &"a".repeat(1 << 20))]))],
+        _ => short("200 OK", &"a".repeat(100_001)),
+    });
+    let client = client(Settings::default());
+    let error = client.send(get(&server.url("/head"))).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+    let error = client
+        .send_bounded(get(&server.url("/body")), 100_000)
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("longer than 100000 bytes"),
+        "{error}"
+    );
+    assert!(
+        client
+            .send_bounded(get(&server.url("/body")), 100_001)
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_stall_is_an_error_and_a_drip_is_none() {
+    let server = Server::start(|asked| {
+        let text = head("200 OK", &[("Content-Length", "12")]);
+        let pause = if asked.target == "/stall" {
+            30_000
+        } else {
+            100
+        };
+        let part = |bytes: &[u8]| {
+            [
+                Step::Bytes(bytes.to_vec()),
+                Step::Wait(Duration::from_millis(pause)),
+            ]
+        };
+        [
+            part(&text),
+            part(b"abc"),
+            part(b"def"),
+            part(b"ghi"),
+            part(b"jkl"),
+        ]
+        .concat()
+    });
+    let client = client(Settings {
+        stall_max: Duration::from_millis(300),
+        ..Settings::default()
+    });
+    let start = Instant::now();
+    assert_eq!(
+        client.send(get(&server.url("/drip"))).unwrap().body(),
+        b"abcdefghijkl"
+    );
+    assert!(start.elapsed() > Duration::from_millis(300));
+    let start = Instant::now();
+    let error = client.send(get(&server.url("/stall"))).unwrap_err();
+    assert_eq!(error.kind(), Kind::Transient, "{error}");
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// A proxy that opens tunnels, and what it was asked for.
+fn proxy() -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let tunnels = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tunnels);
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                if client.read(&mut byte).unwrap_or(0) == 0 {
+                    break;
+                }
+                request.push(byte[0]);
+            }
+            let request = String::from_utf8(request).unwrap();
+            if !request.contains("Basic dXNlcjpwdw==") {
+                client
+                    .write_all(&head("407 Who", &[("Content-Length", "0")]))
+                    .unwrap();
+                continue;
+            }
+            let target = request.split(' ').nth(1).unwrap().to_owned();
+            let mut server = TcpStream::connect(target).unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+            client
+                .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                .unwrap();
+            let (mut to, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || std::io::copy(&mut client, &mut server));
+        }
+    });
+    (port, tunnels)
+}
+
+#[test]
+fn a_proxy_opens_a_tunnel_for_the_client_and_for_the_engine() {
+    let object: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
+    for tls in [false, true] {
+        let served = object.clone();
+        let answer = move |asked: &straightway_webserver::Asked| asked.answer(&served, "\"v\"");
+        let server = if tls {
+            Server::start_tls(answer)
+        } else {
+            Server::start(answer)
+        };
+        let (port, tunnels) = proxy();
+        let folder = tempfile::tempdir().unwrap();
+        let roots = if tls {
+            let path = folder.path().join("ca.pem");
+            server.certificate().write(&path).unwrap();
+            Roots::File(path)
+        } else {
+            Roots::System
+        };
+        let url = |credentials: &str| {
+            ProxyUrl::parse(&format!("http://{credentials}127.0.0.1:{port}")).unwrap()
+        };
+        let settings = |proxy: ProxyUrl| Settings {
+            roots: roots.clone(),
+            proxies: Proxies {
+                http: Some(proxy.clone()),
+                https: Some(proxy),
+                ..Proxies::default()
+            },
+            attempts_max: 1,
+            ..Settings::default()
+        };
+        let through = client(settings(url("user:pw@")));
+        assert_eq!(
+            through.send(get(&server.url("/x"))).unwrap().body(),
+            &object
+        );
+        assert_eq!(tunnels.load(Ordering::Relaxed), 1, "tls {tls}");
+        let error = client(settings(url("")))
+            .send(get(&server.url("/x")))
+            .unwrap_err();
+        assert!(error.to_string().contains("tunnel"), "{error}");
+        engine::reads_through(&through, &server.url("/x"), &object);
+        assert!(tunnels.load(Ordering::Relaxed) > 1, "tls {tls}");
+    }
+}
+
+mod engine {
+    //! A read by the engine, on the network of a client.
+
+    use std::{sync::Arc, time::Duration};
+
+    use straightway_core::Result;
+    use straightway_io::{
+        Handle,
+        engine::Engine,
+        request::{Io, Op},
+    };
+    use straightway_net::{Client, Head, HttpEngine, Remote, Service, Site};
+    use straightway_sys::{Buf, By, Slot};
+
+    #[derive(Debug)]
+    struct Plain(String);
+
+    impl Service for Plain {
+        fn head(&self, out: &mut Vec<u8>) -> Result<Head> {
+            out.extend_from_slice(self.0.as_bytes());
+            Ok(Head::Ready)
+        }
+    }
+
+    pub(super) fn reads_through(client: &Client, url: &str, object: &[u8]) {
+        let url: http::Uri = url.parse().unwrap();
+        let site = Site::of(&url).unwrap();
+        let origin = client.network().origin(&site).unwrap();
+        let head = format!(
+            "GET {} HTTP/1.1\r\nHost: {}\r\n",
+            url.path(),
+            site.authority()
+        );
+        let service = Arc::new(Plain(head));
+        let remote = Remote::open(url.to_string(), None, &origin, service, client, 1).unwrap();
+        let slot = Slot::ring(1, object.len()).unwrap().remove(0);
+        let io = Io {
+            op: Op::Read,
+            object: Arc::new(remote) as Arc<dyn Handle>,
+            by: By::Direct,
+            offset: 0,
+            buf: Buf::Slot(slot),
+            start: 0,
+            bytes: object.len(),
+            tag: 0,
+        };
+        let mut engine = HttpEngine::new(1, 1).unwrap();
+        engine.submit(io).unwrap();
+        let mut done = Vec::new();
+        engine.poll(&mut done, Duration::from_secs(20)).unwrap();
+        let Buf::Slot(slot) = &done[0].io.buf else {
+            panic!("it went out with a slot")
+        };
+        assert_eq!(*done[0].result.as_ref().unwrap(), object.len());
+        assert!(slot.as_slice()[..object.len()] == *object);
+    }
+}
