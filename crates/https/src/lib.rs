@@ -18,7 +18,7 @@ use straightway_io::{
     engine::Engine,
     store::{Handle, LaneSpec, Named, Store, Tag, Tuning, Verbs, text},
 };
-use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, Validator, engine, together};
+use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, engine, together};
 
 use page::Page;
 
@@ -60,12 +60,12 @@ impl Https {
     fn open_one(&self, named: &Named, front_bytes: u32) -> Result<Remote> {
         let name = self.describe(&named.name);
         let target = format!("/{}", text(self, &named.name)?);
-        let validator = match &named.tag {
-            Some(Tag::Text(tag)) => Some(Validator::Tag(tag.clone())),
+        let wanted = match &named.tag {
+            Some(Tag::Text(tag)) => Some(tag.as_str()),
             _ => None,
         };
         let page = Page::new(self.site.clone(), &target, self.token.clone());
-        page.open(name, validator, &self.client, front_bytes)
+        page.open(&name, wanted, &self.client, front_bytes)
     }
 }
 

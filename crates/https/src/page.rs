@@ -15,7 +15,8 @@ use crate::{redirect::Place, token::Token};
 /// Redirects that are followed for one object.
 const REDIRECTS_MAX: usize = 8;
 
-/// The place of an object, and the head of requests there.
+/// Where an object is said to be, and with which token it is asked for.
+#[derive(Clone)]
 pub(crate) struct Page {
     /// Where it was said to be.
     named: Place,
@@ -45,18 +46,20 @@ impl Page {
 
     /// Opens the object, wherever redirects lead; where a version is wanted, only that.
     pub(crate) fn open(
-        self,
-        name: String,
-        wanted: Option<Validator>,
+        &self,
+        name: &str,
+        wanted: Option<&str>,
         client: &Client,
         front_bytes: u32,
     ) -> Result<Remote> {
         let mut place = self.named.clone();
         for _ in 0..=REDIRECTS_MAX {
             // Compared and not asked for: a server that redirects may have tags of its own.
-            let remote = self.clone().remote(&name, place.clone(), client)?;
+            let remote = self.remote(name, place.clone(), client)?;
             match remote.first(front_bytes)? {
-                First::Found { validator, .. } if wanted.is_some() && validator != wanted => {
+                First::Found { validator, .. }
+                    if wanted.is_some() && validator.as_ref().map(Validator::text) != wanted =>
+                {
                     let why = "it is another version";
                     return Err(
                         Error::new(Kind::Corrupt, "open", name, why).with_hint("open it again")
@@ -67,18 +70,18 @@ impl Page {
                     validator,
                     front,
                 } => return Ok(remote.found(bytes, validator, front)),
-                First::Redirect(location) => place = place.follow(&location, &name)?,
+                First::Redirect(location) => place = place.follow(&location, name)?,
             }
         }
-        Err(too_many(&name))
+        Err(too_many(name))
     }
 
-    fn remote(self, name: &str, place: Place, client: &Client) -> Result<Remote> {
+    fn remote(&self, name: &str, place: Place, client: &Client) -> Result<Remote> {
         let origin = client.network().origin(&place.site)?;
         let head = self.head(&place);
         let found = Found {
             is_redirected: place != self.named,
-            page: self,
+            page: self.clone(),
             client: client.clone(),
             name: name.to_owned(),
             place,
@@ -119,20 +122,13 @@ impl Page {
     fn find_again(&self, name: &str, client: &Client) -> Result<Place> {
         let mut place = self.named.clone();
         for _ in 0..=REDIRECTS_MAX {
-            let remote = self.clone().remote(name, place.clone(), client)?;
+            let remote = self.remote(name, place.clone(), client)?;
             match remote.first(1)? {
                 First::Found { .. } => return Ok(place),
                 First::Redirect(location) => place = place.follow(&location, name)?,
             }
         }
         Err(too_many(name))
-    }
-
-    fn clone(&self) -> Self {
-        Self {
-            named: self.named.clone(),
-            token: self.token.clone(),
-        }
     }
 }
 

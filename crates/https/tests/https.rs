@@ -39,7 +39,9 @@ fn open(store: &Https, name: &str) -> straightway_core::Result<Arc<dyn straightw
 }
 
 fn content(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at * 31 % 251) as u8).collect()
+    (0..bytes)
+        .map(|at| u8::try_from(at * 31 % 251).unwrap())
+        .collect()
 }
 
 fn redirect(location: &str) -> Vec<Step> {
@@ -50,8 +52,8 @@ fn redirect(location: &str) -> Vec<Step> {
 #[test]
 fn an_object_is_opened_by_one_request_and_its_front_is_kept() {
     let object = content(200_000);
-    let served = object.clone();
-    let server = Server::start(move |asked| asked.answer(&served, TAG));
+    let copy = object.clone();
+    let server = Server::start(move |asked| asked.answer(&copy, TAG));
     let store = store(&server, None);
     assert_eq!(store.verbs(), Verbs::default());
     let handle = open(&store, "folder/object?sig=secret").unwrap();
@@ -128,8 +130,8 @@ fn a_missing_object_or_a_denied_one_is_an_error_that_names_it() {
 
 #[test]
 fn a_version_that_was_asked_for_is_opened_or_refused() {
-    let served = content(1000);
-    let server = Server::start(move |asked| asked.answer(&served, TAG));
+    let object = content(1000);
+    let server = Server::start(move |asked| asked.answer(&object, TAG));
     let store = store(&server, None);
     let named = |tag: &str| Named {
         tag: Some(Tag::Text(tag.to_owned())),
@@ -144,12 +146,12 @@ fn a_version_that_was_asked_for_is_opened_or_refused() {
 fn a_token_goes_to_its_own_host_alone() {
     let object = content(100_000);
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let (served, told) = (object.clone(), Arc::clone(&seen));
+    let (copy, told) = (object.clone(), Arc::clone(&seen));
     let cdn = Server::start(move |asked| {
         told.lock()
             .unwrap()
             .push(asked.header("authorization").map(str::to_owned));
-        asked.answer(&served, TAG)
+        asked.answer(&copy, TAG)
     });
     let target = cdn.url("/blob?Signature=abc");
     let hub = Server::start(move |asked| {
@@ -192,7 +194,7 @@ fn redirects_that_never_end_are_an_error() {
 fn an_address_that_expired_is_asked_for_anew() {
     let object = content(300_000);
     let issued = Arc::new(AtomicUsize::new(0));
-    let (served, valid) = (object.clone(), Arc::clone(&issued));
+    let (copy, valid) = (object.clone(), Arc::clone(&issued));
     let cdn = Server::start(move |asked| {
         // An address is good for three requests after the one that opens the object.
         let now = valid.load(Ordering::Relaxed);
@@ -200,7 +202,7 @@ fn an_address_that_expired_is_asked_for_anew() {
             valid.fetch_max(now, Ordering::Relaxed);
             return short("403 Forbidden", "expired");
         }
-        asked.answer(&served, TAG)
+        asked.answer(&copy, TAG)
     });
     let (target, issuing) = (cdn.url("/blob?sig="), Arc::clone(&issued));
     let hub = Server::start(move |_| {
@@ -230,11 +232,13 @@ fn file(tensor: &str, bytes: &[u8]) -> Vec<u8> {
     file
 }
 
+type Answer = Box<dyn Fn(&Asked) -> Vec<Step> + Send + Sync>;
+
 /// A hub that redirects to a content network, for an index and two shards.
 fn hub(tls: bool) -> (Server, Server, Vec<Vec<u8>>) {
     let tensors = vec![content(3_000_017), content(1_234_567)];
     let files = [file("one", &tensors[0]), file("two", &tensors[1])];
-    let start = |answer: Box<dyn Fn(&Asked) -> Vec<Step> + Send + Sync>| {
+    let start = |answer: Answer| {
         if tls {
             Server::start_tls(answer)
         } else {

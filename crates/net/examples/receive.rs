@@ -47,7 +47,11 @@ fn main() {
 
 /// Sends ranges of an object in memory for ever.
 fn serve(port: u16, mib: usize) {
-    let object: Arc<Vec<u8>> = Arc::new((0..mib << 20).map(|at| (at / 4096) as u8).collect());
+    let object: Arc<Vec<u8>> = Arc::new(
+        (0..mib << 20)
+            .map(|at| (at / 4096).to_le_bytes()[0])
+            .collect(),
+    );
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for stream in listener.incoming().flatten() {
         let object = Arc::clone(&object);
@@ -142,7 +146,7 @@ fn compare(url: &str, rounds: usize, roots: Option<&str>) {
     let mut costs = [Vec::new(), Vec::new()];
     for round in 0..=rounds {
         let own = measured(bytes, || {
-            slots = read(&mut engine, &remote, std::mem::take(&mut slots))
+            slots = read(&mut engine, &remote, std::mem::take(&mut slots));
         });
         let other = measured(bytes, || bare.read());
         // The first round makes the connections.

@@ -22,7 +22,7 @@ pub struct ContentRange {
 }
 
 /// The longest wait that a server may ask for.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
 impl<'a> Answer<'a> {
     /// An answer with these headers.

@@ -152,15 +152,15 @@ impl Client {
 impl Agents {
     fn new(network: &Network, process: u32) -> Result<Self> {
         let proxies = &network.settings().proxies;
-        let proxied = |proxy: &Option<ProxyUrl>| {
+        let through = |proxy: &Option<ProxyUrl>| {
             let proxy = proxy.as_ref().map(|proxy| agent(network, Some(proxy)));
             proxy.transpose()
         };
         Ok(Self {
             process,
             direct: agent(network, None)?,
-            http_proxy: proxied(&proxies.http)?,
-            https_proxy: proxied(&proxies.https)?,
+            http_proxy: through(&proxies.http)?,
+            https_proxy: through(&proxies.https)?,
         })
     }
 

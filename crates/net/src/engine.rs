@@ -13,8 +13,10 @@
 //! | `engine.rs` | what the lane sees; timers |
 //! | `engine/asking.rs` | which request goes to which connection, new connections, hedges |
 //! | `engine/dialogue.rs` | what follows when an operation on a socket is done |
+//! | `engine/answering.rs` | what the head of an answer leads to |
 //! | `engine/failing.rs` | what follows when something failed |
 
+mod answering;
 mod asking;
 mod connection;
 mod dialogue;
@@ -203,13 +205,13 @@ impl Engine for HttpEngine {
                 std::thread::sleep(due.saturating_duration_since(now));
             } else {
                 let is_waiting = self.finished.is_empty() && self.requests.len() > 0;
-                let (want, wait) = if is_waiting {
+                let (least, wait) = if is_waiting {
                     (1, due.saturating_duration_since(now))
                 } else {
                     (0, Duration::ZERO)
                 };
                 let mut landed = std::mem::take(&mut self.landed);
-                let polled = self.ring.poll(&mut landed, want, wait);
+                let polled = self.ring.poll(&mut landed, least, wait);
                 let now = Instant::now();
                 for one in landed.drain(..) {
                     self.land(one, now);

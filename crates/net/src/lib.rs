@@ -29,6 +29,7 @@ mod proxy;
 mod remote;
 mod roots;
 mod service;
+mod validator;
 
 pub use answer::{Answer, BadHeader, ContentRange};
 pub use backoff::Backoff;
@@ -38,6 +39,7 @@ pub use network::{Network, Settings};
 pub use origin::{Origin, Site};
 pub use pace::Pace;
 pub use proxy::{Except, Proxies, ProxyUrl};
-pub use remote::{First, Remote, Validator};
+pub use remote::{First, Remote};
 pub use roots::{Roots, tls_config};
 pub use service::{Head, Judgement, Next, Service, judge_status};
+pub use validator::Validator;

@@ -16,7 +16,7 @@ use straightway_core::{Error, Kind};
 const FRESH: Duration = Duration::from_secs(30);
 
 /// How long they are used while nothing newer is there.
-const STALE: Duration = Duration::from_secs(600);
+const STALE: Duration = Duration::from_mins(10);
 
 /// The most addresses that are kept of a host.
 const ADDRESSES_MAX: usize = 64;

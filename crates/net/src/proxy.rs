@@ -94,7 +94,9 @@ impl ProxyUrl {
         let mut head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
         if let Some(credentials) = &self.credentials {
             let encoded = BASE64_STANDARD.encode(credentials);
-            head.push_str(&format!("Proxy-Authorization: Basic {encoded}\r\n"));
+            head.push_str("Proxy-Authorization: Basic ");
+            head.push_str(&encoded);
+            head.push_str("\r\n");
         }
         head.push_str("\r\n");
         head.into_bytes()

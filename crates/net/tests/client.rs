@@ -183,8 +183,8 @@ fn proxy() -> (u16, Arc<AtomicUsize>) {
 fn a_proxy_opens_a_tunnel_for_the_client_and_for_the_engine() {
     let object: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
     for tls in [false, true] {
-        let served = object.clone();
-        let answer = move |asked: &straightway_webserver::Asked| asked.answer(&served, "\"v\"");
+        let copy = object.clone();
+        let answer = move |asked: &straightway_webserver::Asked| asked.answer(&copy, "\"v\"");
         let server = if tls {
             Server::start_tls(answer)
         } else {

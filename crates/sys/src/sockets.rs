@@ -7,13 +7,10 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use io_uring::{IoUring, opcode, squeue, types};
+use rustix::net::SocketAddrAny;
 use straightway_core::{Error, Result};
 
-use crate::{
-    request::Io,
-    socket::{KernelAddress, Socket},
-    uring,
-};
+use crate::{request::Io, socket::Socket, uring};
 
 /// At most this many operations in flight.
 pub const OPERATIONS_MAX: u32 = uring::DEPTH_MAX;
@@ -80,7 +77,7 @@ struct Flying<H> {
     /// The descriptor that the entry names stays open.
     socket: Arc<Socket>,
     /// What a `Connect` reads.
-    address: Option<Box<KernelAddress>>,
+    address: Option<Box<SocketAddrAny>>,
 }
 
 /// An operation in flight, for [`Sockets::cancel`].
@@ -202,9 +199,10 @@ impl<H> Sockets<H> {
 }
 
 impl<H> Payload<H> {
-    fn address(&self) -> Option<Box<KernelAddress>> {
+    /// The address of a connection, as the kernel reads it.
+    fn address(&self) -> Option<Box<SocketAddrAny>> {
         match self {
-            Self::Connect(address) => Some(Box::new(KernelAddress::new(address))),
+            Self::Connect(address) => Some(Box::new(SocketAddrAny::from(*address))),
             _ => None,
         }
     }
@@ -219,7 +217,7 @@ impl<H> Flying<H> {
         match &mut self.payload {
             Payload::Connect(_) => {
                 let address = self.address.as_ref().expect("a connection has an address");
-                opcode::Connect::new(fd, address.pointer(), address.bytes()).build()
+                opcode::Connect::new(fd, address.as_ptr().cast(), address.addr_len()).build()
             }
             Payload::Send { bytes, from } => {
                 let rest = &bytes[*from..];

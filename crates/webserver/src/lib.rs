@@ -103,12 +103,12 @@ impl Asked {
 
 /// The head of an answer.
 pub fn head(status: &str, headers: &[(&str, &str)]) -> Vec<u8> {
-    let mut text = format!("HTTP/1.1 {status}\r\n");
+    let mut head = format!("HTTP/1.1 {status}\r\n").into_bytes();
     for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        head.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
     }
-    text.push_str("\r\n");
-    text.into_bytes()
+    head.extend_from_slice(b"\r\n");
+    head
 }
 
 /// A short answer with a body.

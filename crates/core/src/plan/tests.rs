@@ -162,6 +162,74 @@ fn a_demanded_route_that_cannot_be_had_is_an_error() {
 }
 
 #[test]
+fn an_object_on_a_socket_is_cut_into_chunks_and_nothing_else() {
+    let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 3 * MIB + 5)]).unwrap();
+    let surveys = [Survey::socket(Reason::Tcp)];
+    let chunks = |policy: &Policy| {
+        let plan = Plan::new(&transfer, &surveys, &[], policy).unwrap();
+        let chunk = |c: &Chunk| (c.route, c.extent.bytes);
+        plan.chunks().iter().map(chunk).collect::<Vec<_>>()
+    };
+    let direct = [(Route::Direct, MIB); 3];
+    let host = Policy {
+        region_address: 3,
+        ..Policy::new(Choice::Auto, MIB)
+    };
+    assert_eq!(chunks(&host), [&direct[..], &[(Route::Direct, 5)]].concat());
+    let gpu = Policy {
+        place: Place::Gpu(0),
+        ..host
+    };
+    let staged = [(Route::Staged, MIB); 3];
+    assert_eq!(chunks(&gpu), [&staged[..], &[(Route::Staged, 5)]].concat());
+}
+
+#[test]
+fn neighbours_on_a_socket_share_a_request_over_gaps_that_cost_less_than_another() {
+    let moves = vec![
+        move_of(0, 100, 1000, 0),
+        move_of(0, 900_000, 1000, 1000),
+        move_of(0, 6_000_000, 1000, 2000),
+    ];
+    let objects = vec![Object::new("o", 7_000_000)];
+    let transfer = Transfer::new(Direction::In, objects, moves, 3000).unwrap();
+    let policy = Policy::new(Choice::Auto, 8 * MIB);
+    let extents = |survey: Survey| {
+        let plan = Plan::new(&transfer, &[survey], &[], &policy).unwrap();
+        plan.chunks().iter().map(|c| c.extent).collect::<Vec<_>>()
+    };
+    let shared = Extent::between(100, 901_000);
+    let alone = Extent::new(6_000_000, 1000);
+    assert_eq!(extents(Survey::socket(Reason::Tcp)), [shared, alone]);
+    assert_eq!(extents(Survey::direct(ALIGNMENT)).len(), 3);
+}
+
+#[test]
+fn a_socket_is_neither_dma_nor_the_page_cache_and_copies_from_it_say_so() {
+    let objects = || vec![Object::new("o", 2 * MIB)];
+    let transfer = Transfer::whole(Direction::In, objects()).unwrap();
+    let surveys = [Survey::socket(Reason::Tcp)];
+    for route in [Route::Direct, Route::Buffered] {
+        let policy = Policy::new(Choice::Only(route), MIB);
+        let error = Plan::new(&transfer, &surveys, &[], &policy).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert!(error.to_string().contains("socket"), "{error}");
+    }
+    let across = Transfer::whole(Direction::Across, objects()).unwrap();
+    let policy = Policy::new(Choice::Auto, MIB);
+    let twins = [Survey::direct(ALIGNMENT)];
+    let plan = Plan::new(&across, &surveys, &twins, &policy).unwrap();
+    let both = |c: &Chunk| (c.route.reported(c.reason), c.onward);
+    let written = Some((Route::Direct, Reason::Aligned));
+    assert!(
+        plan.chunks()
+            .iter()
+            .map(both)
+            .all(|legs| legs == (Route::Socket, written))
+    );
+}
+
+#[test]
 fn direct_to_a_gpu_is_refused_where_it_is_not_proven() {
     let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 8192)]).unwrap();
     let policy = Policy {
@@ -210,7 +278,7 @@ fn survey() -> impl Strategy<Value = Survey> {
                 resident: resident.collect(),
                 direct: direct.then_some(ALIGNMENT),
                 gpu_direct,
-                doubt: None,
+                ..Survey::default()
             }
         })
 }
@@ -290,7 +358,7 @@ fn request() -> impl Strategy<Value = Request> {
 /// the kernel reads and writes the pages around them.
 fn first_shared_block(plan: &Plan, surveys: &[Survey]) -> Option<(Chunk, Chunk)> {
     let blocks = |chunk: &Chunk| match chunk.onward.map_or(chunk.route, |(route, _)| route) {
-        Route::Direct | Route::Staged => {
+        Route::Direct | Route::Staged | Route::Socket => {
             let block_bytes = surveys[chunk.object as usize].direct.unwrap().block_bytes();
             vec![chunk.extent.superset(block_bytes)]
         }
@@ -426,6 +494,32 @@ proptest! {
             prop_assert!(pieces.iter().map(|p| p.extent.bytes).sum::<u64>() <= r.policy.chunk_bytes);
             prop_assert!(pieces.windows(2).all(|p| p[0].at + p[0].extent.bytes == p[1].at));
         }
+    }
+
+    #[test]
+    fn what_comes_from_a_socket_is_asked_for_as_it_is_and_once(r in request()) {
+        let choice = match r.policy.choice {
+            Choice::Only(Route::Staged) => Choice::Only(Route::Staged),
+            _ => Choice::Auto,
+        };
+        let policy = Policy { choice, ..r.policy };
+        let surveys = vec![Survey::socket(Reason::Tls); 3];
+        let transfer = Transfer::new(Direction::In, r.objects, r.moves, r.region_bytes).unwrap();
+        let plan = Plan::new(&transfer, &surveys, &[], &policy).unwrap();
+        let mut planned = Vec::new();
+        for chunk in plan.chunks() {
+            let pieces = plan.pieces(chunk);
+            planned.extend(pieces.iter().map(|p| Move { object: chunk.object, extent: p.extent, at: p.at }));
+            // No byte beyond the first and the last that is wanted.
+            let first = pieces.iter().map(|p| p.extent.offset).min();
+            let last = pieces.iter().map(|p| p.extent.end()).max();
+            prop_assert_eq!((first, last), (Some(chunk.extent.offset), Some(chunk.extent.end())));
+            prop_assert!(chunk.extent.bytes <= policy.chunk_bytes);
+            prop_assert_eq!(chunk.reason, Reason::Tls);
+        }
+        prop_assert_eq!(wanted(&planned), wanted(transfer.moves()));
+        prop_assert!(plan.cached().is_empty());
+        prop_assert!(plan.bytes_by_route().keys().all(|key| *key == (Route::Socket, Reason::Tls)));
     }
 
     #[test]

@@ -229,19 +229,15 @@ impl HttpEngine {
         if !origin.pace().has_hedge() {
             return due.min(now + HEDGE_INTERVAL);
         }
-        match self.find_ready(&origin, false) {
-            Some(key) => {
-                if origin.pace().take_hedge() {
-                    self.ask_again(number, key, now);
-                }
+        if let Some(key) = self.find_ready(&origin, false) {
+            if origin.pace().take_hedge() {
+                self.ask_again(number, key, now);
             }
-            None => {
-                let room = self.connections.capacity();
-                if self.dialling(&origin) == 0 && self.makes_room(room, &origin) {
-                    // What fails here fails for waiting requests too, and is told there.
-                    let _ = self.dial(&origin, now);
-                }
-            }
+        } else if self.dialling(&origin) == 0
+            && self.makes_room(self.connections.capacity(), &origin)
+        {
+            // What fails here fails for waiting requests too, and is told there.
+            let _ = self.dial(&origin, now);
         }
         due.min(now + HEDGE_INTERVAL)
     }

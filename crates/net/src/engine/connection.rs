@@ -154,12 +154,11 @@ impl Connection {
 
     /// Takes that buffer back with `more` bytes in it.
     pub(super) fn take_incoming(&mut self, bytes: Vec<u8>, more: usize) {
-        match &mut self.session {
-            Some(session) => session.take_incoming(bytes, more),
-            None => {
-                self.scratch = bytes;
-                self.filled += more;
-            }
+        if let Some(session) = &mut self.session {
+            session.take_incoming(bytes, more);
+        } else {
+            self.scratch = bytes;
+            self.filled += more;
         }
     }
 

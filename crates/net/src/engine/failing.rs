@@ -105,12 +105,11 @@ impl HttpEngine {
             return self.finish(number, Ok(got));
         }
         let wait = match next {
-            Next::Fail => None,
             Next::Renew if request.renewals < RENEWALS_MAX => {
                 request.state = State::Renewing;
                 return self.renew(now);
             }
-            Next::Renew => None,
+            Next::Fail | Next::Renew => None,
             Next::Retry => request.backoff.next_wait(),
             Next::SlowDown(asked) => {
                 request.remote.origin().pace().slow_down(now, asked);
@@ -146,14 +145,8 @@ impl HttpEngine {
         let started = thread.spawn(renew);
         self.renewal = Some(Renewal { service, answer });
         if let Err(error) = started {
-            self.end_renewal(
-                Err(Error::os(
-                    "start",
-                    "a thread that renews credentials",
-                    error,
-                )),
-                now,
-            );
+            let error = Error::os("start", "a thread that renews credentials", error);
+            self.end_renewal(&Err(error), now);
         }
     }
 
@@ -164,12 +157,12 @@ impl HttpEngine {
             Some(answer.as_ref().copied().map_err(Error::again))
         });
         if let Some(answer) = answer {
-            self.end_renewal(answer, now);
+            self.end_renewal(&answer, now);
         }
         now + CONTROL_INTERVAL
     }
 
-    fn end_renewal(&mut self, answer: Result<()>, now: Instant) {
+    fn end_renewal(&mut self, answer: &Result<()>, now: Instant) {
         let Some(Renewal { service, .. }) = self.renewal.take() else {
             return;
         };
@@ -183,7 +176,7 @@ impl HttpEngine {
             }
             let request = &mut self.requests[number];
             let is_own = Arc::ptr_eq(request.remote.service(), &service);
-            match &answer {
+            match answer {
                 Err(error) if is_own => {
                     let error = io::Error::other(error.again());
                     self.finish(number, Err(error));

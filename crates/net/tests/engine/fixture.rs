@@ -127,7 +127,7 @@ pub(crate) fn content(bytes: usize, seed: u64) -> Vec<u8> {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        (random >> 32) as u8
+        random.to_le_bytes()[4]
     };
     (0..bytes).map(next).collect()
 }
@@ -200,7 +200,7 @@ fn read(
         })
         .collect();
     let (mut left, mut done, mut failed) = (ios.len(), Vec::new(), None);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while left > 0 {
         while let Some(io) = ios.pop_front() {
             if let Err(io) = engine.submit(io) {

@@ -40,8 +40,8 @@ fn unhedged() -> Settings {
 fn every_byte_arrives_at_every_depth_and_size_with_and_without_tls() {
     let object = content(1_000_003, 1);
     for tls in [false, true] {
-        let served = object.clone();
-        let answer = move |asked: &Asked| asked.answer(&served, TAG);
+        let copy = object.clone();
+        let answer = move |asked: &Asked| asked.answer(&copy, TAG);
         let server = start(tls, answer);
         let lab = Lab::new(&server, unhedged());
         let remote = lab.open("/object");
@@ -76,9 +76,9 @@ fn every_byte_arrives_at_every_depth_and_size_with_and_without_tls() {
 fn threads_do_the_same_where_io_uring_is_forbidden() {
     let object = content(700_001, 18);
     for tls in [false, true] {
-        let served = object.clone();
+        let copy = object.clone();
         let server = start(tls, move |asked| {
-            let bytes = asked.answer_bytes(&served, TAG);
+            let bytes = asked.answer_bytes(&copy, TAG);
             if asked.number % 9 == 4 {
                 return vec![Step::Bytes(bytes[..bytes.len() / 2].to_vec()), Step::Close];
             }
@@ -102,8 +102,8 @@ fn threads_do_the_same_where_io_uring_is_forbidden() {
 #[test]
 fn connections_are_bounded_kept_and_shared_between_jobs() {
     let object = content(400_000, 2);
-    let served = object.clone();
-    let server = Server::start(move |asked| asked.answer(&served, TAG));
+    let copy = object.clone();
+    let server = Server::start(move |asked| asked.answer(&copy, TAG));
     let lab = Lab::new(
         &server,
         Settings {
@@ -132,9 +132,9 @@ fn a_body_that_is_cut_at_any_byte_is_resumed_at_that_byte() {
         .map(|cut| (false, cut))
         .chain(cuts_tls.map(|cut| (true, cut)));
     for (tls, cut) in all {
-        let served = object.clone();
+        let copy = object.clone();
         let answer = move |asked: &Asked| {
-            let bytes = asked.answer_bytes(&served, TAG);
+            let bytes = asked.answer_bytes(&copy, TAG);
             if asked.number != 1 {
                 return vec![Step::Bytes(bytes)];
             }
@@ -152,10 +152,10 @@ fn a_body_that_is_cut_at_any_byte_is_resumed_at_that_byte() {
 #[test]
 fn what_is_asked_for_after_a_cut_is_only_what_is_missing() {
     let object = content(50_000, 4);
-    let (served, asked_bytes) = (object.clone(), Arc::new(AtomicUsize::new(0)));
+    let (copy, asked_bytes) = (object.clone(), Arc::new(AtomicUsize::new(0)));
     let sum = Arc::clone(&asked_bytes);
     let server = Server::start(move |asked| {
-        let bytes = asked.answer_bytes(&served, TAG);
+        let bytes = asked.answer_bytes(&copy, TAG);
         sum.fetch_add(asked.range(50_000).unwrap().len(), Ordering::Relaxed);
         if asked.number == 0 {
             return vec![Step::Bytes(bytes)];
@@ -176,158 +176,163 @@ fn what_is_asked_for_after_a_cut_is_only_what_is_missing() {
     assert!(asked < 170_000, "{asked}");
 }
 
+/// What a server sends for a range of an object.
+type Lie = fn(&Asked, &[u8]) -> Vec<Step>;
+
+/// The bytes of the range that was asked for, behind a head that says something else.
+fn with(asked: &Asked, object: &[u8], status: &str, headers: &[(&str, &str)]) -> Vec<Step> {
+    let range = asked.range(object.len()).unwrap();
+    let mut bytes = head(status, headers);
+    bytes.extend_from_slice(&object[range]);
+    vec![Step::Bytes(bytes), Step::Close]
+}
+
 /// Servers that lie for ever, and the error that they end with.
+const LIES: &[(&str, Lie, Kind, &str)] = &[
+    (
+        "200 to a range",
+        |_, object| {
+            let length = object.len().to_string();
+            let mut bytes = head("200 OK", &[("Content-Length", &length), ("ETag", TAG)]);
+            bytes.extend_from_slice(object);
+            vec![Step::Bytes(bytes)]
+        },
+        Kind::Unsupported,
+        "whole object",
+    ),
+    (
+        "another range",
+        |asked, object| {
+            with(
+                asked,
+                object,
+                "206 P",
+                &[
+                    ("Content-Length", "1000"),
+                    ("Content-Range", "bytes 1-1000/5000"),
+                ],
+            )
+        },
+        Kind::Corrupt,
+        "another range",
+    ),
+    (
+        "another total",
+        |asked, object| {
+            with(
+                asked,
+                object,
+                "206 P",
+                &[
+                    ("Content-Length", "1000"),
+                    ("Content-Range", "bytes 1000-1999/5001"),
+                ],
+            )
+        },
+        Kind::Corrupt,
+        "another range",
+    ),
+    (
+        "no range",
+        |asked, object| with(asked, object, "206 P", &[("Content-Length", "1000")]),
+        Kind::Corrupt,
+        "which range",
+    ),
+    (
+        "another length",
+        |asked, object| {
+            with(
+                asked,
+                object,
+                "206 P",
+                &[
+                    ("Content-Length", "999"),
+                    ("Content-Range", "bytes 1000-1999/5000"),
+                ],
+            )
+        },
+        Kind::Corrupt,
+        "999 bytes",
+    ),
+    (
+        "two lengths",
+        |asked, object| {
+            let headers = [
+                ("Content-Length", "1000"),
+                ("Content-Length", "10"),
+                ("Content-Range", "bytes 1000-1999/5000"),
+            ];
+            with(asked, object, "206 P", &headers)
+        },
+        Kind::Corrupt,
+        "Content-Length cannot be read",
+    ),
+    (
+        "chunks",
+        |asked, object| {
+            let headers = [
+                ("Transfer-Encoding", "chunked"),
+                ("Content-Range", "bytes 1000-1999/5000"),
+            ];
+            with(asked, object, "206 P", &headers)
+        },
+        Kind::Unsupported,
+        "chunks",
+    ),
+    (
+        "another version",
+        |asked, object| {
+            let headers = [
+                ("Content-Length", "1000"),
+                ("Content-Range", "bytes 1000-1999/5000"),
+                ("ETag", "\"v2\""),
+            ];
+            with(asked, object, "206 P", &headers)
+        },
+        Kind::Corrupt,
+        "replaced",
+    ),
+    (
+        "412",
+        |_, _| short("412 Precondition Failed", ""),
+        Kind::Corrupt,
+        "replaced",
+    ),
+    (
+        "404",
+        |_, _| short("404 Not Found", "gone"),
+        Kind::NotFound,
+        "no such object",
+    ),
+    (
+        "403",
+        |_, _| short("403 Forbidden", ""),
+        Kind::Invalid,
+        "denied",
+    ),
+    (
+        "no HTTP",
+        |_, _| vec![Step::Bytes(b"SSH-2.0-x\r\n".to_vec())],
+        Kind::Transient,
+        "not proper HTTP",
+    ),
+    (
+        "a head of 1 MB",
+        |_, _| vec![Step::Bytes(head("206 P", &[("X", &"a".repeat(1 << 20))]))],
+        Kind::Transient,
+        "too long",
+    ),
+    (
+        "nothing",
+        |_, _| vec![Step::Close],
+        Kind::Transient,
+        "closed the connection",
+    ),
+];
+
 #[test]
 fn no_lie_becomes_a_byte() {
-    type Lie = fn(&Asked, &[u8]) -> Vec<Step>;
-    fn with(asked: &Asked, object: &[u8], status: &str, headers: &[(&str, &str)]) -> Vec<Step> {
-        let range = asked.range(object.len()).unwrap();
-        let mut bytes = head(status, headers);
-        bytes.extend_from_slice(&object[range]);
-        vec![Step::Bytes(bytes), Step::Close]
-    }
-    let lies: &[(&str, Lie, Kind, &str)] = &[
-        (
-            "200 to a range",
-            |_, object| {
-                let length = object.len().to_string();
-                let mut bytes = head("200 OK", &[("Content-Length", &length), ("ETag", TAG)]);
-                bytes.extend_from_slice(object);
-                vec![Step::Bytes(bytes)]
-            },
-            Kind::Unsupported,
-            "whole object",
-        ),
-        (
-            "another range",
-            |asked, object| {
-                with(
-                    asked,
-                    object,
-                    "206 P",
-                    &[
-                        ("Content-Length", "1000"),
-                        ("Content-Range", "bytes 1-1000/5000"),
-                    ],
-                )
-            },
-            Kind::Corrupt,
-            "another range",
-        ),
-        (
-            "another total",
-            |asked, object| {
-                with(
-                    asked,
-                    object,
-                    "206 P",
-                    &[
-                        ("Content-Length", "1000"),
-                        ("Content-Range", "bytes 1000-1999/5001"),
-                    ],
-                )
-            },
-            Kind::Corrupt,
-            "another range",
-        ),
-        (
-            "no range",
-            |asked, object| with(asked, object, "206 P", &[("Content-Length", "1000")]),
-            Kind::Corrupt,
-            "which range",
-        ),
-        (
-            "another length",
-            |asked, object| {
-                with(
-                    asked,
-                    object,
-                    "206 P",
-                    &[
-                        ("Content-Length", "999"),
-                        ("Content-Range", "bytes 1000-1999/5000"),
-                    ],
-                )
-            },
-            Kind::Corrupt,
-            "999 bytes",
-        ),
-        (
-            "two lengths",
-            |asked, object| {
-                let headers = [
-                    ("Content-Length", "1000"),
-                    ("Content-Length", "10"),
-                    ("Content-Range", "bytes 1000-1999/5000"),
-                ];
-                with(asked, object, "206 P", &headers)
-            },
-            Kind::Corrupt,
-            "Content-Length cannot be read",
-        ),
-        (
-            "chunks",
-            |asked, object| {
-                let headers = [
-                    ("Transfer-Encoding", "chunked"),
-                    ("Content-Range", "bytes 1000-1999/5000"),
-                ];
-                with(asked, object, "206 P", &headers)
-            },
-            Kind::Unsupported,
-            "chunks",
-        ),
-        (
-            "another version",
-            |asked, object| {
-                let headers = [
-                    ("Content-Length", "1000"),
-                    ("Content-Range", "bytes 1000-1999/5000"),
-                    ("ETag", "\"v2\""),
-                ];
-                with(asked, object, "206 P", &headers)
-            },
-            Kind::Corrupt,
-            "replaced",
-        ),
-        (
-            "412",
-            |_, _| short("412 Precondition Failed", ""),
-            Kind::Corrupt,
-            "replaced",
-        ),
-        (
-            "404",
-            |_, _| short("404 Not Found", "gone"),
-            Kind::NotFound,
-            "no such object",
-        ),
-        (
-            "403",
-            |_, _| short("403 Forbidden", ""),
-            Kind::Invalid,
-            "denied",
-        ),
-        (
-            "no HTTP",
-            |_, _| vec![Step::Bytes(b"SSH-2.0-x\r\n".to_vec())],
-            Kind::Transient,
-            "not proper HTTP",
-        ),
-        (
-            "a head of 1 MB",
-            |_, _| vec![Step::Bytes(head("206 P", &[("X", &"a".repeat(1 << 20))]))],
-            Kind::Transient,
-            "too long",
-        ),
-        (
-            "nothing",
-            |_, _| vec![Step::Close],
-            Kind::Transient,
-            "closed the connection",
-        ),
-    ];
-    for (name, lie, kind, why) in lies {
+    for (name, lie, kind, why) in LIES {
         let object = content(5000, 5);
         let lie = *lie;
         let server = Server::start(move |asked| {
@@ -349,9 +354,9 @@ fn no_lie_becomes_a_byte() {
 #[test]
 fn a_lie_that_is_told_once_is_asked_about_again() {
     let object = content(100_000, 6);
-    let served = object.clone();
+    let copy = object.clone();
     let server = Server::start(move |asked| match asked.number {
-        0 => asked.answer(&served, TAG),
+        0 => asked.answer(&copy, TAG),
         n if n % 3 == 1 => {
             // The range before the one that was asked for, and its true bytes.
             let range = asked.range(100_000).unwrap();
@@ -369,11 +374,11 @@ fn a_lie_that_is_told_once_is_asked_about_again() {
                     ("ETag", TAG),
                 ],
             );
-            bytes.extend_from_slice(&served[range]);
+            bytes.extend_from_slice(&copy[range]);
             vec![Step::Bytes(bytes)]
         }
         n if n % 7 == 2 => short("500 Internal Server Error", "oops"),
-        _ => asked.answer(&served, TAG),
+        _ => asked.answer(&copy, TAG),
     });
     let lab = Lab::new(&server, Settings::default());
     let remote = lab.open("/object");
@@ -386,9 +391,9 @@ fn a_lie_that_is_told_once_is_asked_about_again() {
 fn bytes_left_over_behind_a_body_reach_nobody() {
     let object = content(30_000, 7);
     for whole_answer in [false, true] {
-        let served = object.clone();
+        let copy = object.clone();
         let server = Server::start(move |asked| {
-            let mut bytes = asked.answer_bytes(&served, TAG);
+            let mut bytes = asked.answer_bytes(&copy, TAG);
             if asked.number > 0 {
                 // Rubbish, or a second answer that looks right for what may be asked next.
                 let next = Asked {
@@ -415,9 +420,9 @@ fn bytes_left_over_behind_a_body_reach_nobody() {
 #[test]
 fn a_server_that_closes_idle_connections_costs_no_retry() {
     let object = content(10_000, 8);
-    let served = object.clone();
+    let copy = object.clone();
     let server = Server::start(move |asked| {
-        let mut steps = asked.answer(&served, TAG);
+        let mut steps = asked.answer(&copy, TAG);
         steps.push(Step::Close);
         steps
     });
@@ -436,9 +441,9 @@ fn a_server_that_closes_idle_connections_costs_no_retry() {
 #[test]
 fn a_stall_ends_and_the_read_is_resumed_elsewhere() {
     let object = content(40_000, 9);
-    let served = object.clone();
+    let copy = object.clone();
     let server = Server::start(move |asked| {
-        let bytes = asked.answer_bytes(&served, TAG);
+        let bytes = asked.answer_bytes(&copy, TAG);
         if asked.number != 1 {
             return vec![Step::Bytes(bytes)];
         }
@@ -465,9 +470,9 @@ fn a_stall_ends_and_the_read_is_resumed_elsewhere() {
 #[test]
 fn a_slow_drip_is_progress() {
     let object = content(3000, 10);
-    let served = object.clone();
+    let copy = object.clone();
     let server = Server::start(move |asked| {
-        let bytes = asked.answer_bytes(&served, TAG);
+        let bytes = asked.answer_bytes(&copy, TAG);
         if asked.number == 0 {
             return vec![Step::Bytes(bytes)];
         }
@@ -498,9 +503,9 @@ fn a_slow_drip_is_progress() {
 #[test]
 fn slow_requests_are_hedged_within_the_budget() {
     let object = content(4_000_000, 11);
-    let (served, seen) = (object.clone(), Mutex::new(HashSet::new()));
+    let (copy, seen) = (object.clone(), Mutex::new(HashSet::new()));
     let server = Server::start(move |asked| {
-        let mut steps = asked.answer(&served, TAG);
+        let mut steps = asked.answer(&copy, TAG);
         let start = asked.range(4_000_000).unwrap().start;
         // Every hundredth range, the first time that it is asked for.
         if start % 400_000 == 200_000 && seen.lock().unwrap().insert(start) {
@@ -530,12 +535,12 @@ fn slow_requests_are_hedged_within_the_budget() {
 #[test]
 fn an_overloaded_server_is_asked_less_often_and_all_arrives() {
     let object = content(100_000, 12);
-    let served = object.clone();
+    let copy = object.clone();
     let server = Server::start(move |asked| {
         if asked.number > 0 && asked.number % 4 == 0 {
             return short("503 Slow Down", "<Error><Code>SlowDown</Code></Error>");
         }
-        asked.answer(&served, TAG)
+        asked.answer(&copy, TAG)
     });
     let lab = Lab::new(&server, Settings::default());
     let remote = lab.open("/object");
@@ -547,14 +552,14 @@ fn an_overloaded_server_is_asked_less_often_and_all_arrives() {
 #[test]
 fn a_replaced_object_is_an_error_and_never_a_mixture() {
     let versions = [content(200_000, 13), content(200_000, 14)];
-    let served = versions.clone();
+    let copy = versions.clone();
     let server = Server::start(move |asked| {
         let (version, tag) = if asked.number < 12 {
             (0, "\"v1\"")
         } else {
             (1, "\"v2\"")
         };
-        asked.answer(&served[version], tag)
+        asked.answer(&copy[version], tag)
     });
     let lab = Lab::new(&server, Settings::default());
     let remote = lab.open("/object");
@@ -577,8 +582,8 @@ fn a_server_that_is_not_there_is_an_error_in_bounded_time() {
 #[test]
 fn a_certificate_that_nobody_trusts_is_an_error_with_the_remedy() {
     let object = content(5000, 16);
-    let served = object.clone();
-    let server = Server::start_tls(move |asked| asked.answer(&served, TAG));
+    let copy = object.clone();
+    let server = Server::start_tls(move |asked| asked.answer(&copy, TAG));
     let other = Server::start_tls(|_| vec![Step::Close]);
     let lab = Lab::trusting(&server, &other, Settings::default());
     let remote = lab.known("/object", 5000, TAG);
@@ -592,8 +597,8 @@ fn a_certificate_that_nobody_trusts_is_an_error_with_the_remedy() {
 #[test]
 fn io_past_the_end_is_short_and_io_of_others_is_refused() {
     let object = content(5000, 17);
-    let served = object.clone();
-    let server = Server::start(move |asked| asked.answer(&served, TAG));
+    let copy = object.clone();
+    let server = Server::start(move |asked| asked.answer(&copy, TAG));
     let lab = Lab::new(&server, Settings::default());
     let remote = lab.open("/object");
     let mut engine = lab.engine(2);

@@ -157,11 +157,11 @@ fn name(number: usize) -> OsString {
 
 /// Objects of a web server with these contents.
 fn on_the_web(contents: &[Vec<u8>]) -> (Server, Objects) {
-    let served = contents.to_vec();
+    let copies = contents.to_vec();
     let server = Server::start(move |asked| {
         let number = asked.target.trim_start_matches("/source-").parse();
         let number: usize = number.expect("only sources are asked for");
-        asked.answer(&served[number], &format!("\"{number}\""))
+        asked.answer(&copies[number], &format!("\"{number}\""))
     });
     let network = Network::new(straightway_net::Settings::default());
     let site = Site::of(&server.url("/").parse().unwrap()).unwrap();
