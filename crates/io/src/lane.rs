@@ -388,8 +388,7 @@ impl Lane {
         let job = self.jobs.job(flight.job);
         let moved = *done.result.as_ref().unwrap_or(&0) as u64;
         let tally = &mut self.jobs[flight.job].tally;
-        tally.complete(now - flight.submitted, moved);
-        tally.add_tries(done.tries);
+        tally.complete(now - flight.submitted, moved, done.tries);
         if job.is_stopped() {
             // The first error has been told, and nobody wants what this brings.
             return self.land(done.io, board);

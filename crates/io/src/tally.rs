@@ -95,15 +95,11 @@ impl Tally {
         }
     }
 
-    /// Counts an I/O that storage completed.
-    pub fn complete(&mut self, took: Duration, bytes: u64) {
+    /// Counts an I/O that storage completed, and what that took over a network.
+    pub fn complete(&mut self, took: Duration, bytes: u64, tries: Tries) {
         record(&mut self.storage, took);
         self.ios += 1;
         self.storage_bytes += bytes;
-    }
-
-    /// Counts what an I/O over a network took.
-    pub fn add_tries(&mut self, tries: Tries) {
         self.tries.retries += u64::from(tries.retries);
         self.tries.hedges_sent += u64::from(tries.hedges_sent);
         self.tries.hedges_won += u64::from(tries.hedges_won);

@@ -40,7 +40,7 @@ use straightway_io::{
     request::{Done, Io, Op},
     store::{LaneSpec, Tuning},
 };
-use straightway_sys::{Sockets, nonce::nonce, sockets::Landed};
+use straightway_sys::{Sockets, nonce::nonce, uring::sockets::Landed};
 
 use crate::{network::Network, remote::Remote};
 use connection::Connection;

@@ -244,7 +244,7 @@ fn arrows_point_one_way() {
         "straightway-model",
         "straightway-view",
     ];
-    let rules: [(&str, Vec<&str>); 11] = [
+    let rules: [(&str, Vec<&str>); 13] = [
         (
             "straightway-core",
             [&["rustix"][..], &IO, &PLANNING].concat(),
@@ -288,7 +288,29 @@ fn arrows_point_one_way() {
         (
             "straightway-io",
             [
-                &["straightway-pipeline", "straightway-probe", "tokio"][..],
+                &[
+                    "straightway-net",
+                    "straightway-pipeline",
+                    "straightway-probe",
+                    "tokio",
+                ][..],
+                &PLANNING,
+            ]
+            .concat(),
+        ),
+        // io <- net <- the stores on web servers.
+        (
+            "straightway-net",
+            [
+                &["straightway-https", "straightway-pipeline", "tokio"][..],
+                &PLANNING,
+            ]
+            .concat(),
+        ),
+        (
+            "straightway-https",
+            [
+                &["straightway-pipeline", "straightway-webserver", "tokio"][..],
                 &PLANNING,
             ]
             .concat(),

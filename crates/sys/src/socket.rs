@@ -1,4 +1,4 @@
-//! A TCP socket of this side, for [`Sockets`](crate::sockets::Sockets).
+//! A TCP socket of this side, for [`Sockets`](crate::uring::sockets::Sockets).
 
 use std::{
     io,

@@ -9,6 +9,7 @@
 //! arrives, with the file whose descriptor the entry names, and dropping a `Uring` waits for that.
 
 mod registered;
+pub mod sockets;
 
 use std::{io, os::fd::AsRawFd, time::Duration};
 

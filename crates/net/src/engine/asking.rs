@@ -6,7 +6,7 @@ use std::{
 };
 
 use straightway_core::{Error, Kind};
-use straightway_sys::{Socket, sockets::Payload};
+use straightway_sys::{Socket, uring::sockets::Payload};
 
 use super::{
     CONTROL_INTERVAL, HttpEngine, State, TICK_MAX,

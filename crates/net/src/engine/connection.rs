@@ -7,7 +7,7 @@ use std::{
 
 use straightway_sys::{
     Socket,
-    sockets::{Operation, Payload},
+    uring::sockets::{Operation, Payload},
 };
 
 use super::{

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use straightway_core::{Error, Kind};
-use straightway_sys::sockets::{Landed, Payload};
+use straightway_sys::uring::sockets::{Landed, Payload};
 
 use super::{
     HttpEngine, Object,

@@ -10,10 +10,11 @@ use io_uring::{IoUring, opcode, squeue, types};
 use rustix::net::SocketAddrAny;
 use straightway_core::{Error, Result};
 
-use crate::{request::Io, socket::Socket, uring};
+use super::{DEPTH_MAX, build, is_passing};
+use crate::{request::Io, socket::Socket};
 
 /// At most this many operations in flight.
-pub const OPERATIONS_MAX: u32 = uring::DEPTH_MAX;
+pub const OPERATIONS_MAX: u32 = DEPTH_MAX;
 
 /// The user data of entries that cancel others.
 const CANCEL: u64 = u64::MAX;
@@ -89,7 +90,7 @@ impl<H> Sockets<H> {
     pub fn new(operations: u32) -> Result<Self> {
         let operations = operations.clamp(1, OPERATIONS_MAX);
         Ok(Self {
-            ring: uring::build(operations)?,
+            ring: build(operations)?,
             flying: (0..operations).map(|_| None).collect(),
             free: (0..operations).rev().collect(),
             system_calls: 0,
@@ -150,7 +151,7 @@ impl<H> Sockets<H> {
         self.system_calls += 1;
         match self.ring.submitter().submit_with_args(want, &args) {
             Ok(_) => {}
-            Err(error) if uring::is_passing(&error) => {}
+            Err(error) if is_passing(&error) => {}
             Err(error) => return Err(Error::os("submit to", "io_uring", error)),
         }
         let before = landed.len();
