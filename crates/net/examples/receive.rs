@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! receive serve PORT MIB                 a server that sends an object of so many MiB from memory
+//! receive serve-tls MIB CA.pem           the same with TLS; prints its URL and writes its certificate
 //! receive URL [ROUNDS] [CA.pem]          CPU seconds per GiB and rate of both, medians
 //! ```
 //!
@@ -38,10 +39,13 @@ fn main() {
     let words: Vec<_> = env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", port, mib] => serve(port.parse().unwrap(), mib.parse().unwrap()),
+        ["serve-tls", mib, path] => serve_tls(mib.parse().unwrap(), path),
         [url] => compare(url, 5, None),
         [url, rounds] => compare(url, rounds.parse().unwrap(), None),
         [url, rounds, roots] => compare(url, rounds.parse().unwrap(), Some(roots)),
-        _ => println!("receive serve PORT MIB | receive URL [ROUNDS] [CA.pem]"),
+        _ => println!(
+            "receive serve PORT MIB | receive serve-tls MIB CA.pem | receive URL [ROUNDS] [CA.pem]"
+        ),
     }
 }
 
@@ -59,6 +63,18 @@ fn serve(port: u16, mib: usize) {
             // A client that goes away ends its connection.
             let _ = serve_one(stream, &object);
         });
+    }
+}
+
+/// The same with TLS, by the server of the tests.
+fn serve_tls(mib: usize, path: &str) {
+    let object = vec![7; mib << 20];
+    let server =
+        straightway_webserver::Server::start_tls(move |asked| asked.answer(&object, "\"1\""));
+    server.certificate().write(path.as_ref()).unwrap();
+    println!("{}", server.url("/x"));
+    loop {
+        std::thread::park();
     }
 }
 
