@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     error::{Error, Kind, Result},
-    extent::Extent,
+    extent::{Extent, up},
     policy::Policy,
     route::{Choice, Place, Reason, Route},
     survey::{Alignment, Survey},
@@ -184,6 +184,11 @@ impl Plan {
 /// round trip, in which a connection receives about as much (90 MB/s for 10 ms).
 const SOCKET_GAP_BYTES: u64 = 1 << 20;
 
+/// The longest request for which bytes from a socket are not cut, as S3's own guide has it; and how many requests a
+/// transfer is cut into before they become that long, so that all connections have work.
+const REQUEST_BYTES_MAX: u64 = 8 << 20;
+const REQUESTS_MIN: u64 = 32;
+
 /// The work of planning one transfer.
 struct Planner<'a> {
     transfer: &'a Transfer,
@@ -306,10 +311,13 @@ impl Planner<'_> {
     /// Sends the aligned interior straight and stages the edges.
     fn lay_direct(&mut self, m: Move, alignment: Alignment) -> Result<()> {
         let socket = self.surveys[m.object as usize].socket;
-        self.layout.join_over(match socket {
-            Some(_) => SOCKET_GAP_BYTES.max(self.policy.gap_bytes),
-            None => self.policy.gap_bytes,
-        });
+        let (chunk_bytes, gap_bytes) = (self.policy.chunk_bytes, self.policy.gap_bytes);
+        match socket {
+            Some(_) => self
+                .layout
+                .cut_by(self.request_bytes(), gap_bytes.max(SOCKET_GAP_BYTES)),
+            None => self.layout.cut_by(chunk_bytes, gap_bytes),
+        }
         let block_bytes = alignment.block_bytes();
         let interior = m.extent.interior(block_bytes);
         // Small neighbours share a read through the ring. Who demands DMA gets it all the same, and
@@ -364,6 +372,12 @@ impl Planner<'_> {
             block_bytes,
         );
         Ok(())
+    }
+
+    /// The longest request for bytes that go straight from a socket into the region: they need no slot.
+    fn request_bytes(&self) -> u64 {
+        let share = up(self.transfer.bytes() / REQUESTS_MIN, SOCKET_GAP_BYTES);
+        share.min(REQUEST_BYTES_MAX).max(self.policy.chunk_bytes)
     }
 
     /// Whether the address of region offset `at` suits DMA.

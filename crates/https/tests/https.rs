@@ -10,10 +10,10 @@ use std::{
     },
 };
 
-use straightway_core::{Kind, Leg, Place, Reason, Route};
+use straightway_core::{Choice, Extent, Kind, Leg, Move, Place, Reason, Route};
 use straightway_https::{Https, Token};
 use straightway_io::{
-    Executor,
+    Executor, Objects, Region,
     store::{Location, Named, Store, Tag, Verbs},
 };
 use straightway_net::{Network, Roots, Settings, Site};
@@ -307,4 +307,59 @@ fn a_model_is_loaded_from_a_hub_that_redirects_and_the_receipt_says_how_it_came(
         assert!(receipt.requests.is_some(), "{receipt}");
         assert!(receipt.engine.contains("sockets"), "{receipt}");
     }
+}
+
+#[test]
+fn jobs_side_by_side_each_get_their_own_bytes_while_the_server_fails_now_and_then() {
+    const OBJECTS: usize = 250;
+    let bytes_of = |number: usize| {
+        let length = 1 + number * 7919 % 70_001;
+        (0..length).map(move |at| u8::try_from((at + number * 13) % 251).unwrap())
+    };
+    let server = Server::start(move |asked| {
+        let number: usize = asked.target.trim_start_matches('/').parse().unwrap();
+        let content: Vec<u8> = bytes_of(number).collect();
+        let tag = format!("\"{number}\"");
+        match asked.number % 97 {
+            13 => short("500 Internal Server Error", ""),
+            29 => vec![Step::Close],
+            61 => {
+                let bytes = asked.answer_bytes(&content, &tag);
+                vec![Step::Bytes(bytes[..bytes.len() - 1].to_vec()), Step::Close]
+            }
+            _ => asked.answer(&content, &tag),
+        }
+    });
+    let shared: Arc<dyn Store> = Arc::new(store(&server, None));
+    let executor = Executor::new(straightway_io::Settings::default()).unwrap();
+    std::thread::scope(|scope| {
+        for job in 0..4 {
+            let (shared, executor) = (&shared, &executor);
+            scope.spawn(move || {
+                let numbers: Vec<_> = (0..OBJECTS).map(|n| n * 4 + job).collect();
+                let names: Vec<_> = numbers.iter().map(|n| Named::new(n.to_string())).collect();
+                let objects = Objects::new(Arc::clone(shared), shared.open(&names).unwrap());
+                let (mut moves, mut expected) = (Vec::new(), Vec::new());
+                for (object, number) in (0..).zip(&numbers) {
+                    let content: Vec<u8> = bytes_of(*number).collect();
+                    let extent = Extent::new(0, content.len() as u64);
+                    let at = expected.len() as u64;
+                    moves.push(Move { object, extent, at });
+                    expected.extend(content);
+                }
+                let mut region = Arc::new(Region::host(expected.len() as u64).unwrap());
+                let ticket = executor
+                    .read(objects, moves, &region, Choice::Auto)
+                    .unwrap();
+                let receipt = ticket.wait().unwrap();
+                let region = Arc::get_mut(&mut region).expect("the transfer is over");
+                assert!(
+                    region.as_slice()[..expected.len()] == expected[..],
+                    "job {job}"
+                );
+                assert_eq!(receipt.bytes, expected.len() as u64);
+                assert!(receipt.requests.unwrap().retries > 0, "{receipt}");
+            });
+        }
+    });
 }

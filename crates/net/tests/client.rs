@@ -1,4 +1,4 @@
-//! The client of control planes: reuse, bounds, time-outs, proxies, and a fork.
+//! The client of control planes: reuse, bounds, time-outs and proxies.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -12,6 +12,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Layout {
     chunk_bytes: u64,
+    /// The same for chunks that need no slot.
+    direct_chunk_bytes: u64,
     cached_chunk_bytes: u64,
     gap_bytes: u64,
     chunks: Vec<Chunk>,
@@ -25,6 +27,7 @@ impl Layout {
     pub(super) fn new(policy: &Policy) -> Self {
         Self {
             chunk_bytes: policy.chunk_bytes,
+            direct_chunk_bytes: policy.chunk_bytes,
             cached_chunk_bytes: policy.cached_chunk_bytes,
             gap_bytes: policy.gap_bytes,
             chunks: Vec::new(),
@@ -34,8 +37,10 @@ impl Layout {
         }
     }
 
-    /// Staged neighbours share a chunk where at most this lies between them.
-    pub(super) fn join_over(&mut self, gap_bytes: u64) {
+    /// How the next extents are cut: what goes straight into chunks of `direct_chunk_bytes`, and staged neighbours share
+    /// one where at most `gap_bytes` lie between them.
+    pub(super) fn cut_by(&mut self, direct_chunk_bytes: u64, gap_bytes: u64) {
+        self.direct_chunk_bytes = direct_chunk_bytes;
         self.gap_bytes = gap_bytes;
     }
 
@@ -49,7 +54,7 @@ impl Layout {
         block_bytes: u64,
     ) {
         self.open = false;
-        let chunk_bytes = down(self.chunk_bytes, block_bytes);
+        let chunk_bytes = down(self.direct_chunk_bytes, block_bytes);
         let (mut rest, mut at) = (extent, at);
         if let (Some(chunk), Some(piece)) = (self.chunks.last_mut(), self.pieces.last_mut()) {
             let follows = chunk.route == Route::Direct
