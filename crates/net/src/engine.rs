@@ -43,7 +43,7 @@ use straightway_io::{
 use straightway_sys::{Sockets, nonce::nonce, uring::sockets::Landed};
 
 use crate::{network::Network, remote::Remote};
-use connection::Connection;
+use connection::{Connection, Ending};
 use failing::Renewal;
 use request::{Request, State};
 use slab::Slab;
@@ -223,6 +223,19 @@ impl Engine for HttpEngine {
             if count > 0 || self.requests.len() == 0 || Instant::now() >= deadline {
                 done.append(&mut self.finished);
                 return Ok(count);
+            }
+        }
+    }
+
+    /// Closes connections that the other side has closed; good ones are kept for the next transfer.
+    fn rest(&mut self) {
+        for number in 0..u32::try_from(self.connections.capacity()).expect("there are few") {
+            let is_idle = self
+                .connections
+                .get(number)
+                .is_some_and(Connection::is_idle);
+            if is_idle && !self.connections[number].is_quiet() {
+                self.close(number, Ending::Unneeded);
             }
         }
     }

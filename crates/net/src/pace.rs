@@ -27,6 +27,9 @@ const SLOW_DOWN_ONCE: Duration = Duration::from_millis(100);
 /// One hedge for this many requests.
 const REQUESTS_PER_HEDGE: u64 = 20;
 
+/// The most requests that count for hedges to come. Without a bound a long quiet time would pay for a storm.
+const CREDIT_MAX: u64 = 4 * REQUESTS_PER_HEDGE;
+
 /// First bytes seen before the 95th percentile is trusted.
 const SAMPLES_MIN: u64 = 20;
 
@@ -50,8 +53,8 @@ pub struct Pace {
     next_ns: AtomicU64,
     /// When the last *slow down* counted.
     slowed_ns: AtomicU64,
-    requests: AtomicU64,
-    hedges: AtomicU64,
+    /// Requests that no hedge was sent for yet.
+    credit: AtomicU64,
     samples: AtomicU64,
     buckets: [AtomicU32; BUCKETS],
     hedge_delay_ns: AtomicU64,
@@ -64,8 +67,7 @@ impl Default for Pace {
             interval_ns: AtomicU64::new(0),
             next_ns: AtomicU64::new(0),
             slowed_ns: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
-            hedges: AtomicU64::new(0),
+            credit: AtomicU64::new(0),
             samples: AtomicU64::new(0),
             buckets: [const { AtomicU32::new(0) }; BUCKETS],
             hedge_delay_ns: AtomicU64::new(u64::MAX),
@@ -91,7 +93,9 @@ impl Pace {
                 return Err(now + Duration::from_nanos(interval));
             }
         }
-        self.requests.fetch_add(1, Relaxed);
+        let more = |credit: u64| (credit < CREDIT_MAX).then_some(credit + 1);
+        // A full budget stays full.
+        let _ = self.credit.fetch_update(Relaxed, Relaxed, more);
         Ok(())
     }
 
@@ -165,18 +169,13 @@ impl Pace {
 
     /// Whether the budget has a hedge left. A server that is held back gets none.
     pub fn has_hedge(&self) -> bool {
-        self.interval_ns.load(Relaxed) == 0 && self.is_within_budget(self.hedges.load(Relaxed))
+        self.interval_ns.load(Relaxed) == 0 && self.credit.load(Relaxed) >= REQUESTS_PER_HEDGE
     }
 
     /// Takes a hedge from the budget, if there is one left.
     pub fn take_hedge(&self) -> bool {
-        let within = |hedges: u64| self.is_within_budget(hedges).then_some(hedges + 1);
-        self.has_hedge() && self.hedges.fetch_update(Relaxed, Relaxed, within).is_ok()
-    }
-
-    /// Whether one more hedge than `hedges` is within the budget.
-    fn is_within_budget(&self, hedges: u64) -> bool {
-        (hedges + 1) * REQUESTS_PER_HEDGE <= self.requests.load(Relaxed)
+        let less = |credit: u64| credit.checked_sub(REQUESTS_PER_HEDGE);
+        self.has_hedge() && self.credit.fetch_update(Relaxed, Relaxed, less).is_ok()
     }
 
     /// The shortest time between two requests now.
@@ -276,14 +275,18 @@ mod tests {
         let pace = Pace::default();
         let now = Instant::now();
         assert_eq!(pace.hedge_at(now), None);
+        let mut sent = 0;
         for number in 0..1000 {
             pace.admit(now).unwrap();
+            sent += u32::from(pace.take_hedge());
             let slow = number % 10 == 9;
             pace.note_answer(Duration::from_millis(if slow { 100 } else { 20 }));
         }
         let delay = pace.hedge_at(now).unwrap() - now;
         assert!((100..126).contains(&delay.as_millis()), "{delay:?}");
-        let sent = (0..1000).filter(|_| pace.take_hedge()).count();
         assert_eq!(sent, 50);
+        (0..1000).for_each(|_| pace.admit(now).unwrap());
+        let sent = (0..1000).filter(|_| pace.take_hedge()).count();
+        assert_eq!(sent, 4, "what was not used before does not add up");
     }
 }

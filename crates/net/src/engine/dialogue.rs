@@ -158,11 +158,10 @@ impl HttpEngine {
     /// Bytes came.
     fn received(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
-        if connection.phase.request().is_some() {
+        // A head has to come whole within that time; of a body, any byte is progress.
+        if matches!(connection.phase, Phase::Filling(_)) {
             let stall_max = connection.origin.network().settings().stall_max;
-            if !matches!(connection.phase, Phase::Erring(..)) {
-                connection.expect_within(stall_max, now);
-            }
+            connection.expect_within(stall_max, now);
         }
         if connection.session.is_some() {
             return self.decrypt(key, now);

@@ -200,7 +200,8 @@ impl HttpEngine {
             phase if phase.is_dialling() => {
                 format!("no connection within {:?}", settings.connect_max)
             }
-            _ => format!("nothing came for {:?}", settings.stall_max),
+            Phase::Filling(_) => format!("nothing came for {:?}", settings.stall_max),
+            _ => format!("no answer within {:?}", settings.stall_max),
         };
         let judgement = self.broken(key, &why);
         self.fail(key, judgement, now);

@@ -48,15 +48,20 @@ impl Lab {
 
     /// A network that trusts the certificate of one server, to reach another.
     pub(crate) fn trusting(server: &Server, trusted: &Server, settings: Settings) -> Self {
+        let url = server.url("/");
+        let trusted = url.starts_with("https").then_some(trusted);
+        Self::at(&url, trusted, settings)
+    }
+
+    /// A network to reach a URL by.
+    pub(crate) fn at(url: &str, trusted: Option<&Server>, settings: Settings) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let url: http::Uri = server.url("/").parse().unwrap();
-        let roots = if url.scheme_str() == Some("https") {
+        let url: http::Uri = url.parse().unwrap();
+        let roots = trusted.map_or(Roots::System, |trusted| {
             let path = folder.path().join("ca.pem");
             trusted.certificate().write(&path).unwrap();
             Roots::File(path)
-        } else {
-            Roots::System
-        };
+        });
         let network = Network::new(Settings { roots, ..settings });
         let origin = network.origin(&Site::of(&url).unwrap()).unwrap();
         let client = Client::new(&network);

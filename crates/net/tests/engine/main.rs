@@ -580,6 +580,45 @@ fn a_server_that_is_not_there_is_an_error_in_bounded_time() {
 }
 
 #[test]
+fn a_server_that_never_shakes_hands_is_given_up_and_so_is_a_head_that_drips() {
+    // The kernel accepts the connection, and nobody reads from it.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let trusted = Server::start_tls(|_| vec![Step::Close]);
+    let lab = Lab::at(
+        &format!("https://127.0.0.1:{port}/"),
+        Some(&trusted),
+        fixture::impatient(),
+    );
+    let remote = lab.known("/object", 5000, TAG);
+    let start = Instant::now();
+    let error = fixture::read_range(&mut lab.engine(2), &remote, 0, 1000).unwrap_err();
+    assert!(
+        error.to_string().contains("no connection within"),
+        "{error}"
+    );
+    let server = Server::start(|_| {
+        let head = head("206 Partial Content", &[("Content-Length", "1000")]);
+        let drip = head.chunks(1).flat_map(|byte| {
+            [
+                Step::Bytes(byte.to_vec()),
+                Step::Wait(Duration::from_millis(50)),
+            ]
+        });
+        drip.collect()
+    });
+    let lab = Lab::new(&server, fixture::impatient());
+    let remote = lab.known("/object", 5000, TAG);
+    let error = fixture::read_range(&mut lab.engine(1), &remote, 0, 1000).unwrap_err();
+    assert!(error.to_string().contains("no answer within"), "{error}");
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
 fn a_certificate_that_nobody_trusts_is_an_error_with_the_remedy() {
     let object = content(5000, 16);
     let copy = object.clone();
