@@ -98,16 +98,27 @@ impl Lab {
     }
 
     pub(crate) fn known(&self, path: &str, bytes: u64, tag: &str) -> Arc<Remote> {
+        self.with(path, bytes, tag, self.service(path))
+    }
+
+    /// An object that is asked for by `service`.
+    pub(crate) fn with(
+        &self,
+        path: &str,
+        bytes: u64,
+        tag: &str,
+        service: Arc<dyn Service>,
+    ) -> Arc<Remote> {
         let validator = Some(Validator::Tag(tag.to_owned()));
-        let (name, service) = (path.to_owned(), self.service(path));
-        Arc::new(Remote::known(
-            name,
+        let remote = Remote::known(
+            path.to_owned(),
             bytes,
             validator,
             &self.origin,
             service,
             &self.client,
-        ))
+        );
+        Arc::new(remote)
     }
 
     pub(crate) fn engine(&self, depth: u32) -> HttpEngine {

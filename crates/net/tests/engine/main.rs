@@ -14,8 +14,8 @@ use std::{
 };
 
 use fixture::{Lab, content, read_all};
-use straightway_core::Kind;
-use straightway_net::Settings;
+use straightway_core::{Error, Kind, Result};
+use straightway_net::{Answer, Head, Judgement, Next, Service, Settings, judge_status};
 use straightway_webserver::{Asked, Server, Step, head, short};
 
 const TAG: &str = "\"v1\"";
@@ -502,34 +502,103 @@ fn a_slow_drip_is_progress() {
 
 #[test]
 fn slow_requests_are_hedged_within_the_budget() {
-    let object = content(4_000_000, 11);
-    let (copy, seen) = (object.clone(), Mutex::new(HashSet::new()));
-    let server = Server::start(move |asked| {
-        let mut steps = asked.answer(&copy, TAG);
-        let start = asked.range(4_000_000).unwrap().start;
-        // Every hundredth range, the first time that it is asked for.
-        if start % 400_000 == 200_000 && seen.lock().unwrap().insert(start) {
-            steps.insert(0, Step::Wait(Duration::from_secs(3)));
+    for tls in [false, true] {
+        let object = content(4_000_000, 11);
+        let (copy, seen) = (object.clone(), Mutex::new(HashSet::new()));
+        let server = start(tls, move |asked| {
+            let mut steps = asked.answer(&copy, TAG);
+            let start = asked.range(4_000_000).unwrap().start;
+            // Every hundredth range, the first time that it is asked for.
+            if start % 400_000 == 200_000 && seen.lock().unwrap().insert(start) {
+                steps.insert(0, Step::Wait(Duration::from_secs(3)));
+            }
+            steps
+        });
+        let lab = Lab::new(&server, Settings::default());
+        let remote = lab.open("/object");
+        let start = Instant::now();
+        let got = read_all(&mut lab.engine(8), &remote, object.len(), 4000).unwrap();
+        assert!(got.bytes == object);
+        let tries = got.tries;
+        assert!(tries.hedges_sent > 0 && tries.hedges_won > 0, "{tries:?}");
+        assert!(tries.hedges_sent <= 50, "{tries:?}");
+        assert!(
+            start.elapsed() < Duration::from_millis(2900),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+}
+
+/// A service whose credentials the server takes from the third on.
+#[derive(Debug)]
+struct Expiring {
+    host: String,
+    credentials: AtomicUsize,
+    /// The last credentials that can be had.
+    last: usize,
+}
+
+impl Service for Expiring {
+    fn head(&self, out: &mut Vec<u8>) -> Result<Head> {
+        let credentials = self.credentials.load(Ordering::Relaxed);
+        if credentials == 0 {
+            return Ok(Head::Renew);
         }
-        steps
+        let host = &self.host;
+        let head = format!("GET /object HTTP/1.1\r\nHost: {host}\r\nX-Token: {credentials}\r\n");
+        out.extend_from_slice(head.as_bytes());
+        Ok(Head::Ready)
+    }
+
+    fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
+        let is_expired = answer.status == 400 && answer.body == b"<Code>ExpiredToken</Code>";
+        let judgement = judge_status(name, answer);
+        let next = if is_expired {
+            Next::Renew
+        } else {
+            judgement.next
+        };
+        Judgement { next, ..judgement }
+    }
+
+    fn renew(&self) -> Result<()> {
+        std::thread::sleep(Duration::from_millis(20));
+        let next = self.credentials.load(Ordering::Relaxed) + 1;
+        if next > self.last {
+            let why = "nobody is logged in";
+            return Err(Error::new(Kind::Invalid, "renew", "the credentials", why));
+        }
+        self.credentials.store(next, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn credentials_are_renewed_before_a_request_and_after_the_server_says_so() {
+    let object = content(50_000, 19);
+    let copy = object.clone();
+    let server = Server::start(move |asked| match asked.header("x-token") {
+        None | Some("1") => short("400 Bad Request", "<Code>ExpiredToken</Code>"),
+        _ => asked.answer(&copy, TAG),
     });
     let lab = Lab::new(&server, Settings::default());
-    let remote = lab.open("/object");
-    let start = Instant::now();
-    let mut engine = lab.engine(8);
-    let got = read_all(&mut engine, &remote, object.len(), 4000).unwrap();
-    assert!(got.bytes == object);
-    assert!(
-        got.tries.hedges_sent > 0 && got.tries.hedges_won > 0,
-        "{:?}",
-        got.tries
-    );
-    assert!(got.tries.hedges_sent <= 50, "{:?}", got.tries);
-    assert!(
-        start.elapsed() < Duration::from_millis(2900),
-        "{:?}",
-        start.elapsed()
-    );
+    for (last, why) in [(9, None), (1, Some("nobody is logged in"))] {
+        let service = Arc::new(Expiring {
+            host: lab.origin.site().authority(),
+            credentials: AtomicUsize::new(0),
+            last,
+        });
+        let remote = lab.with("/object", 50_000, TAG, service);
+        let read = read_all(&mut lab.engine(4), &remote, object.len(), 7000);
+        match why {
+            None => assert!(read.unwrap().bytes == object),
+            Some(why) => {
+                let error = read.unwrap_err();
+                assert!(error.to_string().contains(why), "{error}");
+            }
+        }
+    }
 }
 
 #[test]
