@@ -110,15 +110,8 @@ impl Uring {
     /// takes all that are there. Answers how many.
     pub fn poll(&mut self, done: &mut Vec<Done>, want: usize, timeout: Duration) -> Result<usize> {
         let want = want.min(self.in_flight());
-        let time = types::Timespec::from(timeout);
-        let args = types::SubmitArgs::new().timespec(&time);
         self.system_calls += 1;
-        match self.ring.submitter().submit_with_args(want, &args) {
-            Ok(_) => {}
-            // Nothing was ready in time, or a signal came: what is there is still taken.
-            Err(e) if is_passing(&e) => {}
-            Err(e) => return Err(Error::os("submit to", "io_uring", e)),
-        }
+        enter(&self.ring, want, timeout)?;
         let before = done.len();
         for completion in self.ring.completion() {
             let number = u32::try_from(completion.user_data()).expect("we gave it a u32");
@@ -127,9 +120,7 @@ impl Uring {
                 .expect("a number flies once");
             self.free.push(number);
             let io = self.tables.land(flying);
-            let result = usize::try_from(completion.result())
-                .map_err(|_| io::Error::from_raw_os_error(-completion.result()));
-            done.push(Done::new(io, result));
+            done.push(Done::new(io, outcome(completion.result())));
         }
         Ok(done.len() - before)
     }
@@ -160,7 +151,7 @@ impl Uring {
 }
 
 /// An io_uring that one thread uses, or why there is none.
-pub(crate) fn build(depth: u32) -> Result<IoUring> {
+fn build(depth: u32) -> Result<IoUring> {
     let refused = |source: io::Error| {
         let (kind, hint) = match source.raw_os_error() {
             Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => (
@@ -185,12 +176,23 @@ pub(crate) fn build(depth: u32) -> Result<IoUring> {
         .map_err(refused)
 }
 
-/// Whether a call of the kernel failed only because nothing was ready in time, or a signal came.
-pub(crate) fn is_passing(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
-    )
+/// Hands new entries to the kernel, and waits for at least `want` completions or the time-out.
+fn enter(ring: &IoUring, want: usize, timeout: Duration) -> Result<()> {
+    let time = types::Timespec::from(timeout);
+    let args = types::SubmitArgs::new().timespec(&time);
+    match ring.submitter().submit_with_args(want, &args) {
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            // Nothing was ready in time, or a signal came: what is there is still taken.
+            Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(Error::os("submit to", "io_uring", error)),
+        },
+    }
+}
+
+/// What a completion says: a count, or an error.
+fn outcome(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
 impl Tables {

@@ -8,9 +8,9 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::net::SocketAddrAny;
-use straightway_core::{Error, Result};
+use straightway_core::Result;
 
-use super::{DEPTH_MAX, build, is_passing};
+use super::{DEPTH_MAX, build, enter, outcome};
 use crate::{request::Io, socket::Socket};
 
 /// At most this many operations in flight.
@@ -146,14 +146,8 @@ impl<H> Sockets<H> {
         timeout: Duration,
     ) -> Result<usize> {
         let want = want.min(self.in_flight());
-        let time = types::Timespec::from(timeout);
-        let args = types::SubmitArgs::new().timespec(&time);
         self.system_calls += 1;
-        match self.ring.submitter().submit_with_args(want, &args) {
-            Ok(_) => {}
-            Err(error) if is_passing(&error) => {}
-            Err(error) => return Err(Error::os("submit to", "io_uring", error)),
-        }
+        enter(&self.ring, want, timeout)?;
         let before = landed.len();
         for completion in self.ring.completion() {
             if completion.user_data() == CANCEL {
@@ -163,8 +157,7 @@ impl<H> Sockets<H> {
             let flying = self.flying[number as usize].take();
             let Flying { key, payload, .. } = flying.expect("a number flies once");
             self.free.push(number);
-            let result = usize::try_from(completion.result())
-                .map_err(|_| io::Error::from_raw_os_error(-completion.result()));
+            let result = outcome(completion.result());
             landed.push(Landed {
                 key,
                 payload,
