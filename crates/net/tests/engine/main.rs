@@ -720,3 +720,83 @@ fn io_past_the_end_is_short_and_io_of_others_is_refused() {
     );
     fixture::writes_are_refused(&mut engine, &remote);
 }
+
+/// A step of a seeded random walk.
+fn next(random: &AtomicUsize) -> usize {
+    let step = |seed: usize| {
+        Some(
+            seed.wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407),
+        )
+    };
+    let seed = random.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+    seed.unwrap_or_default() >> 33
+}
+
+/// What a server in trouble does with one request.
+fn trouble(asked: &Asked, object: &[u8], random: &AtomicUsize) -> Vec<Step> {
+    let bytes = asked.answer_bytes(object, TAG);
+    let cut = next(random) % bytes.len();
+    let (front, back) = (bytes[..cut].to_vec(), bytes[cut..].to_vec());
+    match next(random) % 24 {
+        0 => vec![Step::Bytes(front), Step::Close],
+        1 => vec![
+            Step::Bytes(front),
+            Step::Wait(Duration::from_millis(400)),
+            Step::Bytes(back),
+        ],
+        2 => vec![
+            Step::Bytes(front),
+            Step::Wait(Duration::from_millis(20)),
+            Step::Bytes(back),
+        ],
+        3 => short("500 Internal Server Error", "<Error/>"),
+        4 => vec![Step::Bytes(bytes), Step::Bytes(b"HTTP/1.1 206 ".to_vec())],
+        5 => vec![Step::Close],
+        6 => {
+            // The right bytes under a wrong name.
+            let wrong = String::from_utf8_lossy(&bytes[..bytes.len().min(150)])
+                .replace("bytes ", "bytes 1");
+            vec![Step::Bytes(wrong.into_bytes()), Step::Close]
+        }
+        7 => {
+            // Another range than the one that was asked for.
+            let other = Asked {
+                headers: vec![("range".to_owned(), "bytes=7-20".to_owned())],
+                ..asked.clone()
+            };
+            other.answer(object, TAG)
+        }
+        8 => vec![Step::Bytes(bytes), Step::Close],
+        _ => vec![Step::Bytes(bytes)],
+    }
+}
+
+#[test]
+fn in_seeded_trouble_of_every_kind_no_byte_is_wrong() {
+    for seed in 0..12 {
+        let tls = seed % 4 == 3;
+        let object = content(150_000, seed as u64);
+        let (copy, random) = (object.clone(), AtomicUsize::new(seed));
+        let server = start(tls, move |asked| {
+            if asked.nth == 0 && asked.connection == 0 {
+                return asked.answer(&copy, TAG);
+            }
+            trouble(asked, &copy, &random)
+        });
+        let settings = Settings {
+            stall_max: Duration::from_millis(250),
+            ..Settings::default()
+        };
+        let lab = Lab::new(&server, settings);
+        let remote = lab.open("/object");
+        let depth = 1 + u32::try_from(seed).unwrap() * 5 % 16;
+        let chunk = 1000 + seed * 977;
+        let got = read_all(&mut lab.engine(depth), &remote, object.len(), chunk).unwrap();
+        assert!(
+            got.bytes == object,
+            "seed {seed}, depth {depth}, chunks of {chunk}, tls {tls}"
+        );
+        assert!(got.tries.retries > 0);
+    }
+}
