@@ -2,8 +2,8 @@
 //!
 //! An object is opened by one request for its first bytes, whose answer says how long it is and which version it is
 //! (`ETag`, or `Last-Modified`). All later requests are conditional on that version. A redirect is followed when the
-//! object is opened, and ranges are asked for where it led to: so a model hub is asked once for each file, and its content
-//! network does the rest. A token is sent to the host that it is for and to no other.
+//! object is opened, and ranges are asked for where it led to: so a model hub is asked once for each file, and its
+//! content network does the rest. A token is sent to the host that it is for and to no other.
 //!
 //! A web server has no listing that programs could rely on, and objects there are only read.
 

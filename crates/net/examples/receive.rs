@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Both have 8 connections and ranges of 8 MiB that land in memory of their own. The bare loop has a thread for each
-//! connection, checks nothing, and with TLS reads by rustls. CPU time is this process's by `getrusage`, so the server has
-//! to be another process.
+//! connection, checks nothing, and with TLS reads by rustls. CPU time is this process's by `getrusage`, so the server
+//! has to be another process.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "an example")]
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use straightway_sys::nonce::nonce;
 
-/// Waits that double, up to a bound, with full jitter: a wait is anything between nothing and its bound, so that clients
-/// that failed together do not come back together.
+/// Waits that double, up to a bound, with full jitter: a wait is anything between nothing and its bound, so that
+/// clients that failed together do not come back together.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     attempts: u32,

@@ -1,9 +1,9 @@
 //! GET requests on the sockets of a lane: the engine of all stores whose objects are on web servers.
 //!
 //! An I/O becomes a request for its range. The head of the answer comes into a small buffer of the connection and is
-//! checked; what follows is received straight into the memory that the I/O owns. With TLS, ciphertext comes into a buffer
-//! of the connection, is decrypted there, and copied. A connection serves one request at a time and is kept for the next;
-//! after any failure it is closed. Nothing on the way of one I/O allocates or locks.
+//! checked; what follows is received straight into the memory that the I/O owns. With TLS, ciphertext comes into a
+//! buffer of the connection, is decrypted there, and copied. A connection serves one request at a time and is kept for
+//! the next; after any failure it is closed. Nothing on the way of one I/O allocates or locks.
 //!
 //! What fails is asked for again, from the first missing byte on, and only of the same version of the object.
 //! Everything is bounded: connections, attempts, heads, and the time without progress.

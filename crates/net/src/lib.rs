@@ -12,9 +12,11 @@
 //! A store implements [`Service`] and hands out [`Remote`]s as its handles. `Remote` asks for ranges of one version of
 //! the object and checks every answer: status 206, the exact `Content-Range`, the same `ETag`.
 //!
-//! Nothing here has a thread or a runtime of its own that outlives a call, so a process may fork between calls.
-//! Headers with secrets are written to sockets and nowhere else: no `Debug`, log or error shows a header's value, nor the
-//! query of a URL.
+//! There is no runtime, and a thread lives only for a name lookup, for a renewal of credentials, or where io_uring is
+//! forbidden, with its engine. A process may fork between transfers: a child makes connections of its own.
+//!
+//! Headers with secrets are written to sockets and nowhere else: no `Debug`, log or error shows a header's value, nor
+//! the query of a URL.
 
 mod answer;
 mod backoff;

@@ -1,7 +1,7 @@
 //! Proxies, and which hosts are reached without one.
 //!
-//! A proxy is always used as a tunnel (`CONNECT`), for `http:` too: so it sees no request and no secret, and the data path
-//! is the same with and without one.
+//! A proxy is always used as a tunnel (`CONNECT`), for `http:` too: so the data path is the same with and without one,
+//! and with TLS a proxy sees no request.
 
 use std::{fmt, net::IpAddr};
 

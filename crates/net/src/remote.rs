@@ -1,7 +1,7 @@
 //! An open object on a web server: one version of it, read in ranges.
 //!
-//! Each request names the version (`If-Match`), and each answer is checked: status, range, length and version. So a read
-//! gives the bytes of the version that was opened, or an error.
+//! Each request names the version (`If-Match`), and each answer is checked: status, range, length and version. So a
+//! read gives the bytes of the version that was opened, or an error.
 
 mod blocking;
 
@@ -59,7 +59,8 @@ impl Remote {
         }
     }
 
-    /// Opens an object by its first request, which asks for `front_bytes`. With a validator, only that version is opened.
+    /// Opens an object by its first request, which asks for `front_bytes`. With a validator, only that version is
+    /// opened.
     pub fn open(
         name: String,
         validator: Option<Validator>,

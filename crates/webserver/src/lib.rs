@@ -1,8 +1,8 @@
 //! A web server for tests on loopback, with and without TLS.
 //!
-//! A function gets each request and says in [`Step`]s what is sent: any bytes, pauses, and the end of the connection. So
-//! a test can lie in every way that a server, a proxy or a network can. [`Asked::answer`] is the right answer to a request
-//! for an object.
+//! A function gets each request and says in [`Step`]s what is sent: any bytes, pauses, and the end of the connection.
+//! So a test can lie in every way that a server, a proxy or a network can. [`Asked::answer`] is the right answer to a
+//! request for an object.
 
 mod certificate;
 

@@ -37,8 +37,8 @@ impl Layout {
         }
     }
 
-    /// How the next extents are cut: what goes straight into chunks of `direct_chunk_bytes`, and staged neighbours share
-    /// one where at most `gap_bytes` lie between them.
+    /// How the next extents are cut: what goes straight into chunks of `direct_chunk_bytes`, and staged neighbours
+    /// share one where at most `gap_bytes` lie between them.
     pub(super) fn cut_by(&mut self, direct_chunk_bytes: u64, gap_bytes: u64) {
         self.direct_chunk_bytes = direct_chunk_bytes;
         self.gap_bytes = gap_bytes;

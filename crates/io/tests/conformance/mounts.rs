@@ -1,5 +1,5 @@
-//! Where the suite's objects are: in the memory store, on a web server, and on file systems: the checkout's own, tmpfs, and others on
-//! loop devices where this process may mount them.
+//! Where the suite's objects are: in the memory store, on a web server, and on file systems: the checkout's own, tmpfs,
+//! and others on loop devices where this process may mount them.
 //!
 //! The suite mounts in a namespace of its own, which goes with its process: nothing stays mounted, and no
 //! loop device stays attached, however the process ends. The images have no name once they are mounted.

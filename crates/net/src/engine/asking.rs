@@ -62,8 +62,8 @@ impl HttpEngine {
         due
     }
 
-    /// A connection to `origin` that waits for a request: the one that was used last. Those that have gone bad meanwhile
-    /// are closed.
+    /// A connection to `origin` that waits for a request: the one that was used last. Those that have gone bad
+    /// meanwhile are closed.
     fn find_ready(&mut self, origin: &Arc<Origin>, must_be_new: bool) -> Option<u32> {
         loop {
             let idle = self.connections.iter().filter(|(_, connection)| {
@@ -197,8 +197,8 @@ impl HttpEngine {
         }
     }
 
-    /// Sends the slowest request a second time, if it is slower than most and the budget allows it. Answers when to look
-    /// again.
+    /// Sends the slowest request a second time, if it is slower than most and the budget allows it. Answers when to
+    /// look again.
     pub(super) fn hedge(&mut self, now: Instant) -> Instant {
         let mut due = now + TICK_MAX;
         let mut slowest: Option<(Instant, u32)> = None;

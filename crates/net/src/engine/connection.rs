@@ -184,8 +184,8 @@ impl Connection {
         self.phase == Phase::Idle && self.operation.is_none() && self.ending.is_none()
     }
 
-    /// Whether nothing has come that nobody asked for, and the other side has not closed it. With TLS the other side may
-    /// have sent tickets, which are taken.
+    /// Whether nothing has come that nobody asked for, and the other side has not closed it. With TLS the other side
+    /// may have sent tickets, which are taken.
     pub(super) fn is_quiet(&mut self) -> bool {
         if self.socket.is_quiet() {
             return true;

@@ -1,7 +1,7 @@
 //! TLS on a connection, apart from its socket: ciphertext comes in and goes out through buffers that lie here.
 //!
-//! rustls decrypts in place, so that a byte is copied once after it was received: from the record into the memory of the
-//! I/O. The socket itself is the engine's business.
+//! rustls decrypts in place, so that a byte is copied once after it was received: from the record into the memory of
+//! the I/O. The socket itself is the engine's business.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! io_uring on sockets: connections, requests and answers, many at a time.
 //!
-//! Every operation owns what the kernel reads or writes: its socket, and a buffer or an [`Io`]. Both sit in the table of
-//! this type until the completion arrives, and come back with it ([`Landed`]). [`cancel`](Sockets::cancel) only makes
-//! that sooner: nothing is given back before the kernel is through with it. Dropping a `Sockets` waits for that too.
+//! Every operation owns what the kernel reads or writes: its socket, and a buffer or an [`Io`]. Both sit in the table
+//! of this type until the completion arrives, and come back with it ([`Landed`]). [`cancel`](Sockets::cancel) only
+//! makes that sooner: nothing is given back before the kernel is through with it. Dropping a `Sockets` waits for that
+//! too.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -179,7 +180,8 @@ impl<H> Sockets<H> {
 
     /// Queues an entry; where the queue is full, hands it to the kernel first.
     fn push(&mut self, entry: &squeue::Entry) -> Result<(), squeue::PushError> {
-        // SAFETY: the caller keeps what the entry names in `flying` until its completion; one that cancels names nothing.
+        // SAFETY: the caller keeps what the entry names in `flying` until its completion; one that cancels names
+        // nothing.
         let queued = unsafe { self.ring.submission().push(entry) };
         if queued.is_ok() {
             return Ok(());
