@@ -199,32 +199,30 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
         "seed {seed}: {ended:?}"
     );
     // Nobody has the memory of what failed any more.
-    left.into_iter().for_each(|region| drop(taken(region)));
-    // Every slot is there: the ring is as large as that of an executor which nothing has happened to.
+    for region in left {
+        taken(region);
+    }
+    // Every slot is there: the rings are as large as those of an executor which nothing has happened to.
     let largest = files.last().unwrap();
-    let ring_of = |executor: &Executor| {
-        for _ in 0..200 {
-            let region = Arc::new((memory.make)(largest.bytes()).unwrap());
-            let route = Choice::Only(Route::Staged);
-            let from = vec![Arc::clone(largest)];
-            match executor
-                .read(from, whole(largest), &region, route)
-                .unwrap()
-                .wait()
-            {
-                Ok(receipt) => {
-                    assert!(taken(region) == bytes_of(largest.bytes() as usize));
-                    return receipt.pinned_bytes_peak;
-                }
-                Err(error) => assert_eq!(error.os_code(), Some(5), "{error}"),
+    let read = |executor: &Executor| {
+        let region = Arc::new((memory.make)(largest.bytes()).unwrap());
+        let route = Choice::Only(Route::Staged);
+        let from = vec![Arc::clone(largest)];
+        let ticket = executor.read(from, whole(largest), &region, route);
+        match ticket.unwrap().wait() {
+            Ok(receipt) => {
+                assert!(taken(region) == bytes_of(SIZES[5]));
+                receipt.pinned_bytes_peak
+            }
+            Err(error) => {
+                assert_eq!(error.os_code(), Some(5), "{error}");
+                0
             }
         }
-        panic!("faults of one in a hundred do not stop 200 reads");
     };
-    assert_eq!(
-        ring_of(&executor),
-        ring_of(&Executor::new(settings).unwrap())
-    );
+    // A read that one lane is done with before the other begins shows the ring of one.
+    let rings = |executor: &Executor| (0..30).map(|_| read(executor)).max();
+    assert_eq!(rings(&executor), rings(&Executor::new(settings).unwrap()));
 }
 
 #[test]

@@ -9,14 +9,16 @@
 //! A route is predicted from its stages ([`Stages`]), each measured alone with the route's I/O size, depth and lanes
 //! and in turn with it. No measurement of a route goes into its own prediction.
 
+mod figure;
 mod stages;
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
+use figure::{cpu, direct, direct_latency, standard, synced};
 pub use stages::Stages;
 
-use crate::path::{self, Node, Way};
+use crate::path::{self, Node};
 use straightway_scenario::{
     check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_SOME},
     provenance::{Basis, Confidence, Formula, Source},
@@ -452,37 +454,6 @@ impl Measured {
             .filter_map(|(field, absent)| absent.then_some(field))
             .collect()
     }
-}
-
-/// The standard path's rate.
-fn standard(node: &Node) -> f64 {
-    node.carry(Way::Standard, 1).rate_bytes_per_s
-}
-
-/// The standard path's rate where the file is written out only by the sync at its end: copies and
-/// drive one after the other. (The kernel starts earlier from a tenth of the memory on.)
-fn synced(node: &Node) -> f64 {
-    let path = node.carry(Way::Standard, 1);
-    let apart = path
-        .stages
-        .iter()
-        .filter(|s| matches!(s.stage, "media" | "cpu"));
-    1.0 / apart.map(|s| 1.0 / s.rate_bytes_per_s).sum::<f64>()
-}
-
-/// The direct path's rate.
-fn direct(node: &Node) -> f64 {
-    node.carry(Way::Direct, 1).rate_bytes_per_s
-}
-
-/// The direct path's latency.
-fn direct_latency(node: &Node) -> f64 {
-    node.carry(Way::Direct, 1).latency_s
-}
-
-/// The standard path's CPU time.
-fn cpu(node: &Node) -> f64 {
-    node.carry(Way::Standard, 1).cpu_s_per_gb
 }
 
 fn with_copies(node: &Node, copies: u64) -> Node {

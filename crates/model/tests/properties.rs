@@ -205,15 +205,14 @@ const CASES: &[Case] = &[
             "fifo[0].operations_per_s",
             "fifo[1].operations_per_s",
             "fifo[2].operations_per_s",
-            "tags[0].operations_per_s",
-            "tags[1].operations_per_s",
         ],
+        // By tags a tenant is promised its reservation and no more: what it gets beyond may go to another one when the
+        // store becomes faster.
         falling: &[
             "reserved",
             "open_wait_s",
             "fifo[0].latency_s",
             "fifo[2].latency_s",
-            "tags[0].latency_s",
         ],
         fixed: &[("duration", "0.25s")],
         noise: 0.15,

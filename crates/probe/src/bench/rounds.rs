@@ -88,7 +88,14 @@ impl<'a> Rounds<'a> {
         let mut planned = Vec::new();
         let (spec, file) = (bench.spec, &bench.file);
         if spec.memory == Place::Host && file.alignment().is_some() {
-            for knee in knees {
+            // Where the file system takes no direct I/O for a kind of work, the drive's own stage cannot be had.
+            let goes_direct = |work: Work| {
+                let tracks = knees.iter().map(|knee| knee.track);
+                tracks
+                    .into_iter()
+                    .any(|t| t.work == work && t.route != Route::Buffered)
+            };
+            for knee in knees.iter().filter(|knee| goes_direct(knee.track.work)) {
                 for &stage in stages(knee.track) {
                     planned.extend(plan(bench, knee, stage)?);
                 }
