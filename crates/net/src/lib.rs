@@ -20,6 +20,7 @@
 
 mod answer;
 mod backoff;
+mod checksum;
 mod client;
 mod engine;
 pub mod head;
@@ -31,10 +32,12 @@ mod proxy;
 mod remote;
 mod roots;
 mod service;
+mod tuning;
 mod validator;
 
 pub use answer::{Answer, BadHeader, ContentRange};
 pub use backoff::Backoff;
+pub use checksum::{Algorithm, Checksum};
 pub use client::{Client, together};
 pub use engine::{FAMILY, HttpEngine, TUNING, engine, threads};
 pub use network::{Network, Settings};
@@ -44,4 +47,5 @@ pub use proxy::{Except, Proxies, ProxyUrl};
 pub use remote::{First, Remote};
 pub use roots::{Roots, tls_config};
 pub use service::{Head, Judgement, Next, Service, judge_status};
+pub use tuning::suited;
 pub use validator::Validator;

@@ -12,6 +12,7 @@ use straightway_io::{Handle, store::Tag};
 
 use crate::{
     answer::{Answer, BadHeader},
+    checksum::Checksum,
     client::Client,
     origin::Origin,
     service::{Head, Judgement, Next, Service},
@@ -135,12 +136,31 @@ impl Remote {
         if let Some(validator) = &self.validator {
             validator.write(out);
         }
-        if !range.is_empty() {
+        let is_whole = self.is_whole(range) && self.service.asks_whole();
+        if !range.is_empty() && !is_whole {
             write!(out, "Range: bytes={}-{}\r\n", range.start, range.end - 1)
                 .expect("memory takes all");
         }
         out.extend_from_slice(b"\r\n");
         Ok(Head::Ready)
+    }
+
+    /// Whether a range is all of the object.
+    fn is_whole(&self, range: &Range<u64>) -> bool {
+        *range == (0..self.bytes)
+    }
+
+    /// The checksum of what follows an answer, where that is the whole object.
+    pub(crate) fn checksum(&self, answer: &Answer<'_>, range: &Range<u64>) -> Option<Checksum> {
+        let is_told = self.is_whole(range) && self.bytes > 0;
+        is_told.then(|| self.service.checksum(answer)).flatten()
+    }
+
+    /// The error of bytes that do not have the checksum of their object.
+    pub(crate) fn damaged(&self) -> Error {
+        let why = "its bytes do not have the checksum that the server keeps of it";
+        let hint = "the network, a proxy or the server damages it: read it another way, or upload it again";
+        self.failed(Kind::Corrupt, why, hint)
     }
 
     /// Checks that an answer is the range that was asked for. Its body is then as long as the range.
@@ -151,23 +171,20 @@ impl Remote {
             Judgement::new(Next::Retry, self.failed(Kind::Corrupt, &why, hint))
         };
         let bad = |BadHeader(name): BadHeader| wrong(format!("the server's {name} cannot be read"));
-        let is_whole = *range == (0..self.bytes);
+        let is_whole = self.is_whole(range);
+        let is_object = matches!(answer.status, 200 | 206);
+        let differs = |validator: &Validator| validator.contradicts(answer);
+        if is_object && self.validator.as_ref().is_some_and(differs) {
+            // The server promised this version. It may be an answer to another request: asked again on a new
+            // connection, a server whose object was replaced refuses the condition.
+            let why = "it was replaced while it was read";
+            let error = self.failed(Kind::Corrupt, why, "read it again");
+            return Err(Judgement::new(Next::Retry, error));
+        }
         match answer.status {
             206 => {}
             200 if is_whole => {}
             _ => return Err(self.service.judge(&self.name, answer)),
-        }
-        if self
-            .validator
-            .as_ref()
-            .is_some_and(|v| v.contradicts(answer))
-        {
-            let why = "it was replaced while it was read";
-            return Err(Judgement::fail(self.failed(
-                Kind::Corrupt,
-                why,
-                "read it again",
-            )));
         }
         if answer.status == 206 {
             let told = answer.content_range().map_err(bad)?;

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use straightway_core::{Error, Kind, Result};
 
-use crate::answer::Answer;
+use crate::{answer::Answer, checksum::Checksum};
 
 /// How one object is asked for, and what the server's answers mean.
 ///
@@ -17,6 +17,16 @@ pub trait Service: fmt::Debug + Send + Sync {
     /// What an answer means that is not the expected part of the object. `name` is what errors call the object.
     fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
         judge_status(name, answer)
+    }
+
+    /// Whether a request for the whole object leaves out `Range`, so that the server tells its checksum.
+    fn asks_whole(&self) -> bool {
+        false
+    }
+
+    /// The checksum of the whole object in an answer to a request for all of it.
+    fn checksum(&self, _: &Answer<'_>) -> Option<Checksum> {
+        None
     }
 
     /// Renews what [`head`](Self::head) signs with. It may block: a thread that ends with the call runs it.

@@ -109,9 +109,15 @@ impl<H> Io<H> {
 
     /// Copies the front of its memory into `bytes`, as a write would.
     pub fn spill(&self, bytes: &mut [u8]) {
-        self.check_length(bytes.len());
-        // SAFETY: as in `fill`, the other way round: `bytes` is exclusive, so it is no memory of this I/O.
-        unsafe { shared::copy(bytes.as_mut_ptr(), self.pointer(), bytes.len()) }
+        self.spill_from(0, bytes);
+    }
+
+    /// Copies its memory from its byte `from` on into `bytes`.
+    pub fn spill_from(&self, from: usize, bytes: &mut [u8]) {
+        let end = from.checked_add(bytes.len());
+        self.check_length(end.unwrap_or(usize::MAX));
+        // SAFETY: as in `fill_from`, the other way round: `bytes` is exclusive, so it is no memory of this I/O.
+        unsafe { shared::copy(bytes.as_mut_ptr(), self.pointer().add(from), bytes.len()) }
     }
 
     fn check_length(&self, bytes: usize) {

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
+    checksum::Checksum,
     head::{self, Parsed},
     remote::ERROR_BYTES_MAX,
     service::Judgement,
@@ -19,7 +20,7 @@ const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 /// What the head of an answer says.
 enum Verdict {
     /// What was asked for follows.
-    Accepted,
+    Accepted(Option<Checksum>),
     /// An error, whose body follows: as long as this, where it is known.
     Error(Option<u64>),
     /// Neither.
@@ -38,7 +39,7 @@ impl HttpEngine {
         let parsed = head::parse(connection.scratch(), |answer, is_reusable| {
             let verdict = match answer.status {
                 200 | 206 => match request.remote.check_plain(answer, &request.range()) {
-                    Ok(()) => Verdict::Accepted,
+                    Ok(()) => Verdict::Accepted(request.remote.checksum(answer, &request.range())),
                     Err(judgement) => Verdict::Refused(judgement),
                 },
                 204 | 304 => Verdict::Error(Some(0)),
@@ -52,8 +53,10 @@ impl HttpEngine {
                 let judgement = self.broken(key, why);
                 self.fail(key, judgement, now);
             }
-            Parsed::Whole(length, (Verdict::Accepted, is_reusable)) => {
+            Parsed::Whole(length, (Verdict::Accepted(sum), is_reusable)) => {
                 self.connections[key].is_reusable = is_reusable;
+                let request = &mut self.requests[number];
+                request.sum = sum.or(request.sum);
                 self.accept(key, number, length, now);
             }
             Parsed::Whole(length, (Verdict::Error(body_bytes), _)) => {
@@ -152,8 +155,7 @@ impl HttpEngine {
         connection.since = now;
         connection.is_used = true;
         let is_reusable = connection.is_reusable;
-        let got = self.requests[number].got;
-        self.finish(number, Ok(got));
+        self.settle(number, now);
         if !is_reusable {
             self.close(key, Ending::Unneeded);
         }

@@ -101,8 +101,7 @@ impl HttpEngine {
         let request = &mut self.requests[number];
         if request.missing() == 0 {
             // The last bytes came while the connection was given up.
-            let got = request.got;
-            return self.finish(number, Ok(got));
+            return self.settle(number, now);
         }
         let wait = match next {
             Next::Renew if request.renewals < RENEWALS_MAX => {
@@ -124,6 +123,18 @@ impl HttpEngine {
         request.needs_new = true;
         request.state = State::Waiting(now + wait);
         self.waiting.push_back(number);
+    }
+
+    /// All bytes of a request are in place: it is done, unless they do not have their checksum.
+    pub(super) fn settle(&mut self, number: u32, now: Instant) {
+        let request = &mut self.requests[number];
+        match request.verify() {
+            Ok(()) => {
+                let got = request.got;
+                self.finish(number, Ok(got));
+            }
+            Err(judgement) => self.judge(number, judgement, now),
+        }
     }
 
     /// Starts to renew the credentials of a request that waits for it, one at a time.

@@ -5,7 +5,12 @@ use std::{ops::Range, sync::Arc, time::Instant};
 use straightway_io::request::Io;
 use straightway_sys::Tries;
 
-use crate::{backoff::Backoff, remote::Remote};
+use crate::{
+    backoff::Backoff,
+    checksum::{Checksum, MISMATCHES_MAX},
+    remote::Remote,
+    service::{Judgement, Next},
+};
 
 /// An I/O under way.
 #[derive(Debug)]
@@ -24,6 +29,10 @@ pub(super) struct Request {
     pub(super) backoff: Backoff,
     pub(super) renewals: u32,
     pub(super) tries: Tries,
+    /// The checksum of all its bytes, where an answer told it.
+    pub(super) sum: Option<Checksum>,
+    /// How often its bytes had another one.
+    mismatches: u32,
 }
 
 /// Where an I/O is.
@@ -57,6 +66,8 @@ impl Request {
             backoff: Backoff::new(attempts_max, seed),
             renewals: 0,
             tries: Tries::default(),
+            sum: None,
+            mismatches: 0,
         }
     }
 
@@ -68,6 +79,22 @@ impl Request {
     /// How many bytes that are.
     pub(super) fn missing(&self) -> usize {
         usize::try_from(self.end - self.start).expect("an I/O fits into memory") - self.got
+    }
+
+    /// Compares its bytes, which are all there, with their checksum. Where that is another one, they are asked for again.
+    pub(super) fn verify(&mut self) -> Result<(), Judgement> {
+        let Some(sum) = self.sum.take() else {
+            return Ok(());
+        };
+        let io = self.io.as_ref().expect("the ring does not have it");
+        if sum.fits_io(io, self.got) {
+            return Ok(());
+        }
+        self.got = 0;
+        self.mismatches += 1;
+        let is_last = self.mismatches == MISMATCHES_MAX;
+        let next = if is_last { Next::Fail } else { Next::Retry };
+        Err(Judgement::new(next, self.remote.damaged()))
     }
 
     /// Puts bytes of the body in place. Answers how many it took.

@@ -8,6 +8,7 @@ use super::{ERROR_BYTES_MAX, RENEWALS_MAX, Remote};
 use crate::{
     answer::Answer,
     backoff::Backoff,
+    checksum::{Checksum, MISMATCHES_MAX, Running},
     service::{Head, Judgement, Next},
     validator::Validator,
 };
@@ -31,6 +32,9 @@ pub enum First {
     Redirect(String),
 }
 
+/// A body, and its checksum where it is known.
+type Found = (ureq::BodyReader<'static>, Option<Checksum>);
+
 impl Remote {
     /// Sends the first request for an object of unknown length.
     pub fn first(&self, front_bytes: u32) -> Result<First> {
@@ -48,9 +52,12 @@ impl Remote {
     ) -> Result<u32> {
         let mut buffer = vec![0; STREAM_BYTES];
         let mut got = 0;
+        let mut sum: Option<Running> = None;
+        let mut mismatches = 0;
         let ((), retries) = self.persist(|backoff| {
             let rest = range.start + got as u64..range.end;
-            let mut body = self.ask_for(&rest)?;
+            let (mut body, told) = self.ask_for(&rest)?;
+            sum = told.map(Checksum::begin).or(sum.take());
             let mut missing = rest.end - rest.start;
             while missing > 0 {
                 let most = usize::try_from(missing).unwrap_or(usize::MAX);
@@ -61,11 +68,20 @@ impl Remote {
                     Err(error) => return Err(self.broken(&error.to_string())),
                 };
                 take(got, &buffer[..read]);
+                if let Some(sum) = &mut sum {
+                    sum.add(&buffer[..read]);
+                }
                 backoff.reset();
                 got += read;
                 missing -= read as u64;
             }
-            Ok(())
+            if sum.take().is_none_or(Running::fits) {
+                return Ok(());
+            }
+            (got, mismatches) = (0, mismatches + 1);
+            let is_last = mismatches == MISMATCHES_MAX;
+            let next = if is_last { Next::Fail } else { Next::Retry };
+            Err(Judgement::new(next, self.damaged()))
         })?;
         Ok(retries)
     }
@@ -76,8 +92,8 @@ impl Remote {
         self.stream(range, copy).map(|_| ())
     }
 
-    /// Asks for a range once. Its body is what was asked for.
-    fn ask_for(&self, range: &Range<u64>) -> Result<ureq::BodyReader<'static>, Judgement> {
+    /// Asks for a range once. Its body is what was asked for. Of a whole object the checksum may come with it.
+    fn ask_for(&self, range: &Range<u64>) -> Result<Found, Judgement> {
         let answer = self.ask(range)?;
         let headers = headers(&answer);
         let head = Answer::new(answer.status().as_u16(), &headers, b"");
@@ -86,8 +102,9 @@ impl Remote {
             return Err(self.judge_body(answer));
         }
         self.check(&head, range)?;
+        let sum = self.checksum(&head, range);
         drop(headers);
-        Ok(answer.into_body().into_reader())
+        Ok((answer.into_body().into_reader(), sum))
     }
 
     fn ask_first(&self, front_bytes: u64) -> Result<First, Judgement> {

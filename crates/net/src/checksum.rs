@@ -1,0 +1,112 @@
+//! Checksums that a server keeps of its objects.
+
+use crc_fast::{CrcAlgorithm, Digest};
+use straightway_io::request::Io;
+
+/// Bytes that are summed up at a time.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Bytes with a wrong checksum are asked for so often at most.
+pub(crate) const MISMATCHES_MAX: u32 = 4;
+
+/// A checksum of a whole object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum {
+    algorithm: Algorithm,
+    value: u64,
+}
+
+/// How it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// CRC-64/NVME.
+    Crc64Nvme,
+    /// CRC-32C (Castagnoli).
+    Crc32C,
+    /// CRC-32 as in zip files.
+    Crc32,
+}
+
+impl Checksum {
+    /// A checksum by its value.
+    pub fn new(algorithm: Algorithm, value: u64) -> Self {
+        Self { algorithm, value }
+    }
+
+    /// Whether these bytes have it.
+    pub fn fits(self, bytes: &[u8]) -> bool {
+        let mut digest = self.digest();
+        digest.update(bytes);
+        digest.finalize() == self.value
+    }
+
+    /// Whether the first bytes of an I/O's memory have it.
+    pub(crate) fn fits_io(self, io: &Io, bytes: usize) -> bool {
+        let mut digest = self.digest();
+        let mut piece = [0; PIECE_BYTES];
+        for from in (0..bytes).step_by(PIECE_BYTES) {
+            let piece = &mut piece[..PIECE_BYTES.min(bytes - from)];
+            io.spill_from(from, piece);
+            digest.update(piece);
+        }
+        digest.finalize() == self.value
+    }
+
+    /// Begins to sum up bytes that come in order.
+    pub(crate) fn begin(self) -> Running {
+        Running {
+            digest: self.digest(),
+            value: self.value,
+        }
+    }
+
+    fn digest(self) -> Digest {
+        Digest::new(match self.algorithm {
+            Algorithm::Crc64Nvme => CrcAlgorithm::Crc64Nvme,
+            Algorithm::Crc32C => CrcAlgorithm::Crc32Iscsi,
+            Algorithm::Crc32 => CrcAlgorithm::Crc32IsoHdlc,
+        })
+    }
+}
+
+/// A sum of bytes that come in order.
+#[derive(Debug)]
+pub(crate) struct Running {
+    digest: Digest,
+    value: u64,
+}
+
+impl Running {
+    /// Adds the next bytes.
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.digest.update(bytes);
+    }
+
+    /// Whether they have the checksum, now that all of them came.
+    pub(crate) fn fits(self) -> bool {
+        self.digest.finalize() == self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_the_catalogue() {
+        for (algorithm, value) in [
+            (Algorithm::Crc64Nvme, 0xae8b_1486_0a79_9888),
+            (Algorithm::Crc32C, 0xe306_9283),
+            (Algorithm::Crc32, 0xcbf4_3926),
+        ] {
+            assert!(
+                Checksum::new(algorithm, value).fits(b"123456789"),
+                "{algorithm:?}"
+            );
+            assert!(
+                !Checksum::new(algorithm, value).fits(b"123456780"),
+                "{algorithm:?}"
+            );
+        }
+    }
+}
