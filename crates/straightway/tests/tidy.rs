@@ -246,7 +246,7 @@ fn arrows_point_one_way() {
         "straightway-model",
         "straightway-view",
     ];
-    let rules: [(&str, Vec<&str>); 13] = [
+    let rules: [(&str, Vec<&str>); 14] = [
         (
             "straightway-core",
             [&["rustix"][..], &IO, &PLANNING].concat(),
@@ -304,7 +304,12 @@ fn arrows_point_one_way() {
         (
             "straightway-net",
             [
-                &["straightway-https", "straightway-pipeline", "tokio"][..],
+                &[
+                    "straightway-https",
+                    "straightway-s3",
+                    "straightway-pipeline",
+                    "tokio",
+                ][..],
                 &PLANNING,
             ]
             .concat(),
@@ -313,6 +318,20 @@ fn arrows_point_one_way() {
             "straightway-https",
             [
                 &["straightway-pipeline", "straightway-webserver", "tokio"][..],
+                &PLANNING,
+            ]
+            .concat(),
+        ),
+        (
+            "straightway-s3",
+            [
+                &[
+                    "straightway-https",
+                    "straightway-lab",
+                    "straightway-pipeline",
+                    "straightway-webserver",
+                    "tokio",
+                ][..],
                 &PLANNING,
             ]
             .concat(),

@@ -1,0 +1,254 @@
+//! SeaweedFS, a real S3 server.
+
+use std::{
+    fs, io,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    path::Path,
+    pin::pin,
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+    task::{Context as Task, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use http::{Method, Request};
+use reqsign_aws_v4::{Credential, RequestSigner};
+use reqsign_core::{Context, SignRequest};
+use tempfile::TempDir;
+
+/// How long the server may take to start. It takes two seconds where nothing else runs.
+const START_MAX: Duration = Duration::from_secs(90);
+
+/// Ends the server when the other end of the pipe is closed, which is when the test's process ends, however it does.
+const KEEPER: &str = r#""$@" & pid=$!; cat >/dev/null; kill $pid; wait $pid"#;
+
+/// A server with one bucket, `lab`.
+#[derive(Debug)]
+pub struct Weed {
+    port: u16,
+    folder: TempDir,
+    keeper: Child,
+}
+
+impl Weed {
+    /// The bucket that is there.
+    pub const BUCKET: &'static str = "lab";
+    /// The access key id that the server knows.
+    pub const ACCESS_KEY_ID: &'static str = "LABACCESSKEYID";
+    /// The secret that goes with it.
+    pub const SECRET_ACCESS_KEY: &'static str = "lab-secret-access-key";
+
+    /// The server of this process, started when first asked for. `None`, with a printed reason, where it cannot be had.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Weed>> = OnceLock::new();
+        let shared = SHARED.get_or_init(|| match Self::start() {
+            Ok(weed) => Some(weed),
+            Err(error) => {
+                #[expect(
+                    clippy::print_stderr,
+                    reason = "what is skipped is counted by this line"
+                )]
+                {
+                    eprintln!("skipped: no S3 server: {error}");
+                }
+                None
+            }
+        });
+        shared.as_ref()
+    }
+
+    /// Starts a server.
+    pub fn start() -> io::Result<Self> {
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/weed");
+        let found = Command::new(tool).stderr(Stdio::piped()).output()?;
+        if !found.status.success() {
+            return Err(io::Error::other(
+                String::from_utf8_lossy(&found.stderr).trim().to_owned(),
+            ));
+        }
+        let program = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+        let mut last = io::Error::other("no free ports");
+        // Another process may take a port between the look and the start.
+        for _ in 0..3 {
+            match Self::start_with(&program) {
+                Ok(weed) => return Ok(weed),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn start_with(program: &str) -> io::Result<Self> {
+        let folder = TempDir::new()?;
+        let data = folder.path().display();
+        let identities = folder.path().join("s3.json");
+        let (id, secret) = (Self::ACCESS_KEY_ID, Self::SECRET_ACCESS_KEY);
+        fs::write(
+            &identities,
+            format!(
+                r#"{{"identities":[{{"name":"lab","credentials":[{{"accessKey":"{id}","secretKey":"{secret}"}}],
+                "actions":["Admin","Read","Write","List","Tagging"]}}]}}"#
+            ),
+        )?;
+        let ports = free_ports()?;
+        let log = fs::File::create(folder.path().join("log"))?;
+        let arguments = [
+            "server".to_owned(),
+            format!("-dir={data}"),
+            "-ip=127.0.0.1".to_owned(),
+            "-ip.bind=127.0.0.1".to_owned(),
+            "-master.volumeSizeLimitMB=1024".to_owned(),
+            "-volume.max=32".to_owned(),
+            format!("-master.port={}", ports[0]),
+            format!("-volume.port={}", ports[1]),
+            "-filer".to_owned(),
+            format!("-filer.port={}", ports[2]),
+            "-s3".to_owned(),
+            format!("-s3.port={}", ports[3]),
+            format!("-s3.config={}", identities.display()),
+        ];
+        let keeper = Command::new("sh")
+            .args(["-c", KEEPER, "keeper", program])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let mut weed = Self {
+            port: ports[3],
+            folder,
+            keeper,
+        };
+        weed.wait_until_ready()?;
+        Ok(weed)
+    }
+
+    fn wait_until_ready(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        loop {
+            let made = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
+                .and_then(|_| self.send(Method::PUT, "", &[], Vec::new()));
+            match made {
+                Ok(status) if status < 300 => return Ok(()),
+                _ if self.keeper.try_wait()?.is_some() || start.elapsed() > START_MAX => {
+                    let log =
+                        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+                    let last = log.lines().last().unwrap_or("it wrote no log").to_owned();
+                    return Err(io::Error::other(format!("SeaweedFS did not start: {last}")));
+                }
+                _ => thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    /// Its address, as an URL.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+
+    /// Its address.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Stores an object. The target is its key as a URL has it, encoded.
+    pub fn put(&self, target: &str, content: impl Into<Vec<u8>>) {
+        let status = self
+            .send(Method::PUT, target, &[], content.into())
+            .expect("the server runs");
+        assert!(status < 300, "PUT {target}: {status}");
+    }
+
+    /// Stores an object with headers, such as that of a checksum.
+    pub fn put_with(
+        &self,
+        target: &str,
+        headers: &[(&str, &str)],
+        content: impl Into<Vec<u8>>,
+    ) -> u16 {
+        self.send(Method::PUT, target, headers, content.into())
+            .expect("the server runs")
+    }
+
+    /// Removes an object.
+    pub fn delete(&self, target: &str) {
+        self.send(Method::DELETE, target, &[], Vec::new())
+            .expect("the server runs");
+    }
+
+    fn send(
+        &self,
+        method: Method,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> io::Result<u16> {
+        let uri = format!("{}/{}/{target}", self.url(), Self::BUCKET);
+        let uri = uri.trim_end_matches('/').to_owned();
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (mut parts, body) = request.body(body).map_err(io::Error::other)?.into_parts();
+        let credential = Credential {
+            access_key_id: Self::ACCESS_KEY_ID.to_owned(),
+            secret_access_key: Self::SECRET_ACCESS_KEY.to_owned(),
+            session_token: None,
+            expires_in: None,
+        };
+        let signer = RequestSigner::new("s3", "us-east-1");
+        let context = Context::new();
+        {
+            let mut signing =
+                pin!(signer.sign_request(&context, &mut parts, Some(&credential), None));
+            let polled = signing.as_mut().poll(&mut Task::from_waker(Waker::noop()));
+            assert!(
+                matches!(polled, Poll::Ready(Ok(()))),
+                "signing waits for nothing"
+            );
+        }
+        let answer = agent()
+            .run(Request::from_parts(parts, body))
+            .map_err(io::Error::other)?;
+        Ok(answer.status().as_u16())
+    }
+}
+
+impl Drop for Weed {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        // It stops in its own time; what it has open is removed with the folder.
+        let _ = self.keeper.wait();
+    }
+}
+
+fn agent() -> &'static ureq::Agent {
+    static AGENT: OnceLock<ureq::Agent> = OnceLock::new();
+    AGENT.get_or_init(|| {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None);
+        config.build().new_agent()
+    })
+}
+
+/// Ports that are free, and those 10,000 above them, on which SeaweedFS talks to itself.
+fn free_ports() -> io::Result<[u16; 4]> {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let mut free = Vec::new();
+    for _ in 0..1000 {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
+        // Below those that the kernel gives out, so that no other test takes one meanwhile.
+        let port = 12_000 + port % 10_000;
+        if is_free(port) && is_free(port + 10_000) && !free.contains(&port) {
+            free.push(port);
+        }
+        if let Ok(ports) = free.as_slice().try_into() {
+            return Ok(ports);
+        }
+    }
+    Err(io::Error::other("no free ports"))
+}

@@ -1,0 +1,391 @@
+//! How buckets are reached: endpoint, region, addressing, credentials, and headers that every request carries.
+//!
+//! The environment is read at the edges (`cli`, `python`) and passed in as a map. Options that a caller gives count
+//! before the environment, and the environment before the profile in the AWS configuration file.
+
+use std::{collections::HashMap, fmt, path::PathBuf};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use md5::{Digest, Md5};
+use straightway_core::{Error, Kind, Result};
+
+/// The region where none is configured, as AWS's own clients have it.
+pub const REGION_DEFAULT: &str = "us-east-1";
+
+/// An encryption key that the customer keeps: AES-256.
+const CUSTOMER_KEY_BYTES: usize = 32;
+
+/// How buckets are reached.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// The service, such as `http://127.0.0.1:8333`; AWS where there is none.
+    pub endpoint: Option<String>,
+    /// The region that requests are signed for.
+    pub region: Option<String>,
+    /// Where the bucket's name goes.
+    pub addressing: Addressing,
+    /// Who signs.
+    pub identity: Identity,
+    /// Whether the caller pays for requests and traffic.
+    pub requester_pays: bool,
+    /// The key of objects that are encrypted with a key of the customer.
+    pub customer_key: Option<CustomerKey>,
+    /// The variables of the process.
+    pub environment: Environment,
+}
+
+/// Where the bucket's name goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Addressing {
+    /// Into the path with an endpoint of one's own or a name with dots, else in front of the host.
+    #[default]
+    Auto,
+    /// Into the path: `https://host/bucket/key`.
+    Path,
+    /// In front of the host: `https://bucket.host/key`.
+    Virtual,
+}
+
+/// Who signs requests.
+#[derive(Clone, Debug)]
+pub enum Identity {
+    /// Whom the environment, the profile or the machine names.
+    Found {
+        /// The profile in AWS's configuration files; `AWS_PROFILE` or `default` where there is none.
+        profile: Option<String>,
+    },
+    /// The holder of these keys.
+    Keys(Keys),
+    /// Nobody: requests are not signed.
+    Anonymous,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self::Found { profile: None }
+    }
+}
+
+/// Keys that a caller gives. `Debug` does not show them.
+#[derive(Clone, Default)]
+pub struct Keys {
+    /// The access key id.
+    pub access_key_id: String,
+    /// The secret access key.
+    pub secret_access_key: String,
+    /// The session token of temporary credentials.
+    pub session_token: Option<String>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys(hidden)")
+    }
+}
+
+/// An encryption key of the customer (SSE-C). `Debug` does not show it.
+#[derive(Clone)]
+pub struct CustomerKey {
+    pub(crate) key: String,
+    pub(crate) digest: String,
+}
+
+impl CustomerKey {
+    /// Reads a key of 256 bits in base64.
+    pub fn new(text: &str) -> Result<Self> {
+        let bytes = BASE64_STANDARD.decode(text.trim()).unwrap_or_default();
+        if bytes.len() != CUSTOMER_KEY_BYTES {
+            let message = "it is not 32 bytes in base64";
+            let what = "the SSE customer key";
+            return Err(Error::new(Kind::Invalid, "use", what, message)
+                .with_hint("`openssl rand -base64 32` makes one"));
+        }
+        Ok(Self {
+            digest: BASE64_STANDARD.encode(Md5::digest(&bytes)),
+            key: BASE64_STANDARD.encode(bytes),
+        })
+    }
+}
+
+impl fmt::Debug for CustomerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CustomerKey(hidden)")
+    }
+}
+
+/// The variables of the process, as they were when it was asked. `Debug` shows no values.
+#[derive(Clone, Default)]
+pub struct Environment {
+    /// Variables by name.
+    pub variables: HashMap<String, String>,
+    /// The home folder.
+    pub home: Option<PathBuf>,
+}
+
+impl Environment {
+    /// A variable that is not empty.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let value = self.variables.get(name)?;
+        Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Environment({} variables)", self.variables.len())
+    }
+}
+
+impl Access {
+    /// What the variables of the process say. The configuration file is read when a store is made.
+    pub fn of(environment: Environment) -> Self {
+        let get = |name: &str| environment.get(name).map(str::to_owned);
+        let skips = |name: &str| environment.get(name).is_some_and(is_true);
+        let ignores_endpoints = skips("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+        let endpoint = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL"));
+        let identity = if skips("AWS_SKIP_SIGNATURE") {
+            Identity::Anonymous
+        } else {
+            Identity::default()
+        };
+        Self {
+            endpoint: endpoint.filter(|_| !ignores_endpoints),
+            region: get("AWS_REGION").or_else(|| get("AWS_DEFAULT_REGION")),
+            requester_pays: environment
+                .get("AWS_REQUEST_PAYER")
+                .is_some_and(|payer| payer == "requester" || is_true(payer)),
+            identity,
+            environment,
+            ..Self::default()
+        }
+    }
+
+    /// The options that [`Access::set`] takes, and what they mean.
+    pub const OPTIONS: [(&'static str, &'static str); 11] = [
+        ("endpoint_url", "the service, such as http://127.0.0.1:8333"),
+        ("region", "the region that requests are signed for"),
+        ("profile", "the profile in AWS's configuration files"),
+        ("access_key_id", "the access key id"),
+        ("secret_access_key", "the secret access key"),
+        (
+            "session_token",
+            "the session token of temporary credentials",
+        ),
+        ("anonymous", "true: requests are not signed"),
+        (
+            "addressing",
+            "where the bucket's name goes: auto, path or virtual",
+        ),
+        ("requester_pays", "true: the caller pays for requests"),
+        (
+            "sse_customer_key",
+            "the key of objects encrypted with a customer's key, in base64",
+        ),
+        (
+            "ca_bundle",
+            "a PEM file of certificates that are trusted instead of the system's",
+        ),
+    ];
+
+    /// Sets one option by name. Names may begin with `aws_`, as those of other programs do. Keys count before a profile.
+    /// No error shows the value of a key.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let own = |value: &str| value.to_owned();
+        match name.strip_prefix("aws_").unwrap_or(name) {
+            "endpoint_url" | "endpoint" => self.endpoint = Some(own(value)),
+            "region" => self.region = Some(own(value)),
+            "profile" => {
+                if let Identity::Found { profile } = &mut self.identity {
+                    *profile = Some(own(value));
+                }
+            }
+            "access_key_id" => self.keys().access_key_id = own(value),
+            "secret_access_key" => self.keys().secret_access_key = own(value),
+            "session_token" => self.keys().session_token = Some(own(value)),
+            "anonymous" | "skip_signature" if boolean(name, value)? => {
+                self.identity = Identity::Anonymous;
+            }
+            "anonymous" | "skip_signature" => {}
+            "addressing" => self.addressing = addressing(value)?,
+            "requester_pays" => self.requester_pays = boolean(name, value)?,
+            "sse_customer_key" => self.customer_key = Some(CustomerKey::new(value)?),
+            "ca_bundle" => {
+                let variables = &mut self.environment.variables;
+                variables.insert("AWS_CA_BUNDLE".to_owned(), own(value));
+            }
+            _ => {
+                let known: Vec<_> = Self::OPTIONS.iter().map(|(name, _)| *name).collect();
+                let message = format!("there is no such option; known are {}", known.join(", "));
+                return Err(Error::new(Kind::Invalid, "use option", name, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn keys(&mut self) -> &mut Keys {
+        if !matches!(self.identity, Identity::Keys(_)) {
+            self.identity = Identity::Keys(Keys::default());
+        }
+        match &mut self.identity {
+            Identity::Keys(keys) => keys,
+            _ => unreachable!("it was made one of keys"),
+        }
+    }
+
+    /// An error where only a part of the keys was given.
+    pub fn check(&self) -> Result<()> {
+        let Identity::Keys(keys) = &self.identity else {
+            return Ok(());
+        };
+        let missing = match (keys.access_key_id.as_str(), keys.secret_access_key.as_str()) {
+            ("", _) => "access_key_id",
+            (_, "") => "secret_access_key",
+            _ => return Ok(()),
+        };
+        let message = "a part of the keys was given without it";
+        Err(Error::new(Kind::Invalid, "use option", missing, message)
+            .with_hint("give access_key_id and secret_access_key together"))
+    }
+
+    /// The profile in AWS's configuration files.
+    pub(crate) fn profile(&self) -> &str {
+        let asked = match &self.identity {
+            Identity::Found { profile } => profile.as_deref(),
+            _ => None,
+        };
+        let usual = || self.environment.get("AWS_PROFILE");
+        asked.or_else(usual).unwrap_or("default")
+    }
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(
+        text.to_ascii_lowercase().as_str(),
+        "1" | "true" | "yes" | "on"
+    )
+}
+
+fn boolean(name: &str, text: &str) -> Result<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ if is_true(text) => Ok(true),
+        _ => {
+            let message = format!("`{text}` is neither true nor false");
+            Err(Error::new(Kind::Invalid, "use option", name, message))
+        }
+    }
+}
+
+fn addressing(text: &str) -> Result<Addressing> {
+    match text {
+        "auto" => Ok(Addressing::Auto),
+        "path" => Ok(Addressing::Path),
+        "virtual" => Ok(Addressing::Virtual),
+        _ => {
+            let message = format!("`{text}` is none of auto, path, virtual");
+            Err(Error::new(
+                Kind::Invalid,
+                "use option",
+                "addressing",
+                message,
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Environment {
+            variables: pairs.iter().map(own).collect(),
+            home: None,
+        }
+    }
+
+    #[test]
+    fn the_endpoint_of_s3_counts_before_that_of_all_services() {
+        let both = [
+            ("AWS_ENDPOINT_URL", "http://a"),
+            ("AWS_ENDPOINT_URL_S3", "http://b"),
+        ];
+        assert_eq!(
+            Access::of(environment(&both)).endpoint.as_deref(),
+            Some("http://b")
+        );
+        assert_eq!(
+            Access::of(environment(&both[..1])).endpoint.as_deref(),
+            Some("http://a")
+        );
+        let ignored = [both[0], ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")];
+        assert_eq!(Access::of(environment(&ignored)).endpoint, None);
+        let region = Access::of(environment(&[
+            ("AWS_REGION", ""),
+            ("AWS_DEFAULT_REGION", "eu-west-1"),
+        ]));
+        assert_eq!(region.region.as_deref(), Some("eu-west-1"));
+    }
+
+    #[test]
+    fn options_are_set_by_name_and_unknown_ones_are_refused() {
+        let mut access = Access::default();
+        for (name, _) in Access::OPTIONS {
+            let value = match name {
+                "anonymous" => "false",
+                "requester_pays" => "true",
+                "addressing" => "path",
+                "sse_customer_key" => &BASE64_STANDARD.encode([7; 32]),
+                _ => "some",
+            };
+            access.set(name, value).unwrap();
+            access.set(&format!("aws_{name}"), value).unwrap();
+        }
+        access.check().unwrap();
+        assert!(access.requester_pays && access.addressing == Addressing::Path);
+        assert!(matches!(&access.identity, Identity::Keys(keys) if keys.session_token.is_some()));
+        let error = access.set("sekret", "hush").unwrap_err().to_string();
+        assert!(
+            error.contains("endpoint_url") && !error.contains("hush"),
+            "{error}"
+        );
+        assert!(access.set("requester_pays", "maybe").is_err());
+    }
+
+    #[test]
+    fn a_part_of_the_keys_is_refused_with_the_name_of_the_rest() {
+        let mut access = Access::default();
+        access.set("access_key_id", "AKID").unwrap();
+        assert!(
+            access
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("secret_access_key")
+        );
+    }
+
+    #[test]
+    fn debug_shows_no_key_and_no_variable() {
+        let mut access = Access::of(environment(&[(
+            "AWS_SECRET_ACCESS_KEY",
+            "hush-environment",
+        )]));
+        access.set("secret_access_key", "hush-secret").unwrap();
+        access.set("session_token", "hush-token").unwrap();
+        let key = BASE64_STANDARD.encode(*b"hush hush hush hush hush hush 32");
+        access.set("sse_customer_key", &key).unwrap();
+        let shown = format!("{access:?}");
+        assert!(!shown.contains("hush") && !shown.contains(&key), "{shown}");
+    }
+
+    #[test]
+    fn a_customers_key_is_256_bits() {
+        let error = CustomerKey::new("c2hvcnQ=").unwrap_err();
+        assert!(!error.to_string().contains("c2hvcnQ"), "{error}");
+        // By `openssl dgst -md5 -binary | base64` of 32 zero bytes.
+        let key = CustomerKey::new(&BASE64_STANDARD.encode([0; 32])).unwrap();
+        assert_eq!(key.digest, "cLyPS3KoaSFGi/joRB3OUQ==");
+    }
+}

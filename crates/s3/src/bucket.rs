@@ -1,0 +1,351 @@
+//! A bucket: where it is, who signs, and requests to it.
+//!
+//! A request is signed without `Range` and `If-Match`, which `SigV4` does not require. So all ranges of an object share
+//! one signature for some minutes, and a range costs no hash.
+
+use std::{
+    fmt,
+    sync::{Arc, RwLock},
+    time::{Duration, Instant},
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, request::Parts};
+use reqsign_aws_v4::RequestSigner;
+use reqsign_core::{Context, SignRequest};
+use straightway_core::{Error, Kind, Result};
+use straightway_net::{Answer, Backoff, Checksum, Client, Head, Judgement, Network, Next, Service};
+
+use crate::{
+    access::{Access, REGION_DEFAULT},
+    credentials::{Credentials, Http, Known, config_value, context, wait_for},
+    endpoint::Endpoint,
+    refusal::{Asked, Refusal},
+    sum::checksum,
+};
+
+/// How long a signature is used. Services take one for 15 minutes, and clocks differ.
+const SIGNATURE_TIME: Duration = Duration::from_mins(5);
+
+/// A bucket.
+pub(crate) struct Bucket {
+    pub(crate) name: String,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) region: String,
+    pub(crate) client: Client,
+    pub(crate) credentials: Credentials,
+    signer: RequestSigner,
+    /// Headers of every request, and those of requests for an object.
+    common: HeaderMap,
+    object: HeaderMap,
+}
+
+impl Bucket {
+    /// A bucket that is reached like this. Nothing is asked yet.
+    pub(crate) fn new(name: &str, access: &Access, network: &Arc<Network>) -> Result<Self> {
+        access.check()?;
+        let configured = |value: &str| config_value(&access.environment, access.profile(), value);
+        let region = access.region.clone().or_else(|| configured("region"));
+        let region = region.unwrap_or_else(|| REGION_DEFAULT.to_owned());
+        let service = access
+            .endpoint
+            .clone()
+            .or_else(|| configured("endpoint_url"));
+        let endpoint = Endpoint::new(service.as_deref(), &region, name, access.addressing)?;
+        let client = Client::new(network);
+        let sender = client.clone();
+        let http: Http = Arc::new(move |request| sender.send(request));
+        let (common, object) = headers(access)?;
+        Ok(Self {
+            name: name.to_owned(),
+            credentials: Credentials::new(access, context(&access.environment, http)),
+            signer: RequestSigner::new("s3", &region).with_standard_session_token(),
+            endpoint,
+            region,
+            client,
+            common,
+            object,
+        })
+    }
+
+    /// What messages call a key.
+    pub(crate) fn describe(&self, key: &str) -> String {
+        format!("s3://{}/{key}", self.name)
+    }
+
+    /// Asks for a key, or with an empty one for the bucket, and waits for the answer. What may pass is tried again;
+    /// what is refused is an error, unless its status is in `expected`.
+    pub(crate) fn ask(&self, request: &Ask<'_>) -> Result<Response<Vec<u8>>> {
+        let mut backoff = Backoff::unique(self.client.network().settings().attempts_max);
+        let mut renewed = false;
+        loop {
+            let known = self.credentials.get()?;
+            let parts = self.signed(request, &known)?;
+            let sent = Request::from_parts(parts, Vec::new());
+            let bound = request.body_bytes_max;
+            let Judgement { next, error } = match self.client.send_bounded(sent, bound) {
+                Ok(answer) if request.expected.contains(&answer.status().as_u16()) => {
+                    return Ok(answer);
+                }
+                Ok(answer) => {
+                    let asked = self.asked(request.operation, request.name, known.source);
+                    Refusal::of_response(&answer).judge(&asked)
+                }
+                Err(error) => {
+                    let is_transient = error.kind() == Kind::Transient;
+                    let next = if is_transient {
+                        Next::Retry
+                    } else {
+                        Next::Fail
+                    };
+                    Judgement::new(next, unreachable(request, &error))
+                }
+            };
+            let least = match next {
+                Next::Renew if !renewed => {
+                    renewed = true;
+                    self.credentials.renew(Some(known.generation))?;
+                    continue;
+                }
+                Next::Renew | Next::Fail => return Err(error),
+                Next::Retry => Duration::ZERO,
+                Next::SlowDown(wait) => wait.unwrap_or_default(),
+            };
+            match backoff.next_wait() {
+                Some(wait) => std::thread::sleep(wait.max(least)),
+                None => return Err(error),
+            }
+        }
+    }
+
+    fn asked<'a>(&'a self, operation: &'static str, name: &'a str, source: &'a str) -> Asked<'a> {
+        Asked {
+            operation,
+            name,
+            service: &self.endpoint.service,
+            bucket: &self.name,
+            region: &self.region,
+            source,
+            has_customer_key: self.object.contains_key(CUSTOMER_KEY),
+        }
+    }
+
+    /// A request with all its headers.
+    fn signed(&self, request: &Ask<'_>, known: &Known) -> Result<Parts> {
+        let target = self.endpoint.target(request.key, request.query);
+        let uri = format!("{}{target}", self.endpoint.origin);
+        let made = Request::builder().method(&request.method).uri(uri).body(());
+        let failed = |why: &str| Error::new(Kind::Invalid, "sign a request for", request.name, why);
+        let (mut parts, ()) = made
+            .map_err(|_| failed("its name does not fit a request"))?
+            .into_parts();
+        parts.headers = self.common.clone();
+        if !request.key.is_empty() {
+            parts.headers.extend(self.object.clone());
+        }
+        if let Some(credential) = &known.credential {
+            let context = Context::new();
+            let signed = self
+                .signer
+                .sign_request(&context, &mut parts, Some(credential), None);
+            wait_for(signed).map_err(|_| failed("the credentials cannot sign it"))?;
+        }
+        for (name, value) in request.unsigned {
+            let value =
+                HeaderValue::from_str(value).map_err(|_| failed("a tag has odd characters"))?;
+            parts.headers.insert(name, value);
+        }
+        Ok(parts)
+    }
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bucket")
+            .field("name", &self.name)
+            .field("service", &self.endpoint.service)
+            .field("region", &self.region)
+            .field("credentials", &self.credentials)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request without a body.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) method: Method,
+    pub(crate) operation: &'static str,
+    /// What errors call it.
+    pub(crate) name: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) query: &'a [(&'a str, &'a str)],
+    /// Headers that the signature leaves out.
+    pub(crate) unsigned: &'a [(HeaderName, &'a str)],
+    /// Statuses that are no error.
+    pub(crate) expected: &'a [u16],
+    pub(crate) body_bytes_max: u64,
+}
+
+/// An error of the connection, told of the object.
+fn unreachable(request: &Ask<'_>, error: &Error) -> Error {
+    let message = format!("the service cannot be reached: {error}");
+    let hint = error.hint().unwrap_or("check the network");
+    let hint = format!("{hint}; --endpoint or AWS_ENDPOINT_URL_S3 sets the address of the service");
+    Error::new(error.kind(), request.operation, request.name, message).with_hint(hint)
+}
+
+const CUSTOMER_KEY: &str = "x-amz-server-side-encryption-customer-key";
+
+/// The headers of every request, and those of requests for an object beside them.
+fn headers(access: &Access) -> Result<(HeaderMap, HeaderMap)> {
+    let (mut common, mut object) = (HeaderMap::new(), HeaderMap::new());
+    if access.requester_pays {
+        common.insert("x-amz-request-payer", HeaderValue::from_static("requester"));
+    }
+    // Checksums that the service keeps come with whole objects.
+    object.insert("x-amz-checksum-mode", HeaderValue::from_static("ENABLED"));
+    if let Some(key) = &access.customer_key {
+        let secret = |text: &str| {
+            let mut value = HeaderValue::from_str(text).map_err(|_| {
+                let message = "it does not fit a header";
+                Error::new(Kind::Invalid, "use", "the SSE customer key", message)
+            })?;
+            value.set_sensitive(true);
+            Ok::<_, Error>(value)
+        };
+        let aes = HeaderValue::from_static("AES256");
+        object.insert("x-amz-server-side-encryption-customer-algorithm", aes);
+        object.insert(CUSTOMER_KEY, secret(&key.key)?);
+        object.insert(
+            "x-amz-server-side-encryption-customer-key-md5",
+            secret(&key.digest)?,
+        );
+    }
+    Ok((common, object))
+}
+
+/// How one object is asked for by lanes.
+pub(crate) struct KeyService {
+    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) key: String,
+    pub(crate) version: Option<String>,
+    signed: RwLock<Option<SignedHead>>,
+}
+
+/// The head of a request, signed.
+struct SignedHead {
+    head: Vec<u8>,
+    generation: u64,
+    until: Instant,
+}
+
+impl KeyService {
+    pub(crate) fn new(bucket: &Arc<Bucket>, key: String, version: Option<String>) -> Self {
+        Self {
+            bucket: Arc::clone(bucket),
+            key,
+            version,
+            signed: RwLock::new(None),
+        }
+    }
+
+    /// The query that asks for its version.
+    pub(crate) fn query(&self) -> Vec<(&str, &str)> {
+        self.version
+            .iter()
+            .map(|id| ("versionId", id.as_str()))
+            .collect()
+    }
+
+    fn sign(&self, known: &Known) -> Result<SignedHead> {
+        let name = self.bucket.describe(&self.key);
+        let request = Ask {
+            method: Method::GET,
+            operation: "read",
+            name: &name,
+            key: &self.key,
+            query: &self.query(),
+            unsigned: &[],
+            expected: &[],
+            body_bytes_max: 0,
+        };
+        let parts = self.bucket.signed(&request, known)?;
+        let target = parts
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str());
+        let mut head = Vec::with_capacity(1024);
+        head.extend_from_slice(format!("GET {target} HTTP/1.1\r\n").as_bytes());
+        if !parts.headers.contains_key(http::header::HOST) {
+            head.extend_from_slice(
+                format!("host: {}\r\n", self.bucket.endpoint.authority).as_bytes(),
+            );
+        }
+        for (name, value) in &parts.headers {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                head.extend_from_slice(part);
+            }
+        }
+        Ok(SignedHead {
+            head,
+            generation: known.generation,
+            until: Instant::now() + SIGNATURE_TIME,
+        })
+    }
+}
+
+impl Service for KeyService {
+    fn head(&self, out: &mut Vec<u8>) -> Result<Head> {
+        let Some(known) = self.bucket.credentials.ready() else {
+            return Ok(Head::Renew);
+        };
+        let fits = |signed: &&SignedHead| {
+            signed.generation == known.generation && signed.until > Instant::now()
+        };
+        // A lane waits for nobody: one that finds another at it signs for itself.
+        if let Ok(signed) = self.signed.try_read()
+            && let Some(signed) = signed.as_ref().filter(fits)
+        {
+            out.extend_from_slice(&signed.head);
+            return Ok(Head::Ready);
+        }
+        let made = self.sign(&known)?;
+        out.extend_from_slice(&made.head);
+        if let Ok(mut signed) = self.signed.try_write() {
+            *signed = Some(made);
+        }
+        Ok(Head::Ready)
+    }
+
+    fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
+        let source = self.bucket.credentials.source();
+        let asked = self.bucket.asked("read", name, source);
+        Refusal::of_answer(answer).judge(&asked)
+    }
+
+    fn asks_whole(&self) -> bool {
+        true
+    }
+
+    fn checksum(&self, answer: &Answer<'_>) -> Option<Checksum> {
+        checksum(answer)
+    }
+
+    fn renew(&self) -> Result<()> {
+        // Where those that it signs with last, it is because the service refused them.
+        let known = self.bucket.credentials.ready();
+        let signed = self.signed.read().ok();
+        let signed = signed.as_deref().and_then(Option::as_ref);
+        let refused = known.and(signed).map(|signed| signed.generation);
+        self.bucket.credentials.renew(refused).map(drop)
+    }
+}
+
+impl fmt::Debug for KeyService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyService")
+            .field("bucket", &self.bucket)
+            .field("key", &self.key)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}

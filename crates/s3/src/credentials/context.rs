@@ -1,0 +1,188 @@
+//! What providers of credentials ask for, answered on the caller's thread and within bounds: files, variables,
+//! commands and HTTP.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use reqsign_core::{
+    CommandExecute, CommandOutput, Context, Env, Error, FileRead, HttpSend, Result,
+};
+
+use crate::access::Environment;
+
+/// The longest configuration file, token or output of a command.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// How long a command may take, and how often it is looked at.
+const COMMAND_TIME_MAX: Duration = Duration::from_mins(1);
+const COMMAND_STEP: Duration = Duration::from_millis(10);
+
+/// Sends a request and waits for its answer.
+pub(crate) type Http = Arc<
+    dyn Fn(http::Request<Vec<u8>>) -> straightway_core::Result<http::Response<Vec<u8>>>
+        + Send
+        + Sync,
+>;
+
+/// The context of providers.
+pub(crate) fn context(environment: &Environment, http: Http) -> Context {
+    Context::new()
+        .with_env(Variables(environment.clone()))
+        .with_file_read(Files)
+        .with_command_execute(Commands)
+        .with_http_send(Sender(http))
+}
+
+/// Whether this machine has a metadata service. Elsewhere a request to its address may hang.
+pub(super) fn has_instance_metadata(environment: &Environment) -> bool {
+    let vendor = |path: &str| std::fs::read_to_string(path).is_ok_and(|v| v.starts_with("Amazon"));
+    environment
+        .get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+        .is_some()
+        || vendor("/sys/class/dmi/id/sys_vendor")
+        || vendor("/sys/class/dmi/id/bios_vendor")
+}
+
+/// A value of the profile in AWS's configuration file.
+pub(crate) fn config_value(environment: &Environment, profile: &str, name: &str) -> Option<String> {
+    let path = match (environment.get("AWS_CONFIG_FILE"), &environment.home) {
+        (Some(path), _) => PathBuf::from(path),
+        (None, Some(home)) => home.join(".aws/config"),
+        (None, None) => return None,
+    };
+    let text = String::from_utf8(read(&path).ok()?).ok()?;
+    let file = ini::Ini::load_from_str(&text).ok()?;
+    let section = match profile {
+        "default" => profile.to_owned(),
+        other => format!("profile {other}"),
+    };
+    let value = file.section(Some(section))?.get(name)?.trim();
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let bytes = File::open(path)?
+        .take(TEXT_BYTES_MAX + 1)
+        .read_to_end(&mut content)? as u64;
+    if bytes > TEXT_BYTES_MAX {
+        return Err(std::io::Error::other(
+            "it is too long for a configuration file",
+        ));
+    }
+    Ok(content)
+}
+
+#[derive(Debug)]
+struct Variables(Environment);
+
+impl Env for Variables {
+    fn var(&self, key: &str) -> Option<String> {
+        self.0.get(key).map(str::to_owned)
+    }
+
+    fn vars(&self) -> HashMap<String, String> {
+        let set = self
+            .0
+            .variables
+            .iter()
+            .filter(|(_, value)| !value.is_empty());
+        set.map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    }
+
+    fn home_dir(&self) -> Option<PathBuf> {
+        self.0.home.clone()
+    }
+}
+
+#[derive(Debug)]
+struct Files;
+
+impl FileRead for Files {
+    async fn file_read(&self, path: &str) -> Result<Vec<u8>> {
+        read(Path::new(path)).map_err(|e| Error::unexpected(format!("cannot read {path}: {e}")))
+    }
+}
+
+#[derive(Debug)]
+struct Commands;
+
+impl CommandExecute for Commands {
+    async fn command_execute<'a>(
+        &'a self,
+        program: &'a str,
+        args: &'a [&'a str],
+    ) -> Result<CommandOutput> {
+        run(program, args).map_err(|e| Error::unexpected(format!("cannot run {program}: {e}")))
+    }
+}
+
+/// Runs a command, whose output fits a pipe. One that takes too long is ended.
+fn run(program: &str, args: &[&str]) -> std::io::Result<CommandOutput> {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut pipe = child.stdout.take().expect("its output is a pipe");
+    // Read beside it, so that a long output does not stop it before its time is up.
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut stdout = Vec::new();
+        let read = pipe.by_ref().take(TEXT_BYTES_MAX).read_to_end(&mut stdout);
+        let _ = sender.send(read.map(|_| stdout));
+    });
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > COMMAND_TIME_MAX {
+            child.kill()?;
+            child.wait()?;
+            return Err(std::io::Error::other("it took more than a minute"));
+        }
+        thread::sleep(COMMAND_STEP);
+    };
+    // Something that it started may have the pipe still.
+    let left = COMMAND_TIME_MAX.saturating_sub(start.elapsed());
+    let stdout = receiver
+        .recv_timeout(left)
+        .map_err(std::io::Error::other)??;
+    Ok(CommandOutput {
+        status: status.code().unwrap_or(-1),
+        stdout,
+        stderr: Vec::new(),
+    })
+}
+
+struct Sender(Http);
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender")
+    }
+}
+
+impl HttpSend for Sender {
+    async fn http_send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+        let answer = (self.0)(request.map(|body| body.to_vec()));
+        match answer {
+            Ok(answer) => Ok(answer.map(Bytes::from)),
+            // The text names the address only, and is not shown.
+            Err(_) => Err(Error::unexpected("the request failed")),
+        }
+    }
+}

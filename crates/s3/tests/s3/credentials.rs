@@ -1,0 +1,288 @@
+//! Where credentials come from, and that they are renewed.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use straightway_s3::{Access, Environment, S3};
+
+use super::{
+    network, open, read,
+    server::{Reply, Server},
+};
+
+fn environment(pairs: &[(&str, &str)]) -> Environment {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Environment {
+        variables: pairs.iter().map(own).collect(),
+        home: None,
+    }
+}
+
+/// A server that answers only requests that are signed with this access key id.
+fn server_of(id: &'static str) -> Server {
+    Server::start(move |_, request| {
+        let signed = request.header("authorization").unwrap_or_default();
+        if signed.contains(&format!("Credential={id}/")) {
+            Reply::of_object(request, 2, "\"1\"", |_, _| b"ok".to_vec())
+        } else {
+            Reply::error(403, "AccessDenied")
+        }
+    })
+}
+
+#[track_caller]
+fn reads_as(id: &'static str, pairs: &[(&str, &str)], options: &[(&str, &str)]) {
+    let server = server_of(id);
+    let mut access = Access::of(environment(pairs));
+    access.set("endpoint_url", &server.url()).unwrap();
+    for (name, value) in options {
+        access.set(name, value).unwrap();
+    }
+    let store = S3::new("lab", &access, &network()).unwrap();
+    assert_eq!(read(&store, "x").unwrap(), b"ok");
+}
+
+#[test]
+fn keys_come_from_the_environment_or_the_call() {
+    let both = [
+        ("AWS_ACCESS_KEY_ID", "FROMENV"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    reads_as("FROMENV", &both, &[]);
+    reads_as(
+        "FROMCALL",
+        &both,
+        &[("access_key_id", "FROMCALL"), ("secret_access_key", "s")],
+    );
+}
+
+#[test]
+fn keys_come_from_profiles_in_both_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let credentials = folder.path().join("credentials");
+    let config = folder.path().join("config");
+    fs::write(
+        &credentials,
+        "[default]\naws_access_key_id = FROMDEFAULT\naws_secret_access_key = a\n\
+         [work]\naws_access_key_id = FROMWORK\naws_secret_access_key = b\n",
+    )
+    .unwrap();
+    fs::write(
+        &config,
+        "[profile lab]\naws_access_key_id = FROMCONFIG\naws_secret_access_key = c\nregion = eu-west-2\n",
+    )
+    .unwrap();
+    let files = [
+        ("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap()),
+        ("AWS_CONFIG_FILE", config.to_str().unwrap()),
+    ];
+    reads_as("FROMDEFAULT", &files, &[]);
+    reads_as(
+        "FROMWORK",
+        &[&files[..], &[("AWS_PROFILE", "work")]].concat(),
+        &[],
+    );
+    // A profile that is named in the call counts before the environment.
+    let env = [
+        ("AWS_ACCESS_KEY_ID", "FROMENV"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    reads_as(
+        "FROMCONFIG",
+        &[&files[..], &env[..]].concat(),
+        &[("profile", "lab")],
+    );
+}
+
+#[test]
+fn the_region_and_endpoint_of_a_profile_count() {
+    let server = Server::start(|_, request| {
+        let signed = request.header("authorization").unwrap_or_default();
+        assert!(signed.contains("/eu-west-2/s3/"), "{signed}");
+        Reply::of_object(request, 2, "\"1\"", |_, _| b"ok".to_vec())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join(".aws")).unwrap();
+    let config = format!(
+        "[default]\naws_access_key_id = A\naws_secret_access_key = c\nregion = eu-west-2\nendpoint_url = {}\n",
+        server.url()
+    );
+    fs::write(folder.path().join(".aws/config"), config).unwrap();
+    let access = Access::of(Environment {
+        home: Some(folder.path().to_owned()),
+        ..Environment::default()
+    });
+    let store = S3::new("lab", &access, &network()).unwrap();
+    assert_eq!(read(&store, "x").unwrap(), b"ok");
+}
+
+/// Temporary credentials as AWS's services give them, valid for an hour.
+fn temporary(id: &str) -> String {
+    format!(
+        r#"{{"Version": 1, "AccessKeyId": "{id}", "SecretAccessKey": "s", "Token": "t", "SessionToken": "t",
+        "Code": "Success", "Expiration": "2099-01-01T00:00:00Z"}}"#
+    )
+}
+
+#[test]
+fn keys_come_from_a_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("helper");
+    fs::write(
+        &program,
+        format!("#!/bin/sh\ncat <<'E'\n{}\nE\n", temporary("FROMPROCESS")),
+    )
+    .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let config = folder.path().join("config");
+    fs::write(
+        &config,
+        format!(
+            "[default]\ncredential_process = {} --arg\n",
+            program.display()
+        ),
+    )
+    .unwrap();
+    reads_as(
+        "FROMPROCESS",
+        &[("AWS_CONFIG_FILE", config.to_str().unwrap())],
+        &[],
+    );
+}
+
+#[test]
+fn keys_come_from_the_container() {
+    let service = Server::start(|_, request| {
+        assert_eq!(request.header("authorization"), Some("a-token"));
+        Reply::new(200, &[], temporary("FROMCONTAINER"))
+    });
+    let url = format!("{}/credentials", service.url());
+    let pairs = [
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", url.as_str()),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "a-token"),
+    ];
+    reads_as("FROMCONTAINER", &pairs, &[]);
+}
+
+#[test]
+fn keys_come_from_the_instance() {
+    let service =
+        Server::start(
+            |_, request| match (request.method.as_str(), request.target.as_str()) {
+                ("PUT", "/latest/api/token") => Reply::new(200, &[], "imds-token"),
+                (_, _) if request.header("x-aws-ec2-metadata-token") != Some("imds-token") => {
+                    Reply::new(401, &[], "")
+                }
+                (_, "/latest/meta-data/iam/security-credentials/") => Reply::new(200, &[], "role"),
+                (_, "/latest/meta-data/iam/security-credentials/role") => {
+                    Reply::new(200, &[], temporary("FROMINSTANCE"))
+                }
+                _ => Reply::new(404, &[], ""),
+            },
+        );
+    reads_as(
+        "FROMINSTANCE",
+        &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())],
+        &[],
+    );
+}
+
+#[test]
+fn expired_tokens_are_renewed_and_the_request_is_sent_again() {
+    let given = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&given);
+    let service = Server::start(move |_, _| {
+        let number = counted.fetch_add(1, Ordering::Relaxed);
+        Reply::new(200, &[], temporary(&format!("KEY{number}")))
+    });
+    // The first token stops being good after the second request.
+    let server = Server::start(|number, request| {
+        let signed = request.header("authorization").unwrap_or_default();
+        if number >= 1 && signed.contains("Credential=KEY0/") {
+            return Reply::error(400, "ExpiredToken");
+        }
+        Reply::of_object(request, 2 << 20, "\"1\"", |from, to| {
+            vec![7; (to - from) as usize]
+        })
+    });
+    let url = format!("{}/credentials", service.url());
+    let mut access = Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
+    access.set("endpoint_url", &server.url()).unwrap();
+    let store = S3::new("lab", &access, &network()).unwrap();
+    let opened = open(&store, "x").unwrap();
+    assert_eq!(given.load(Ordering::Relaxed), 1);
+    let mut bytes = vec![0; 100];
+    opened.read_exact_at((2 << 20) - 100, &mut bytes).unwrap();
+    assert_eq!(given.load(Ordering::Relaxed), 2, "asked for once more");
+    assert_eq!(server.requests(), 3);
+}
+
+#[test]
+fn a_token_that_stays_expired_is_an_error_and_not_a_loop() {
+    let server = Server::start(|_, _| Reply::error(400, "ExpiredToken"));
+    let pairs = [
+        ("AWS_ACCESS_KEY_ID", "ID"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_SESSION_TOKEN", "a-secret-token"),
+    ];
+    let mut access = Access::of(environment(&pairs));
+    access.set("endpoint_url", &server.url()).unwrap();
+    let store = S3::new("lab", &access, &network()).unwrap();
+    let error = open(&store, "x").unwrap_err();
+    let text = format!("{error} {}", error.hint().unwrap());
+    assert!(
+        text.contains("session token from the environment has expired"),
+        "{text}"
+    );
+    assert!(!text.contains("a-secret-token"));
+    assert!(server.requests() < 10);
+}
+
+#[test]
+fn without_credentials_the_error_says_how_to_give_some() {
+    let server = server_of("NONE");
+    let mut access = Access::of(environment(&[("AWS_EC2_METADATA_DISABLED", "true")]));
+    access.set("endpoint_url", &server.url()).unwrap();
+    let store = S3::new("lab", &access, &network()).unwrap();
+    let error = open(&store, "x").unwrap_err();
+    assert!(
+        error.hint().unwrap().contains("AWS_ACCESS_KEY_ID"),
+        "{error}"
+    );
+    assert_eq!(server.requests(), 0);
+}
+
+#[test]
+fn a_process_that_fails_is_named_without_what_it_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("helper");
+    fs::write(
+        &program,
+        "#!/bin/sh\necho '{\"Version\": \"hush-secret\"}'\n",
+    )
+    .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let config = folder.path().join("config");
+    fs::write(
+        &config,
+        format!("[default]\ncredential_process = {}\n", program.display()),
+    )
+    .unwrap();
+    let access = Access::of(environment(&[(
+        "AWS_CONFIG_FILE",
+        config.to_str().unwrap(),
+    )]));
+    let store = S3::new("lab", &access, &network()).unwrap();
+    let error = open(&store, "x").unwrap_err();
+    assert!(
+        error.to_string().contains("the profile's process failed"),
+        "{error}"
+    );
+    assert!(!format!("{error:?}").contains("hush"), "{error:?}");
+}
