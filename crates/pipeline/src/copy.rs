@@ -74,20 +74,19 @@ impl Copier<'_> {
 
     /// Copies some objects of one store, and makes their copies appear.
     fn copy(&self, tree: &Tree, pairs: &[Pair], books: &mut Books) -> Result<()> {
-        let mut sources = Vec::new();
+        let names: Vec<_> = pairs.iter().map(Pair::named).collect();
+        let sources = pairs[0].source.store.open(&names)?;
         let mut drafts: Vec<Box<dyn Draft>> = Vec::new();
         let mut extents = Vec::new();
-        for (number, pair) in (0..).zip(pairs) {
-            let source = pair.source.open()?;
+        for ((number, pair), source) in (0..).zip(pairs).zip(&sources) {
             let bytes = source.object().bytes;
             let data = source.data_extents()?;
             let like = Like::Copy {
-                of: &*source,
+                of: &**source,
                 has_holes: data != [Extent::new(0, bytes)],
             };
             drafts.push(tree.at(&pair.target).create(bytes, &like)?);
             extents.extend(data.into_iter().map(|extent| (number, extent)));
-            sources.push(source);
         }
         let sources = Objects::new(Arc::clone(&pairs[0].source.store), sources);
         let twins = drafts.iter().map(|draft| draft.handle()).collect();

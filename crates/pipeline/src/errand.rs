@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use straightway_core::{Error, Kind, Result, Uri, text::shell_word};
 use straightway_io::{
     draft,
-    store::{Listing, Location, Missing, Registry, list_all},
+    store::{Listing, Location, Missing, Named, Registry, Tag, list_all},
 };
 
 /// Folders nested deeper than this are taken for a loop.
@@ -32,6 +32,19 @@ pub struct Pair {
     pub target: PathBuf,
     /// How long the object is.
     pub bytes: u64,
+    /// The version that a listing told. That one is copied, or none.
+    pub tag: Option<Tag>,
+}
+
+impl Pair {
+    /// The object by name, with what is known of it. The length of a file may have changed, and is asked again.
+    pub(crate) fn named(&self) -> Named {
+        Named {
+            bytes: self.tag.is_some().then_some(self.bytes),
+            tag: self.tag.clone(),
+            ..Named::new(&self.source.name)
+        }
+    }
 }
 
 /// A folder to make.
@@ -168,15 +181,16 @@ impl Errand {
                 return Err(failed(Errno::NOTDIR.into()));
             }
         }
-        self.add_pair(source, target.to_owned(), meta.len());
+        self.add_pair(source, target.to_owned(), meta.len(), None);
         Ok(())
     }
 
-    fn add_pair(&mut self, source: &Location, target: PathBuf, bytes: u64) {
+    fn add_pair(&mut self, source: &Location, target: PathBuf, bytes: u64, tag: Option<Tag>) {
         self.pairs.push(Pair {
             source: source.clone(),
             target,
             bytes,
+            tag,
         });
     }
 
@@ -229,24 +243,47 @@ impl Errand {
 
     /// Adds an object, or all that is below it, of a store that is no file system.
     fn add_object(&mut self, source: &Location, target: PathBuf, depth: usize) -> Result<()> {
-        check_depth(source, depth)?;
+        let is_folder = source.name.as_os_str().as_bytes().ends_with(b"/");
         let refused = match source.open() {
-            Ok(opened) => {
-                self.add_pair(source, target, opened.object().bytes);
+            Ok(opened) if !is_folder => {
+                self.add_pair(source, target, opened.object().bytes, opened.tag());
                 return Ok(());
             }
+            // What ends with a slash stands for what is below it.
+            Ok(_) => source.error(Kind::NotFound, "copy", "nothing is below it"),
             Err(error) => error,
         };
-        let Ok(inside) = source.below(Missing::Refuse) else {
-            return Err(refused);
-        };
-        let names = list_all(&*inside)?;
-        if names == Listing::default() {
+        let names_before = self.pairs.len();
+        match source.below(Missing::Refuse) {
+            Ok(_) => self.add_below(source, &target, depth)?,
+            Err(_) => return Err(refused),
+        }
+        if self.pairs.len() == names_before {
             return Err(refused);
         }
-        let objects = names.objects.iter().map(|object| &object.name);
-        for name in objects.chain(&names.folders) {
-            self.add_object(&source.join(name), target.join(name), depth + 1)?;
+        Ok(())
+    }
+
+    /// Adds all that is below a name. What a listing tells of an object is not asked again.
+    fn add_below(&mut self, source: &Location, target: &Path, depth: usize) -> Result<()> {
+        check_depth(source, depth)?;
+        let Listing {
+            objects, folders, ..
+        } = list_all(&*source.below(Missing::Refuse)?)?;
+        for Named {
+            name, bytes, tag, ..
+        } in objects
+        {
+            let (from, to) = (source.join(&name), target.join(&name));
+            if let (Some(bytes), Some(tag)) = (bytes, tag) {
+                self.add_pair(&from, to, bytes, Some(tag));
+            } else {
+                let opened = from.open()?;
+                self.add_pair(&from, to, opened.object().bytes, opened.tag());
+            }
+        }
+        for folder in folders {
+            self.add_below(&source.join(&folder), &target.join(&folder), depth + 1)?;
         }
         Ok(())
     }

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use straightway_core::{Choice, Direction, Error, Extent, Kind, Leg, Move, Result, Route};
-use straightway_io::{Ask, Executor, Objects, Progress, Region, store::Location};
+use straightway_io::{Ask, Executor, File, Objects, Progress, Region, store::Location};
 
 use crate::{
     errand::Errand,
-    weights::{Layout, Loaded, Loader, Model},
+    weights::{Layout, Loaded, Loader, Model, Shard},
 };
 
 /// How much of each file is compared at a time.
@@ -79,8 +79,11 @@ pub fn verify_loaded(
     let mut again = Arc::new(Region::host(WINDOW_BYTES)?);
     let mut there = Vec::new();
     for moves in layout.moves.chunk_by(|a, b| a.object == b.object) {
-        let file = model.shards[moves[0].object as usize].file()?;
-        let other_way = match file.alignment() {
+        let shard = &model.shards[moves[0].object as usize];
+        let objects = Shard::open_all(std::slice::from_ref(shard))?;
+        // What is not a file has one way, and is asked for once more.
+        let file = objects.handles()[0].file();
+        let other_way = match file.and_then(File::alignment) {
             Some(_) if was_cached => Choice::Only(Route::Staged),
             Some(_) => Choice::Only(Route::Buffered),
             None => Choice::Auto,
@@ -93,8 +96,8 @@ pub fn verify_loaded(
             let at = |m: &Move| m.at - start;
             let moved = window.iter().map(|m| Move { at: at(m), ..*m }).collect();
             let ask = Ask::new(other_way, &loader.progress);
-            let files = vec![Arc::clone(&file)];
-            loader.executor.read(files, moved, &again, ask)?.wait()?;
+            let ticket = loader.executor.read(objects.clone(), moved, &again, ask)?;
+            ticket.wait()?;
             let seen = Arc::get_mut(&mut again).expect("no transfer is running");
             for m in &window {
                 let place = index(at(m))..index(at(m) + m.extent.bytes);
@@ -104,8 +107,8 @@ pub fn verify_loaded(
                     let message = format!("byte {byte} differs when it is read by another route");
                     let hint =
                         "load it again; if it differs again, suspect the drive or the memory";
-                    let path = file.path().display();
-                    return Err(Error::new(Kind::Corrupt, "verify", path, message).with_hint(hint));
+                    let error = shard.location().error(Kind::Corrupt, "verify", message);
+                    return Err(error.with_hint(hint));
                 }
             }
         }

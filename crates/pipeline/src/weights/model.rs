@@ -12,6 +12,7 @@ use straightway_io::{
     File, Handle, Objects, Store,
     store::{self, Listing, Location, Named, Registry, Tag, list_all, open_one},
 };
+use straightway_sys::limit;
 
 use super::{
     directory::Directory,
@@ -23,6 +24,12 @@ use crate::parallel;
 
 /// Headers read side by side. They are small reads: latency counts, and more than this gains none.
 const READERS_MAX: usize = 8;
+
+/// Files that are open at once while their headers are read.
+const OPEN_MAX: usize = 64;
+
+/// Descriptors of an open file: one through the page cache, and one around it.
+const DESCRIPTORS_EACH: u64 = 2;
 
 /// What index files end in, and the one that counts where there are several.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
@@ -129,6 +136,12 @@ impl Model {
         self.directory.find(&self.tensors, name)
     }
 
+    /// Whether its files are on a file system of this machine.
+    pub fn is_local(&self) -> bool {
+        let mut shards = self.shards.iter();
+        shards.all(|shard| shard.location().path().is_some())
+    }
+
     /// How many bytes its tensors have.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.extent.bytes).sum()
@@ -233,16 +246,26 @@ struct Read {
 /// Reads the headers of all files, several at a time. Of several errors the first file's counts.
 fn read_headers(store: &dyn Store, paths: &[PathBuf]) -> Result<Vec<Read>> {
     let count = Count::default();
-    let one = |path: &PathBuf| {
-        let object = open_one(store, path.as_os_str())?;
-        let (header, directory) = Header::read_counted(&*object, &count)?;
+    let mut read = Vec::with_capacity(paths.len());
+    for some in paths.chunks(limit::files_at_once(DESCRIPTORS_EACH, OPEN_MAX)) {
+        let names: Vec<_> = some.iter().map(Named::new).collect();
+        // Together, so that a store on a network asks for all of them at once.
+        read.extend(read_opened(&store.open(&names)?, &count)?);
+    }
+    Ok(read)
+}
+
+/// Reads the headers of open files.
+fn read_opened(objects: &[Arc<dyn Handle>], count: &Count) -> Result<Vec<Read>> {
+    let one = |object: &Arc<dyn Handle>| {
+        let (header, directory) = Header::read_counted(&**object, count)?;
         Ok(Read {
             tag: object.tag(),
             header,
             directory,
         })
     };
-    let read = parallel::each(paths.iter(), READERS_MAX, |_, path| one(path));
+    let read = parallel::each(objects.iter(), READERS_MAX, |_, object| one(object));
     read.into_iter().collect()
 }
 
