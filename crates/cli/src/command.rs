@@ -12,6 +12,7 @@ pub(crate) mod inspect;
 mod interrupt;
 mod library;
 pub(crate) mod load;
+pub(crate) mod ls;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod rewrite;

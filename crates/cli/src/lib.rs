@@ -8,6 +8,7 @@
 
 mod command;
 pub mod log;
+pub mod stores;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -35,6 +36,7 @@ enum Command {
     Copy(command::copy::Args),
     Load(command::load::Args),
     Inspect(command::inspect::Args),
+    Ls(command::ls::Args),
     Rewrite(command::rewrite::Args),
     Checkpoint(command::checkpoint::Args),
     Bench(command::bench::Args),
@@ -70,6 +72,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
         Command::Copy(args) => command::copy::run(&args),
         Command::Load(args) => command::load::run(&args),
         Command::Inspect(args) => command::inspect::run(&args),
+        Command::Ls(args) => command::ls::run(&args),
         Command::Rewrite(args) => command::rewrite::run(&args),
         Command::Checkpoint(args) => command::checkpoint::run(&args),
         Command::Bench(args) => command::bench::run(&args),

@@ -1,10 +1,12 @@
-//! `straightway bench`: what the drive behind a path can do, by each route.
+//! `straightway bench`: what the drive behind a path can do, by each route, or the server behind a URI.
+
+mod remote;
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use straightway_core::{Bytes, Place, Route, text::shown};
+use straightway_core::{Bytes, Place, Route, Scheme, Uri, text::shown};
 use straightway_io::Progress;
 use straightway_probe::{
     bench::{self, Cache, Spec, Track, Work},
@@ -14,6 +16,7 @@ use straightway_probe::{
 use super::{
     interrupt::on_interrupt,
     output::{Output, say},
+    stores::Reach,
 };
 
 /// What to measure.
@@ -45,9 +48,10 @@ enum RouteChoice {
 /// Every point is a real transfer through the executor that `copy` uses. At the best point of each
 /// route the route and its stages are then measured in turn, for `plan compare`. The result is kept
 /// as this machine's profile, from which reads then take their defaults.
+/// An object by URI is read by several sizes of requests and numbers of them in flight.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A file to read, or a folder to make one in (it is removed again).
+    /// A file to read, a folder to make one in (it is removed again), or an object by URI.
     #[arg(default_value = ".")]
     path: PathBuf,
 
@@ -67,12 +71,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MEMORY", default_value = "host:")]
     device: Place,
 
-    /// Block sizes.
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_values = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB"])]
+    /// Block sizes [default: 4KiB, 16KiB, 64KiB, 256KiB, 1MiB, 4MiB; over a network 1MiB, 8MiB, 32MiB].
+    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     block: Vec<Bytes>,
 
-    /// Queue depths.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values = ["1", "4", "16", "32"])]
+    /// Queue depths [default: 1, 4, 16, 32].
+    #[arg(long, value_name = "N", value_delimiter = ',')]
     depth: Vec<u32>,
 
     /// Lanes to the drive [default: 1, and 2 where they also copy between the ring and memory].
@@ -101,10 +105,21 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     output: Output,
+
+    #[command(flatten)]
+    reach: Reach,
 }
+
+/// Block sizes and queue depths of drives.
+const BLOCKS: [u64; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+const DEPTHS: [u32; 4] = [1, 4, 16, 32];
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.output.check(&args.path)?;
+    let uri = Uri::parse(&args.path)?;
+    if uri.scheme() != Scheme::Path {
+        return remote::run(args, &uri);
+    }
     let mut spec = args.spec();
     if args.route.is_empty() {
         spec.tracks = bench::possible(&spec)?;
@@ -180,8 +195,14 @@ impl Args {
             memory: self.device,
             bytes: self.size.0,
             tracks,
-            blocks: self.block.iter().map(|b| b.0).collect(),
-            depths: self.depth.clone(),
+            blocks: match self.block.as_slice() {
+                [] => BLOCKS.to_vec(),
+                asked => asked.iter().map(|block| block.0).collect(),
+            },
+            depths: match self.depth.as_slice() {
+                [] => DEPTHS.to_vec(),
+                asked => asked.to_vec(),
+            },
             runs: self.runs,
             drive_lanes: self.lanes,
             whole: self.whole,

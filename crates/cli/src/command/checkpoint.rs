@@ -64,7 +64,7 @@ fn print_lines(lines: &[String]) -> anyhow::Result<()> {
 
 /// The checkpoints in a folder, or below a URI.
 fn steps(folder: &Path) -> Result<Steps> {
-    Steps::find(stores(), &Uri::parse(folder)?, Missing::Refuse)
+    Steps::find(&stores()?, &Uri::parse(folder)?, Missing::Refuse)
 }
 
 /// A folder of checkpoints, and one of its steps.

@@ -6,14 +6,15 @@ use straightway_core::{
     Choice, Error, Extent, Kind, Move, Place, Rate, Receipt, Uri, survey::whole_pages,
 };
 use straightway_io::{
-    Ask, Executor, Handle, Objects, Progress, Region, ReportFile, store::Location,
+    Ask, Executor, Handle, Objects, Progress, Region, ReportFile,
+    store::{Location, Named},
     wrapper::traced::Trace,
 };
 use straightway_pipeline::{Copier, Errand, errand::is_same, verify::verify};
 
 use super::{
     output::print_receipt,
-    stores::stores,
+    stores::Reach,
     tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
@@ -51,6 +52,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     tuning: Tuning,
+
+    #[command(flatten)]
+    reach: Reach,
 }
 
 impl Args {
@@ -91,7 +95,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let work = match args.memory() {
         Some(place) => Work::Read(place),
-        None => Work::Copy(Errand::find(stores(), &args.sources, &args.target)?),
+        None => Work::Copy(Errand::find(
+            &args.reach.stores()?,
+            &args.sources,
+            &args.target,
+        )?),
     };
     args.check_trace(&work)?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
@@ -157,7 +165,8 @@ fn read(
             .with_hint("leave out --verify, or copy to a file")
             .into());
     }
-    let find = |path| stores().find(&Uri::parse(path)?).map(Location::from);
+    let stores = args.reach.stores()?;
+    let find = |path| stores.find(&Uri::parse(path)?).map(Location::from);
     let sources: Vec<_> = args.sources.iter().map(find).collect::<Result<_, _>>()?;
     let store = Arc::clone(&sources[0].store);
     if let Some(other) = sources.iter().find(|s| !Arc::ptr_eq(&s.store, &store)) {
@@ -167,10 +176,9 @@ fn read(
             .with_hint("read from one store at a time")
             .into());
     }
-    let handles: Vec<_> = sources
-        .iter()
-        .map(Location::open)
-        .collect::<Result<_, _>>()?;
+    // Together, so that a store on a network asks for all of them at once.
+    let names: Vec<_> = sources.iter().map(|s| Named::new(&s.name)).collect();
+    let handles = store.open(&names)?;
     // Each file begins on a page, or a ragged one would put those after it out of step with DMA.
     let mut at = 0;
     let whole = |(object, handle): (u32, &Arc<dyn Handle>)| {

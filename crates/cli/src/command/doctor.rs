@@ -9,10 +9,15 @@ use std::{
 
 use anyhow::Context;
 use indicatif::ProgressBar;
+use straightway_core::{Scheme, Uri};
 use straightway_probe::doctor::{self, Diagnosis, Measured, Request, Style, Verdict};
+use straightway_s3::doctor::{Check, State};
 use straightway_sys::root::Root;
 
-use super::output::{print, print_coloured, print_json, terminal};
+use super::{
+    output::{print, print_coloured, print_json, terminal},
+    stores::Reach,
+};
 
 /// Columns to wrap at: wide enough for most commands, narrow enough to read.
 const WIDTH: usize = 100;
@@ -21,10 +26,11 @@ const WIDTH: usize = 100;
 ///
 /// Looks at the driver and platform, the fabric, and the file system and drives of PATH, then makes
 /// a real transfer. What is wrong comes first, with the command that mends it. Exits with 0 where
-/// direct is proven, 1 where it is not, 2 on an error. With --verbose the checks that passed or do not apply are shown, too.
+/// direct is proven, 1 where it is not, 2 on an error. Of a bucket it says whether it can be read, how fast, and what
+/// limits that. With --verbose the checks that passed or do not apply are shown, too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file or folder whose bytes are to reach the GPU [default: the current folder].
+    /// The file or folder whose bytes are to reach the GPU [default: the current folder], or `s3://BUCKET[/KEY]`.
     path: Option<PathBuf>,
 
     /// Examine a captured machine: a folder with its /sys, /proc, /run, /etc and /dev.
@@ -38,12 +44,21 @@ pub(crate) struct Args {
     /// Write the guide to all checks as Markdown, and examine nothing.
     #[arg(long, exclusive = true)]
     checks: bool,
+
+    #[command(flatten)]
+    reach: Reach,
 }
 
 pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
     if args.checks {
         print(&doctor::guide())?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(path) = &args.path {
+        let uri = Uri::parse(path)?;
+        if uri.scheme() == Scheme::S3 {
+            return examine_bucket(args, &uri);
+        }
     }
     let diagnosis = examine(args)?;
     if args.json {
@@ -59,6 +74,41 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(
         diagnosis.verdict != Verdict::Direct,
     )))
+}
+
+/// Says whether a bucket can be read, how fast, and what limits it.
+fn examine_bucket(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        args.root.is_none(),
+        "a captured machine has no network to reach {uri} by"
+    );
+    let spinner = ProgressBar::new_spinner().with_message("reading");
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    let store = args.reach.bucket(uri.authority())?;
+    let checks = straightway_s3::doctor::examine(&store, uri.name());
+    spinner.finish_and_clear();
+    if args.json {
+        let value = |check: &Check| {
+            serde_json::json!({
+                "check": check.name,
+                "state": check.state.name(),
+                "seen": check.seen,
+                "mend": check.mend,
+            })
+        };
+        let checks: Vec<_> = checks.iter().map(value).collect();
+        print_json(&serde_json::json!({ "uri": uri.to_string(), "checks": checks }))?;
+    } else {
+        for check in &checks {
+            let (state, name, seen) = (check.state.name(), check.name, &check.seen);
+            print(&format!("{state:>5}  {name}: {seen}\n"))?;
+            if let Some(mend) = &check.mend {
+                print(&format!("       {mend}\n"))?;
+            }
+        }
+    }
+    let is_wrong = checks.iter().any(|check| check.state == State::Wrong);
+    Ok(ExitCode::from(u8::from(is_wrong)))
 }
 
 fn examine(args: &Args) -> anyhow::Result<Diagnosis> {

@@ -2,13 +2,12 @@
 
 use std::{collections::BTreeMap, process::ExitCode};
 
-use straightway_core::{Bytes, Place, Uri};
-use straightway_pipeline::weights::{Inspection, Model};
+use straightway_core::{Bytes, Place};
+use straightway_pipeline::weights::Inspection;
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use super::{
     output::{Output, print_json},
-    stores::stores,
     wanted::Wanted,
 };
 
@@ -29,7 +28,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let wanted = &args.wanted;
     args.output.check(&wanted.path)?;
     let loader = wanted.loader()?;
-    let model = Model::find(stores(), &Uri::parse(&wanted.path)?)?;
+    let model = wanted.model()?;
     let selection = wanted.chosen.of(&model)?;
     let inspection = loader.inspect(&model, &selection, wanted.device)?;
     // The value and the page of a model with a million tensors take a gigabyte each.

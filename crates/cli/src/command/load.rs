@@ -2,12 +2,11 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use straightway_core::{Seconds, Uri};
-use straightway_pipeline::{verify::verify_loaded, weights::Model};
+use straightway_core::Seconds;
+use straightway_pipeline::verify::verify_loaded;
 
 use super::{
     output::{print, print_receipt},
-    stores::stores,
     wanted::Wanted,
     watch::Watch,
 };
@@ -34,7 +33,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let wanted = &args.wanted;
     let loader = wanted.loader()?;
     let start = Instant::now();
-    let model = Model::find(stores(), &Uri::parse(&wanted.path)?)?;
+    let model = wanted.model()?;
     let headers_s = start.elapsed().as_secs_f64();
     let selection = wanted.chosen.of(&model)?;
     let start = Instant::now();

@@ -45,15 +45,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let stores = stores()?;
     let executor = Arc::new(Executor::new(args.tuning.settings(&args.source)?)?);
     let saver = Saver {
         choice: Choice::from(args.route),
         ..Saver::new(executor)
     };
-    let model = Model::find(stores(), &Uri::parse(&args.source)?)?;
+    let model = Model::find(&stores, &Uri::parse(&args.source)?)?;
     // Every byte is read and written.
     let watch = Watch::begin(&saver.progress, model.bytes() * 2);
-    let target = stores().find(&Uri::parse(&args.target)?)?;
+    let target = stores.find(&Uri::parse(&args.target)?)?;
     let receipt = saver.rewrite(&model, target, args.shard_size.map(|size| size.0))?;
     drop(watch);
     print_receipt(&receipt, args.json)?;

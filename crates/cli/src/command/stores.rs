@@ -1,11 +1,100 @@
-//! The stores that this program knows.
+//! How stores on a network are reached, as options of commands.
 
-use std::sync::LazyLock;
+use std::path::{Path, PathBuf};
 
-use straightway_io::store::Registry;
+use straightway_core::Result;
+use straightway_io::{
+    Store,
+    store::{Files, Registry},
+};
+use straightway_s3::S3;
 
-/// All of them. A new kind of store is added here.
-pub(crate) fn stores() -> &'static Registry {
-    static STORES: LazyLock<Registry> = LazyLock::new(Registry::default);
-    &STORES
+use crate::stores;
+
+/// The longest file with an encryption key or a token.
+const KEY_BYTES_MAX: u64 = 4096;
+
+/// How stores on a network are reached. What is not given comes from the environment and the AWS configuration files.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Object stores")]
+pub(crate) struct Reach {
+    /// The S3 service, such as `http://127.0.0.1:8333` [default: `AWS_ENDPOINT_URL_S3`, else AWS].
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
+
+    /// The region that requests are signed for [default: `AWS_REGION`].
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+
+    /// The profile in the AWS configuration files [default: `AWS_PROFILE`].
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+
+    /// Do not sign requests: for public buckets.
+    #[arg(long, conflicts_with = "profile")]
+    anonymous: bool,
+
+    /// Pay for requests to buckets whose owners do not.
+    #[arg(long)]
+    requester_pays: bool,
+
+    /// Where the bucket's name goes in a URL: path, virtual (in front of the host) or auto.
+    #[arg(long, value_name = "WHERE")]
+    addressing: Option<String>,
+
+    /// A file with the key of objects that are encrypted with a customer's key (SSE-C), 32 bytes in base64.
+    #[arg(long, value_name = "FILE")]
+    sse_customer_key: Option<PathBuf>,
+
+    /// A file with the bearer token of the web server [default: `HF_TOKEN` for huggingface.co].
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// A file of PEM certificates to trust instead of the system's [default: `AWS_CA_BUNDLE`].
+    #[arg(long, value_name = "FILE")]
+    ca_bundle: Option<PathBuf>,
+}
+
+impl Reach {
+    /// All stores.
+    pub(crate) fn stores(&self) -> Result<Registry> {
+        stores::registry(&self.options()?)
+    }
+
+    /// A bucket, for the doctor.
+    pub(crate) fn bucket(&self, name: &str) -> Result<S3> {
+        stores::bucket(&self.options()?, name)
+    }
+
+    fn options(&self) -> Result<Vec<(String, String)>> {
+        let yes = |is: bool| is.then(|| "true".to_owned());
+        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let read = |path: &Option<PathBuf>| path.as_deref().map(secret).transpose();
+        let options = [
+            ("endpoint_url", self.endpoint.clone()),
+            ("region", self.region.clone()),
+            ("profile", self.profile.clone()),
+            ("anonymous", yes(self.anonymous)),
+            ("requester_pays", yes(self.requester_pays)),
+            ("addressing", self.addressing.clone()),
+            ("sse_customer_key", read(&self.sse_customer_key)?),
+            ("token", read(&self.token_file)?),
+            ("ca_bundle", self.ca_bundle.as_ref().map(path)),
+        ];
+        let given = options.into_iter();
+        Ok(given
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect())
+    }
+}
+
+/// A secret in a file. On a command line others could see it.
+fn secret(path: &Path) -> Result<String> {
+    let text = Files::default().get(path.as_os_str(), KEY_BYTES_MAX)?;
+    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+}
+
+/// The stores of commands that have no options for them.
+pub(crate) fn stores() -> Result<Registry> {
+    Reach::default().stores()
 }

@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use clap::ValueEnum;
-use straightway_core::{Alignment, Bytes, Choice, Rate, Route, extent::down};
+use straightway_core::{Alignment, Bytes, Choice, Rate, Route, Scheme, Uri, extent::down};
 use straightway_io::{Settings, settings::DriveEngine};
+use straightway_net::suited;
 use straightway_probe::profile;
 
 /// Chunks are whole pages.
@@ -52,7 +53,7 @@ pub(crate) enum EngineChoice {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tuning")]
 pub(crate) struct Tuning {
-    /// The largest I/O, such as 256KiB or 4MiB [default: from the profile, else 1 MiB].
+    /// The largest I/O, such as 256KiB or 4MiB [default: from the profile, else 1 MiB; over a network 8 MiB].
     #[arg(long, value_name = "SIZE")]
     chunk: Option<Bytes>,
 
@@ -64,14 +65,9 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "N")]
     lanes: Option<u32>,
 
-    /// Memory for the ring, over all lanes.
-    #[arg(
-        long,
-        value_name = "SIZE",
-        default_value = "64MiB",
-        hide_default_value = false
-    )]
-    staging: Bytes,
+    /// Memory for the ring, over all lanes [default: 64 MiB; over a network 128 MiB].
+    #[arg(long, value_name = "SIZE")]
+    staging: Option<Bytes>,
 
     /// At most this many bytes a second, such as 500MB/s.
     #[arg(long, value_name = "RATE")]
@@ -85,6 +81,10 @@ pub(crate) struct Tuning {
 impl Tuning {
     /// The settings for transfers with `path`.
     pub(crate) fn settings(&self, path: &Path) -> anyhow::Result<Settings> {
+        // What is not on a drive of this machine has no profile.
+        if Uri::parse(path).is_ok_and(|uri| uri.scheme() != Scheme::Path) {
+            return Ok(self.over(suited(Settings::default())));
+        }
         let known = profile::Tuning::of(path)?;
         Ok(self.over(profile::Tuning::settings(known)))
     }
@@ -98,7 +98,10 @@ impl Tuning {
     fn over(&self, usual: Settings) -> Settings {
         // A ring smaller than one chunk a lane means smaller chunks, unless they were asked for.
         let lanes = self.lanes.unwrap_or(usual.drive_lanes);
-        let share = self.staging.0 / u64::from(lanes.max(1));
+        let staging = self
+            .staging
+            .map_or(usual.staging_bytes, |staging| staging.0);
+        let share = staging / u64::from(lanes.max(1));
         let room = down(share, PAGE_BYTES).max(PAGE_BYTES);
         let chunk = |usual| self.chunk.map_or(usual, |chunk| chunk.0);
         Settings {
@@ -108,7 +111,7 @@ impl Tuning {
             cached_chunk_bytes: chunk(usual.cached_chunk_bytes),
             drive_lanes: lanes,
             ring_lanes: self.lanes.unwrap_or(usual.ring_lanes),
-            staging_bytes: self.staging.0,
+            staging_bytes: staging,
             rate_max: self.limit,
             engine: match self.engine {
                 EngineChoice::Auto => DriveEngine::Auto,

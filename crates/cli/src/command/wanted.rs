@@ -2,19 +2,20 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use straightway_core::Place;
+use straightway_core::{Place, Uri};
 use straightway_io::Executor;
-use straightway_pipeline::weights::Loader;
+use straightway_pipeline::weights::{Loader, Model};
 
 use super::{
     chosen::{Chosen, device},
+    stores::Reach,
     tuning::{RouteChoice, Tuning},
 };
 
 /// A model, the part of it that is meant, and how it gets into which memory.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Wanted {
-    /// A safetensors file, a folder of them, or an index file.
+    /// A safetensors file, a folder of them, or an index file, by path or URI (`s3://BUCKET/KEY`).
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
 
@@ -31,9 +32,20 @@ pub(crate) struct Wanted {
 
     #[command(flatten)]
     tuning: Tuning,
+
+    #[command(flatten)]
+    reach: Reach,
 }
 
 impl Wanted {
+    /// The model.
+    pub(crate) fn model(&self) -> anyhow::Result<Model> {
+        Ok(Model::find(
+            &self.reach.stores()?,
+            &Uri::parse(&self.path)?,
+        )?)
+    }
+
     /// Who loads it.
     pub(crate) fn loader(&self) -> anyhow::Result<Loader> {
         let executor = Arc::new(Executor::new(self.tuning.settings(&self.path)?)?);

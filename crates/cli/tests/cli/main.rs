@@ -16,6 +16,7 @@ mod hostile;
 mod luck;
 mod machine;
 mod refusal;
+mod s3;
 mod weights;
 mod words;
 mod yard;

@@ -324,12 +324,12 @@ fn objects_in_stores_that_this_program_does_not_have() {
             "the scheme \"gs\" is not known; known are s3://BUCKET/KEY",
         ),
         (
-            "inspect s3://bucket/m.safetensors",
-            "s3://bucket/m.safetensors: this program has no such store\nhint: copy it by other means to where this \
-             program reaches: a path",
+            "inspect nvme-tcp://host/nqn.m",
+            "nvme-tcp://host:4420/nqn.m/1: this program has no such store\nhint: copy it by other means to where this \
+             program reaches: a path, s3://BUCKET/KEY",
         ),
         (
-            "checkpoint ls s3://bucket/run",
+            "checkpoint ls nvme-tcp://host/nqn.run",
             "this program has no such store",
         ),
         (

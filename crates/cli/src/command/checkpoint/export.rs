@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         restorer.progress(),
         checkpoint.manifest().bytes().saturating_mul(2),
     );
-    let target = stores().find(&Uri::parse(&args.target)?)?;
+    let target = stores()?.find(&Uri::parse(&args.target)?)?;
     let exported = restorer.export(&checkpoint, &saver, target, args.shard_size.0)?;
     drop(watch);
     if args.json {

@@ -1,0 +1,142 @@
+//! `straightway ls`: what is in a store, below a name.
+
+use std::{path::PathBuf, process::ExitCode, time::UNIX_EPOCH};
+
+use serde_json::json;
+use straightway_core::{Bytes, Error, Kind, Uri};
+use straightway_io::{
+    Store,
+    store::{Location, Missing, Named, Page, open_one},
+};
+
+use super::{output::print, stores::Reach};
+
+/// How deep --recursive descends.
+const DEPTH_MAX: usize = 256;
+
+/// List the objects below a URI or folder, with their sizes.
+///
+/// Folders, or what keys have in common up to a slash, end with a slash. Names are listed page by page as they come, and
+/// nothing is opened.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to list: `s3://BUCKET[/PREFIX]`, or a folder.
+    #[arg(value_name = "URI")]
+    uri: PathBuf,
+
+    /// List everything below, and not only what is directly below.
+    #[arg(short, long)]
+    recursive: bool,
+
+    /// Write a JSON object per line.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let uri = Uri::parse(&args.uri)?;
+    let at = Location::from(args.reach.stores()?.find(&uri)?);
+    let mut count = 0;
+    match at.below(Missing::Refuse) {
+        Ok(inside) => list(args, &*inside, "", DEPTH_MAX, &mut count)?,
+        // A file, or a store without listings.
+        Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Unsupported) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if count == 0 && !at.name.as_os_str().is_empty() {
+        // It may be an object itself.
+        let opened = open_one(&*at.store, at.name.as_os_str());
+        match opened {
+            Ok(opened) => {
+                let named = Named {
+                    bytes: Some(opened.object().bytes),
+                    tag: opened.tag(),
+                    ..Named::new(&at.name)
+                };
+                show(args, "", &named)?;
+            }
+            Err(error) if error.kind() == Kind::NotFound => {
+                let message = "there is neither an object nor anything below it";
+                return Err(Error::new(Kind::NotFound, "list", at.describe(), message)
+                    .with_hint("list what it is in")
+                    .into());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists a store page by page. `before` is what its names begin with, seen from where the listing began.
+fn list(
+    args: &Args,
+    store: &dyn Store,
+    before: &str,
+    depth: usize,
+    count: &mut u64,
+) -> anyhow::Result<()> {
+    let mut after = None;
+    loop {
+        let page = store.list(&Page {
+            after,
+            names_max: 1000,
+        })?;
+        for object in &page.objects {
+            *count += 1;
+            show(args, before, object)?;
+        }
+        for folder in &page.folders {
+            *count += 1;
+            let name = format!("{before}{}/", folder.display());
+            if !args.recursive {
+                show_folder(args, &name)?;
+            } else if depth == 0 {
+                anyhow::bail!("{name} is nested deeper than {DEPTH_MAX}");
+            } else {
+                list(
+                    args,
+                    &*store.below(folder, Missing::Refuse)?,
+                    &name,
+                    depth - 1,
+                    count,
+                )?;
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+fn show(args: &Args, before: &str, object: &Named) -> anyhow::Result<()> {
+    let name = format!("{before}{}", object.name.display());
+    if args.json {
+        let since = object
+            .modified
+            .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        return print_line(&json!({
+            "name": name,
+            "bytes": object.bytes,
+            "modified_s": since.map(|since| since.as_secs()),
+        }));
+    }
+    let size = object
+        .bytes
+        .map_or_else(|| "-".to_owned(), |bytes| Bytes(bytes).to_string());
+    print(&format!("{size:>10}  {name}\n"))
+}
+
+fn show_folder(args: &Args, name: &str) -> anyhow::Result<()> {
+    if args.json {
+        return print_line(&json!({ "folder": name }));
+    }
+    print(&format!("{:>10}  {name}\n", ""))
+}
+
+fn print_line(value: &serde_json::Value) -> anyhow::Result<()> {
+    print(&format!("{value}\n"))
+}

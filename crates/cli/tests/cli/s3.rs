@@ -1,0 +1,210 @@
+//! Commands on a real S3 server.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use straightway_lab::Weed;
+
+/// Runs the command against the server of the tests.
+fn run(weed: &Weed, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_straightway"))
+        .args(args)
+        .env_clear()
+        .env("HOME", "/nonexistent")
+        .env("AWS_ENDPOINT_URL_S3", weed.url())
+        .env("AWS_ACCESS_KEY_ID", Weed::ACCESS_KEY_ID)
+        .env("AWS_SECRET_ACCESS_KEY", Weed::SECRET_ACCESS_KEY)
+        .output()
+        .expect("the command runs")
+}
+
+/// What it printed, after a look for secrets.
+#[track_caller]
+fn told(output: &Output) -> String {
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        !text.contains(Weed::SECRET_ACCESS_KEY) && !text.contains(Weed::ACCESS_KEY_ID),
+        "{text}"
+    );
+    text
+}
+
+/// What it printed where it succeeded.
+#[track_caller]
+fn succeeds(weed: &Weed, args: &[&str]) -> String {
+    let output = run(weed, args);
+    let text = told(&output);
+    assert!(output.status.success(), "{args:?}: {text}");
+    text
+}
+
+fn content(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes)
+        .map(|at| ((at * 31 + seed * 7 + at / 256) % 251) as u8)
+        .collect()
+}
+
+/// A safetensors file with one tensor of bytes.
+fn safetensors(name: &str, tensor: &[u8]) -> Vec<u8> {
+    let bytes = tensor.len();
+    let json =
+        format!(r#"{{"{name}":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
+    let mut file = (json.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(json.as_bytes());
+    file.extend_from_slice(tensor);
+    file
+}
+
+#[test]
+fn a_prefix_is_listed_and_copied_byte_for_byte() {
+    let Some(weed) = Weed::shared() else { return };
+    let names = ["a", "b c", "sub/d", "sub/e/f", "zero"];
+    for (seed, name) in names.iter().enumerate() {
+        let bytes = if *name == "zero" {
+            0
+        } else {
+            300_000 * (seed + 1) + seed
+        };
+        weed.put(
+            &format!("tree/{}", name.replace(' ', "%20")),
+            content(seed, bytes),
+        );
+    }
+    let text = succeeds(weed, &["ls", "s3://lab/tree"]);
+    assert!(
+        text.contains("b c") && text.contains("sub/") && !text.contains("sub/d"),
+        "{text}"
+    );
+    let text = succeeds(weed, &["ls", "-r", "--json", "s3://lab/tree/"]);
+    assert_eq!(text.lines().count(), names.len(), "{text}");
+    assert!(text.contains(r#""name":"sub/e/f""#), "{text}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("copy");
+    fs::create_dir(&target).unwrap();
+    let text = succeeds(weed, &["copy", "s3://lab/tree", target.to_str().unwrap()]);
+    assert!(text.contains("socket"), "{text}");
+    for (seed, name) in names.iter().enumerate() {
+        let bytes = if *name == "zero" {
+            0
+        } else {
+            300_000 * (seed + 1) + seed
+        };
+        assert!(
+            fs::read(target.join("tree").join(name)).unwrap() == content(seed, bytes),
+            "{name}"
+        );
+    }
+    let one = folder.path().join("one");
+    succeeds(
+        weed,
+        &[
+            "copy",
+            "--verify",
+            "s3://lab/tree/sub/d",
+            one.to_str().unwrap(),
+        ],
+    );
+    assert!(fs::read(Path::new(&one)).unwrap() == content(2, 900_002));
+    let text = succeeds(
+        weed,
+        &["copy", "s3://lab/tree/a", "s3://lab/tree/b c", "host:"],
+    );
+    assert!(text.contains("socket"), "{text}");
+}
+
+#[test]
+fn a_model_in_shards_is_inspected_and_loaded() {
+    let Some(weed) = Weed::shared() else { return };
+    for number in 0..5 {
+        let file = safetensors(
+            &format!("layer.{number}"),
+            &content(number, 1_000_000 + number),
+        );
+        weed.put(&format!("model/model-{number}.safetensors"), file);
+    }
+    let text = succeeds(weed, &["inspect", "s3://lab/model"]);
+    assert!(text.contains("layer.4"), "{text}");
+    let text = succeeds(weed, &["-vvv", "load", "--verify", "s3://lab/model"]);
+    assert!(
+        text.contains("5 of 5 tensors in 5 files") && text.contains("socket"),
+        "{text}"
+    );
+    let text = succeeds(
+        weed,
+        &["load", "--json", "--filter", "layer.3", "s3://lab/model"],
+    );
+    assert!(text.contains("\"bytes\": 1000003"), "{text}");
+}
+
+#[test]
+fn the_doctor_says_what_it_saw_of_a_bucket() {
+    let Some(weed) = Weed::shared() else { return };
+    weed.put("doctor/object", content(1, 5_000_000));
+    let text = succeeds(weed, &["doctor", "s3://lab/doctor/object"]);
+    for check in [
+        "endpoint",
+        "credentials",
+        "access",
+        "latency",
+        "clock",
+        "checksum",
+        "throughput",
+        "bottleneck",
+    ] {
+        assert!(text.contains(&format!("{check}:")), "{check}: {text}");
+    }
+    let point = ["--block", "1MiB", "--depth", "4", "--runs", "1", "--json"];
+    let text = succeeds(
+        weed,
+        &[&["bench", "s3://lab/doctor/object"][..], &point].concat(),
+    );
+    assert!(
+        text.contains("\"bytes\": 5000000") && text.contains("\"request_bytes\": 1048576"),
+        "{text}"
+    );
+    let output = run(weed, &["doctor", "s3://no-such-bucket/x"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        told(&output).contains("no bucket no-such-bucket"),
+        "{}",
+        told(&output)
+    );
+}
+
+#[test]
+fn what_is_wrong_is_told_in_one_line_with_a_hint() {
+    let Some(weed) = Weed::shared() else { return };
+    for (args, words) in [
+        (
+            &["load", "s3://lab/none.safetensors"][..],
+            "there is no such object",
+        ),
+        (
+            &["ls", "s3://lab/none"],
+            "neither an object nor anything below it",
+        ),
+        (&["ls", "--anonymous", "s3://lab/"], "hint: "),
+        (&["copy", "s3://lab/none", "host:"], "hint: "),
+        (
+            &["copy", "/proc/self/exe", "s3://lab/x"],
+            "does not support it",
+        ),
+        (
+            &["load", "--endpoint", "host:9000", "s3://lab/x.safetensors"],
+            "http://HOST[:PORT]",
+        ),
+    ] {
+        let output = run(weed, args);
+        let text = told(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(text.contains(words), "{args:?}: {text}");
+    }
+}
