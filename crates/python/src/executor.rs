@@ -8,9 +8,10 @@ use std::{
 
 use straightway_core::Result;
 use straightway_io::{Executor, Settings};
+use straightway_net::suited;
 use straightway_probe::profile::Tuning;
 
-use crate::tuning;
+use crate::{stores::is_local, tuning};
 
 /// The executors that all calls share: one for each kind of drive that was measured, and one for all others.
 type Executors = BTreeMap<Option<Tuning>, Arc<Executor>>;
@@ -20,10 +21,27 @@ struct Shared(Mutex<(u32, Executors)>);
 
 static SHARED: Shared = Shared::new();
 
+/// Those whose requests go over a network.
+static REMOTE: Shared = Shared::new();
+
 /// The executor of this process for what is, or will be, at `path`.
 pub(crate) fn of(path: &Path) -> Result<Arc<Executor>> {
     let tuning = tuning::of(path)?;
     SHARED.get(tuning, || Tuning::settings(tuning))
+}
+
+/// The executor of this process for what comes over a network.
+pub(crate) fn remote() -> Result<Arc<Executor>> {
+    REMOTE.get(None, || suited(Settings::default()))
+}
+
+/// The executor of this process for what a path or URI names.
+pub(crate) fn of_name(name: &Path) -> Result<Arc<Executor>> {
+    if is_local(name.to_owned()) {
+        of(name)
+    } else {
+        remote()
+    }
 }
 
 /// The executor of this process for what is at no path.

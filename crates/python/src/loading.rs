@@ -262,7 +262,11 @@ fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selec
 }
 
 fn loader(model: &Model, route: &str, class: Class) -> PyResult<Loader> {
-    let executor = executor::of(&model.0.path).or_raise()?;
+    let executor = if model.0.is_local() {
+        executor::of(&model.0.path).or_raise()?
+    } else {
+        executor::remote().or_raise()?
+    };
     let executor = if class == Class::default() {
         executor
     } else {

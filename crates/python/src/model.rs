@@ -8,7 +8,7 @@ use straightway_pipeline::weights;
 
 use crate::{
     error::{MissingTensorError, OrRaise},
-    stores::stores,
+    stores::{StorageOptions, stores_with},
 };
 
 /// A safetensors file, a folder of them, or an index, by path or URI.
@@ -39,8 +39,13 @@ impl Model {
 #[pymethods]
 impl Model {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let open = || weights::Model::find(stores(), &Uri::parse(&path)?);
+    #[pyo3(signature = (path, *, storage_options=None))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        storage_options: Option<StorageOptions>,
+    ) -> PyResult<Self> {
+        let open = || weights::Model::find(&*stores_with(storage_options)?, &Uri::parse(&path)?);
         let model = py.detach(open).or_raise()?;
         Ok(Self(Arc::new(model)))
     }

@@ -32,7 +32,7 @@ pub(crate) fn save(
     let progress = Arc::clone(&saver.progress);
     let receipt = waiting::run(py, &progress, move || {
         let held = subjects.iter().map(held);
-        let target = stores().find(&Uri::parse(&path)?)?;
+        let target = stores()?.find(&Uri::parse(&path)?)?;
         saver.save_held(target, &held.collect::<Result<Vec<_>>>()?, &metadata)
     })?;
     Ok(Receipt(receipt))

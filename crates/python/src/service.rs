@@ -9,7 +9,12 @@ use straightway_pipeline::{Copier, Errand, verify::verify as compare};
 use straightway_probe::doctor::{Measured, Request, diagnose};
 use straightway_sys::root::Root;
 
-use crate::{executor, receipt::Receipt, stores::stores, waiting};
+use crate::{
+    executor,
+    receipt::Receipt,
+    stores::{StorageOptions, stores_with},
+    waiting,
+};
 
 /// The choice of route that a word means.
 pub(crate) fn choice(route: &str) -> PyResult<Choice> {
@@ -27,20 +32,21 @@ pub(crate) fn choice(route: &str) -> PyResult<Choice> {
 
 /// Copies files and folders; each appears under its name when it is whole and durable.
 #[pyfunction]
-#[pyo3(signature = (sources, target, *, route="auto", verify=false))]
+#[pyo3(signature = (sources, target, *, route="auto", verify=false, storage_options=None))]
 pub(crate) fn copy(
     py: Python<'_>,
     sources: Vec<PathBuf>,
     target: PathBuf,
     route: &str,
     verify: bool,
+    storage_options: Option<StorageOptions>,
 ) -> PyResult<Receipt> {
     let choice = choice(route)?;
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
-        let executor = executor::of(sources.first().unwrap_or(&target))?;
-        let errand = Errand::find(stores(), &sources, &target)?;
+        let executor = executor::of_name(sources.first().unwrap_or(&target))?;
+        let errand = Errand::find(&*stores_with(storage_options)?, &sources, &target)?;
         let copier = Copier {
             executor: &executor,
             choice,

@@ -1,17 +1,61 @@
 //! The stores that this package knows, and how an argument names an object in one of them.
 
-use std::{path::PathBuf, sync::LazyLock};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use pyo3::prelude::*;
-use straightway_core::{Scheme, Uri};
-use straightway_io::store::Registry;
+use straightway_cli::stores::{registry, variables};
+use straightway_core::{Result, Scheme, Uri};
+use straightway_io::store::{Registry, Verb};
 
-/// All stores. A new kind of store is added here, and every function that reads models or checkpoints takes its URIs.
-static STORES: LazyLock<Registry> = LazyLock::new(Registry::default);
+/// Stores, and the variables that they were made by.
+type Shared = (Vec<(String, String)>, Arc<Registry>);
 
-/// The registry of this process.
-pub(crate) fn stores() -> &'static Registry {
-    &STORES
+/// The stores of calls without options.
+static SHARED: Mutex<Option<Shared>> = Mutex::new(None);
+
+/// The registry of this process. A program may change its environment: then there is a new one.
+pub(crate) fn stores() -> Result<Arc<Registry>> {
+    let now = variables();
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*shared {
+        Some((then, registry)) if *then == now => Ok(Arc::clone(registry)),
+        _ => {
+            let made = Arc::new(registry(&[])?);
+            *shared = Some((now, Arc::clone(&made)));
+            Ok(made)
+        }
+    }
+}
+
+/// One of `storage_options`.
+#[derive(FromPyObject)]
+pub(crate) enum Setting {
+    /// True or false.
+    #[pyo3(transparent)]
+    Flag(bool),
+    /// Anything else.
+    #[pyo3(transparent)]
+    Text(String),
+}
+
+/// `storage_options`, by name.
+pub(crate) type StorageOptions = BTreeMap<String, Setting>;
+
+/// The registry of a call with options of its own.
+pub(crate) fn stores_with(options: Option<StorageOptions>) -> Result<Arc<Registry>> {
+    let Some(options) = options.filter(|options| !options.is_empty()) else {
+        return stores();
+    };
+    let text = |(name, value)| match value {
+        Setting::Flag(flag) => (name, flag.to_string()),
+        Setting::Text(text) => (name, text),
+    };
+    let options: Vec<_> = options.into_iter().map(text).collect();
+    Ok(Arc::new(registry(&options)?))
 }
 
 /// Whether a name is a path of this machine, and no URI.
@@ -20,8 +64,14 @@ pub(crate) fn is_local(name: PathBuf) -> bool {
     Uri::parse(name).is_ok_and(|uri| uri.scheme() == Scheme::Path)
 }
 
-/// Whether this package has a store for a path or URI. Nothing is opened.
+/// Whether this package has a store for a path or URI; with `writes`, one that checkpoints can be saved to. Nothing is
+/// opened.
 #[pyfunction]
-pub(crate) fn has_store(name: PathBuf) -> bool {
-    Uri::parse(name).is_ok_and(|uri| STORES.find(&uri).is_ok())
+#[pyo3(signature = (name, *, writes=false))]
+pub(crate) fn has_store(name: PathBuf, writes: bool) -> bool {
+    let find = || {
+        let uri = Uri::parse(name)?;
+        Ok::<_, straightway_core::Error>(stores()?.find(&uri)?.0)
+    };
+    find().is_ok_and(|store| !writes || store.verbs().has(Verb::PutIfAbsent))
 }

@@ -9,6 +9,7 @@ from typing import Any
 from . import _framework, _slicing
 from ._errors import SafetensorError
 from ._straightway import Loading, Mapped, Model, Receipt
+from ._weights import StorageOptions
 
 #: The ways of reading that safetensors has.
 BACKENDS = ("mmap", "pread")
@@ -26,6 +27,7 @@ class safe_open:
             read when they are used, and never copied. If the file is changed in place, they change too. ``"pread"``
             reads each tensor when it is requested, with a receipt. Tensors on a GPU are always read.
         route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route, and imply ``"pread"``.
+        storage_options: how a store on a network is reached: as for ``load_file``.
 
     ``receipt`` is that of the last tensor that was read; ``None`` if all were mapped.
     """
@@ -38,11 +40,12 @@ class safe_open:
         *,
         backend: str = "mmap",
         route: str = "auto",
+        storage_options: StorageOptions | None = None,
     ) -> None:
         check_backend(backend)
         self._framework = _framework.find(framework)
         self._source: Source | None = Source(
-            _opened(filename), self._framework, _framework.device_name(device), backend, route
+            _opened(filename, storage_options), self._framework, _framework.device_name(device), backend, route
         )
 
     def __enter__(self) -> safe_open:
@@ -171,9 +174,9 @@ def check_backend(backend: str) -> None:
         raise SafetensorError(f'backend "{backend}" is invalid (expected one of: {known})')
 
 
-def _opened(filename: str | os.PathLike[str]) -> Model:
+def _opened(filename: str | os.PathLike[str], storage_options: StorageOptions | None = None) -> Model:
     try:
-        return Model(filename)
+        return Model(filename, storage_options=storage_options)
     except FileNotFoundError as error:
         if os.path.lexists(filename):
             raise

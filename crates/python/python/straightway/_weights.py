@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from . import _framework, _progress, _pytrees
@@ -17,6 +17,7 @@ from ._straightway import Stream as _Stream
 Cut = tuple[str | None, int, int, int]
 
 StrPath = str | os.PathLike[str]
+StorageOptions = Mapping[str, str | bool]
 
 #: How soon the bytes of a load are needed.
 Priority = Literal["now", "soon", "background"]
@@ -151,6 +152,7 @@ def load_file(
     priority: Priority = "soon",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> Weights[Any]:
     """Loads a safetensors file: a dictionary of its tensors, with a ``receipt``.
 
@@ -167,9 +169,13 @@ def load_file(
         progress: ``None`` shows a bar after a second, in a terminal or a notebook; ``False`` shows none; a function is
             called with the bytes loaded and their total, about 20 times a second. What it raises ends the load.
         timeout: seconds, after which the load ends with ``TimeoutError``; ``None`` is no limit.
+        storage_options: how a store on a network is reached, for this call: for ``s3://`` ``endpoint_url``, ``region``,
+            ``profile``, ``access_key_id``, ``secret_access_key``, ``session_token``, ``anonymous``, ``addressing``,
+            ``requester_pays`` and ``sse_customer_key``; for ``https://`` ``token``; for both ``ca_bundle``. What is not
+            given comes from the environment and the AWS configuration files.
     """
     return load(
-        Model(filename),
+        Model(filename, storage_options=storage_options),
         device,
         framework,
         filter=filter,
@@ -192,6 +198,7 @@ def load_model(
     priority: Priority = "soon",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> Weights[Any]:
     """Loads all tensors of a model: a folder, an index file, or a single file.
 
@@ -199,10 +206,10 @@ def load_model(
         folder: the folder, the index or the file: a path or a URI.
         slices: a list of ``(filter, dimension, start, stop)``. Of a tensor that a filter matches (``None`` matches
             all), only that part is read: the shard of a tensor-parallel rank.
-        device, framework, filter, route, priority, progress, timeout: as for ``load_file``.
+        device, framework, filter, route, priority, progress, timeout, storage_options: as for ``load_file``.
     """
     return load(
-        Model(folder),
+        Model(folder, storage_options=storage_options),
         device,
         framework,
         filter=filter,
@@ -227,6 +234,7 @@ def iterate(
     priority: Priority = "soon",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> Stream:
     """Yields ``(name, tensor)`` batch by batch. The next batch loads while this one is used.
 
@@ -237,10 +245,10 @@ def iterate(
         batch_bytes: the approximate size of a batch.
         progress: as for ``load_file``, after each batch.
         timeout: seconds for each batch, after which ``TimeoutError`` is raised; ``None`` is no limit.
-        folder, device, framework, filter, slices, route, priority: as for ``load_model``.
+        folder, device, framework, filter, slices, route, priority, storage_options: as for ``load_model``.
     """
     _progress.check(progress, timeout)
-    model = Model(folder)
+    model = Model(folder, storage_options=storage_options)
     library = _framework.find(framework)
     batches = _Stream(
         model,

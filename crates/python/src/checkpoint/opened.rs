@@ -152,7 +152,7 @@ impl Checkpoint {
         let checkpoint = Arc::clone(&self.0);
         let (exported, _) = run(py, move |restorer| {
             let saver = weights::Saver::new(executor::of(&folder)?);
-            let target = stores().find(&Uri::parse(&folder)?)?;
+            let target = stores()?.find(&Uri::parse(&folder)?)?;
             restorer.export(&checkpoint, &saver, target, EXPORT_BYTES)
         })?;
         Ok(exported.files)

@@ -15,7 +15,7 @@ use crate::{error::OrRaise, stores::stores};
 
 /// The checkpoints in a folder, or below a URI.
 pub(super) fn steps(folder: &Path, missing: Missing) -> Result<checkpoint::Steps> {
-    checkpoint::Steps::find(stores(), &Uri::parse(folder)?, missing)
+    checkpoint::Steps::find(&*stores()?, &Uri::parse(folder)?, missing)
 }
 
 /// A folder of checkpoints: which steps there are, and what becomes of them.

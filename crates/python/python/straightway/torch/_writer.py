@@ -252,7 +252,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether it is a path, or a URI of a store that this package has."""
-        return has_store(checkpoint_id)
+        return has_store(checkpoint_id, writes=True)
 
     def _write_metadata(self, metadata: Metadata) -> None:
         """Writes the file by which programs find checkpoints of ``torch.distributed.checkpoint``.
