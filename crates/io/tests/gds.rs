@@ -109,7 +109,12 @@ fn a_region_is_registered_once_for_its_life() {
         assert_eq!(standin.count("buffers"), 2);
         drop(region);
         assert_eq!(standin.count("buffers"), 1);
-        assert_eq!(standin.count("files"), 0, "no file is kept open");
+        // A lane closes its files when it rests, which is a moment after its job is answered.
+        let start = std::time::Instant::now();
+        while standin.count("files") > 0 {
+            assert!(start.elapsed().as_secs() < 5, "no file is kept open");
+            std::thread::yield_now();
+        }
         drop(executor);
         standin.assert_clean_but_for_cufile();
     });
