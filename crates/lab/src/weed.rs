@@ -100,6 +100,8 @@ impl Weed {
             "-ip.bind=127.0.0.1".to_owned(),
             "-master.volumeSizeLimitMB=1024".to_owned(),
             "-volume.max=32".to_owned(),
+            // By default it takes nothing where less than a hundredth of the drive is free.
+            "-volume.minFreeSpace=64MiB".to_owned(),
             format!("-master.port={}", ports[0]),
             format!("-volume.port={}", ports[1]),
             "-filer".to_owned(),

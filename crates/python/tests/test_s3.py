@@ -54,6 +54,8 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
         "-volume.max=32",
+        # By default it takes nothing where less than a hundredth of the drive is free.
+        "-volume.minFreeSpace=64MiB",
         f"-master.port={ports[0]}",
         f"-volume.port={ports[1]}",
         "-filer",
@@ -75,11 +77,25 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
             time.sleep(0.2)
         for name, content in objects().items():
             assert upload(filer + name, content) == 0
+        # The gateway begins after the filer, and finds what was put there.
+        options = {"endpoint_url": f"http://127.0.0.1:{ports[3]}", **KEYS}
+        while not is_served(options):
+            assert time.monotonic() < deadline and keeper.poll() is None, (folder / "log").read_text()[-2000:]
+            time.sleep(0.2)
         yield f"http://127.0.0.1:{ports[3]}", folder
     finally:
         assert keeper.stdin is not None
         keeper.stdin.close()
         keeper.wait(30)
+
+
+def is_served(options: dict[str, str]) -> bool:
+    """Whether the gateway shows what was uploaded."""
+    try:
+        with straightway.safe_open("s3://lab/model/model-3.safetensors", "np", storage_options=options) as file:
+            return bool(file.keys())
+    except OSError:
+        return False
 
 
 def upload(url: str, content: bytes) -> int:
