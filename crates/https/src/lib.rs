@@ -13,7 +13,7 @@ mod token;
 
 use std::{ffi::OsStr, sync::Arc};
 
-use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
+use straightway_core::{Direction, Error, Extent, Kind, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{Handle, LaneSpec, Named, Store, Tag, Tuning, Verbs, text},
@@ -110,12 +110,7 @@ impl Store for Https {
         _hulls: &[Option<Extent>],
         _: Direction,
     ) -> Result<Vec<Survey>> {
-        let reason = if self.site.is_tls {
-            Reason::Tls
-        } else {
-            Reason::Tcp
-        };
-        let other = Survey::socket(reason);
+        let other = self.site.survey();
         let survey =
             |handle: &Arc<dyn Handle>| Remote::of(handle).map_or(other.clone(), |r| r.survey());
         Ok(objects.iter().map(survey).collect())

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use rustls_pki_types::ServerName;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, Kind, Reason, Result, Survey};
 
 use crate::{lookup::Lookup, network::Network, pace::Pace, proxy::ProxyUrl};
 
@@ -19,6 +19,15 @@ pub struct Site {
 }
 
 impl Site {
+    /// What the planner should know of its objects.
+    pub fn survey(&self) -> Survey {
+        Survey::socket(if self.is_tls {
+            Reason::Tls
+        } else {
+            Reason::Tcp
+        })
+    }
+
     /// The site of an absolute `http:` or `https:` URL.
     pub fn of(url: &http::Uri) -> Result<Self> {
         let refuse = |why: &str| {

@@ -7,7 +7,7 @@ mod blocking;
 
 use std::{any::Any, fmt, ops::Range, sync::Arc};
 
-use straightway_core::{Error, Kind, Object, Reason, Result, Survey};
+use straightway_core::{Error, Kind, Object, Result, Survey};
 use straightway_io::{Handle, store::Tag};
 
 use crate::{
@@ -279,11 +279,7 @@ impl Remote {
 
     /// What the planner should know of it.
     pub fn survey(&self) -> Survey {
-        Survey::socket(if self.origin.site().is_tls {
-            Reason::Tls
-        } else {
-            Reason::Tcp
-        })
+        self.origin.site().survey()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use http::{Method, header::RANGE};
 use reqsign_core::time::Timestamp;
-use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
+use straightway_core::{Direction, Error, Extent, Kind, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{
@@ -260,12 +260,7 @@ impl Store for S3 {
         _hulls: &[Option<Extent>],
         _: Direction,
     ) -> Result<Vec<Survey>> {
-        let reason = if self.origin.site().is_tls {
-            Reason::Tls
-        } else {
-            Reason::Tcp
-        };
-        Ok(vec![Survey::socket(reason); objects.len()])
+        Ok(vec![self.origin.site().survey(); objects.len()])
     }
 
     fn tuning(&self) -> Tuning {
