@@ -21,71 +21,18 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "crates/python/tests"))
+from weed import Weed, free_port  # noqa: E402  (the server of the tests)
+
 KEY, SECRET, BUCKET = "BENCHACCESSKEY", "bench-secret-key", "bench"
-KEEPER = '"$@" & pid=$!; cat >/dev/null; kill $pid; wait $pid'
+IDENTITY = {
+    "name": "b",
+    "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+    "actions": ["Admin", "Read", "Write", "List"],
+}
 MIB = 1 << 20
-
-
-def free_port() -> int:
-    while True:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = 12000 + one.getsockname()[1] % 10000
-        try:
-            with socket.socket() as low, socket.socket() as high:
-                low.bind(("127.0.0.1", port))
-                high.bind(("127.0.0.1", port + 10000))
-            return port
-        except OSError:
-            continue
-
-
-class Server:
-    """SeaweedFS on the first core."""
-
-    def __init__(self, folder: Path) -> None:
-        weed = subprocess.run([ROOT / "tools/weed"], capture_output=True, text=True, check=True).stdout.strip()
-        identity = {"name": "b", "credentials": [{"accessKey": KEY, "secretKey": SECRET}]}
-        identity["actions"] = ["Admin", "Read", "Write", "List"]
-        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-        ports = [free_port() for _ in range(4)]
-        self.port = ports[3]
-        self.filer = f"http://127.0.0.1:{ports[2]}/buckets/{BUCKET}/"
-        arguments = [weed, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=32"]
-        arguments += [f"-master.port={ports[0]}", f"-volume.port={ports[1]}", "-filer", f"-filer.port={ports[2]}"]
-        arguments += ["-master.volumeSizeLimitMB=8192", "-s3", f"-s3.port={ports[3]}", f"-s3.config={folder}/s3.json"]
-        self.keeper = subprocess.Popen(
-            ["taskset", "-c", "0", "sh", "-c", KEEPER, "keeper", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        deadline = time.monotonic() + 90
-        while self.put("ready", b"x") != 200:
-            if time.monotonic() > deadline:
-                raise SystemExit("SeaweedFS did not start")
-            time.sleep(0.2)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def put(self, name: str, content: bytes) -> int:
-        try:
-            with urllib.request.urlopen(
-                urllib.request.Request(self.filer + name, data=content, method="PUT"), timeout=600
-            ) as answer:
-                return 200 if answer.status < 300 else answer.status
-        except OSError:
-            return -1
-
-    def stop(self) -> None:
-        self.keeper.stdin.close()
-        self.keeper.wait(30)
 
 
 def environment(url: str) -> dict[str, str]:
@@ -189,7 +136,7 @@ def median(rows: list[dict], name: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def one_object(args: argparse.Namespace, server: Server) -> dict:
+def one_object(args: argparse.Namespace, server: Weed) -> dict:
     """CPU per GiB and rate of one object into memory, 8 connections × 8 MiB."""
     size = (32 if args.small else 1024) * MIB
     server.put("object", os.urandom(MIB) * (size // MIB))
@@ -230,7 +177,7 @@ def safetensors(name: str, size: int) -> bytes:
     return len(header).to_bytes(8, "little") + header + os.urandom(MIB) * (size // MIB)
 
 
-def model(args: argparse.Namespace, server: Server) -> dict:
+def model(args: argparse.Namespace, server: Weed) -> dict:
     """A model in 8 objects into host memory, beside other loaders."""
     size = (8 if args.small else 512) * MIB
     for number in range(8):
@@ -251,7 +198,7 @@ def model(args: argparse.Namespace, server: Server) -> dict:
     }
 
 
-def stalls(args: argparse.Namespace, server: Server) -> dict:
+def stalls(args: argparse.Namespace, server: Weed) -> dict:
     """A load through the proxy with and without 1 % of requests stalled for 3 s."""
     size = (64 if args.small else 2048) * MIB
     server.put("stalled", os.urandom(MIB) * (size // MIB))
@@ -259,7 +206,7 @@ def stalls(args: argparse.Namespace, server: Server) -> dict:
     for name, faults in (("without", []), ("with", ["stall:3s=100"])):
         port = free_port()
         proxy = subprocess.Popen(
-            [args.proxy, f"127.0.0.1:{port}", f"127.0.0.1:{server.port}", "7", *faults],
+            [args.proxy, f"127.0.0.1:{port}", server.url.removeprefix("http://"), "7", *faults],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -279,7 +226,7 @@ def stalls(args: argparse.Namespace, server: Server) -> dict:
     return answer
 
 
-def replaced(args: argparse.Namespace, server: Server) -> dict:
+def replaced(args: argparse.Namespace, server: Weed) -> dict:
     """Loads of an object that is replaced meanwhile: whole, refused or mixed."""
     size = 64 * MIB
     versions = [bytes([number]) * size for number in (1, 2)]
@@ -311,7 +258,7 @@ def replaced(args: argparse.Namespace, server: Server) -> dict:
     return counts
 
 
-def small(args: argparse.Namespace, server: Server) -> dict:
+def small(args: argparse.Namespace, server: Weed) -> dict:
     """Many objects of 64 KiB to files, beside s5cmd."""
     count = 500 if args.small else 50_000
     content = os.urandom(64 << 10)
@@ -346,7 +293,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
+        # On the first core.
+        server = Weed(Path(folder), BUCKET, [IDENTITY], before=("taskset", "-c", "0"))
         try:
             answer = {"cores": os.cpu_count(), "small": args.small}
             for name in args.only.split(","):

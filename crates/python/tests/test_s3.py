@@ -3,90 +3,41 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import straightway
+import weed
 
-ROOT = Path(__file__).resolve().parents[3]
 KEYS = {"access_key_id": "LABACCESSKEYID", "secret_access_key": "lab-secret-access-key"}
-#: Ends the server when the test's process does.
-KEEPER = '"$@" & pid=$!; cat >/dev/null; kill $pid; wait $pid'
-
-
-def free_port() -> int:
-    """A port that is free, and so is the one 10,000 above it."""
-    while True:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = 12000 + one.getsockname()[1] % 10000
-        try:
-            with socket.socket() as low, socket.socket() as high:
-                low.bind(("127.0.0.1", port))
-                high.bind(("127.0.0.1", port + 10000))
-            return port
-        except OSError:
-            continue
+IDENTITIES: list[dict[str, object]] = [
+    {
+        "name": "lab",
+        "credentials": [{"accessKey": KEYS["access_key_id"], "secretKey": KEYS["secret_access_key"]}],
+        "actions": ["Admin", "Read", "Write", "List"],
+    },
+    {"name": "anonymous", "actions": ["Write:lab"]},
+]
 
 
 @pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A server's address, and a folder whose files are put into its bucket `lab` by name."""
-    found = subprocess.run([ROOT / "tools/weed"], capture_output=True, text=True)
-    if found.returncode:
-        pytest.skip(f"no S3 server: {found.stderr.strip()}")
-    folder = tmp_path_factory.mktemp("weed")
-    (folder / "s3.json").write_text(
-        '{"identities":[{"name":"lab","credentials":[{"accessKey":"%s","secretKey":"%s"}],'
-        '"actions":["Admin","Read","Write","List"]},{"name":"anonymous","actions":["Write:lab"]}]}'
-        % (KEYS["access_key_id"], KEYS["secret_access_key"])
-    )
-    ports = [free_port() for _ in range(4)]
-    arguments = [
-        found.stdout.strip(),
-        "server",
-        f"-dir={folder}",
-        "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
-        "-volume.max=32",
-        # By default it takes nothing where less than a hundredth of the drive is free.
-        "-volume.minFreeSpace=64MiB",
-        f"-master.port={ports[0]}",
-        f"-volume.port={ports[1]}",
-        "-filer",
-        f"-filer.port={ports[2]}",
-        "-s3",
-        f"-s3.port={ports[3]}",
-        f"-s3.config={folder / 's3.json'}",
-    ]
-    with open(folder / "log", "w") as log:
-        keeper = subprocess.Popen(
-            ["sh", "-c", KEEPER, "keeper", *arguments], stdin=subprocess.PIPE, stdout=log, stderr=log
-        )
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server whose bucket `lab` has the objects."""
     try:
-        # The filer takes uploads without a signature: what is below /buckets is in a bucket.
-        filer = f"http://127.0.0.1:{ports[2]}/buckets/lab/"
-        deadline = time.monotonic() + 90
-        while upload(filer + "ready", b"yes") != 0:
-            assert time.monotonic() < deadline and keeper.poll() is None, (folder / "log").read_text()[-2000:]
-            time.sleep(0.2)
+        server = weed.Weed(tmp_path_factory.mktemp("weed"), "lab", IDENTITIES)
+    except weed.Missing as why:
+        pytest.skip(f"no S3 server: {why}")
+    try:
         for name, content in objects().items():
-            assert upload(filer + name, content) == 0
+            assert server.put(name, content)
         # The gateway begins after the filer, and finds what was put there.
-        options = {"endpoint_url": f"http://127.0.0.1:{ports[3]}", **KEYS}
-        while not is_served(options):
-            assert time.monotonic() < deadline and keeper.poll() is None, (folder / "log").read_text()[-2000:]
-            time.sleep(0.2)
-        yield f"http://127.0.0.1:{ports[3]}", folder
+        while not is_served({"endpoint_url": server.url, **KEYS}):
+            server.wait()
+        yield server.url
     finally:
-        assert keeper.stdin is not None
-        keeper.stdin.close()
-        keeper.wait(30)
+        server.stop()
 
 
 def is_served(options: dict[str, str]) -> bool:
@@ -96,18 +47,6 @@ def is_served(options: dict[str, str]) -> bool:
             return bool(file.keys())
     except OSError:
         return False
-
-
-def upload(url: str, content: bytes) -> int:
-    """Puts bytes under a URL; 0 where that worked."""
-    import urllib.request
-
-    request = urllib.request.Request(url, data=content, method="PUT")
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return 0 if answer.status < 300 else answer.status
-    except OSError:
-        return -1
 
 
 def tensors(shard: int) -> dict[str, np.ndarray]:
@@ -125,8 +64,8 @@ def objects() -> dict[str, bytes]:
 
 
 @pytest.fixture
-def options(bucket: tuple[str, Path]) -> dict[str, str | bool]:
-    return {"endpoint_url": bucket[0], **KEYS}
+def options(bucket: str) -> dict[str, str | bool]:
+    return {"endpoint_url": bucket, **KEYS}
 
 
 def test_a_model_in_shards_is_loaded_byte_for_byte(options: dict[str, str | bool]) -> None:

@@ -1,0 +1,103 @@
+"""SeaweedFS on loopback, for tests and benchmarks. It is installed where it is missing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+#: Ends the server when the process that started it does.
+KEEPER = '"$@" & pid=$!; cat >/dev/null; kill $pid; wait $pid'
+
+START_S_MAX = 90
+
+
+def free_port() -> int:
+    """A port that is free, and so is the one 10,000 above it."""
+    while True:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = 12000 + one.getsockname()[1] % 10000
+        try:
+            with socket.socket() as low, socket.socket() as high:
+                low.bind(("127.0.0.1", port))
+                high.bind(("127.0.0.1", port + 10000))
+            return port
+        except OSError:
+            continue
+
+
+class Missing(Exception):
+    """The server cannot be installed."""
+
+
+class Weed:
+    """A server with one bucket, which is there when this returns. `before` is put in front of its command."""
+
+    def __init__(
+        self, folder: Path, bucket: str, identities: list[dict[str, object]], before: tuple[str, ...] = ()
+    ) -> None:
+        found = subprocess.run([ROOT / "tools/weed"], capture_output=True, text=True)
+        if found.returncode:
+            raise Missing(found.stderr.strip())
+        (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+        ports = [free_port() for _ in range(4)]
+        self.url = f"http://127.0.0.1:{ports[3]}"
+        # The filer takes uploads without a signature: what is below /buckets is in a bucket.
+        self.filer = f"http://127.0.0.1:{ports[2]}/buckets/{bucket}/"
+        self._log = folder / "log"
+        self.deadline = time.monotonic() + START_S_MAX
+        arguments = [
+            found.stdout.strip(),
+            "server",
+            f"-dir={folder}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-master.volumeSizeLimitMB=8192",
+            "-volume.max=32",
+            # By default it takes nothing where less than a hundredth of the drive is free.
+            "-volume.minFreeSpace=64MiB",
+            f"-master.port={ports[0]}",
+            f"-volume.port={ports[1]}",
+            "-filer",
+            f"-filer.port={ports[2]}",
+            "-s3",
+            f"-s3.port={ports[3]}",
+            f"-s3.config={folder / 's3.json'}",
+        ]
+        with open(self._log, "w") as log:
+            self._keeper = subprocess.Popen(
+                [*before, "sh", "-c", KEEPER, "keeper", *arguments], stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+        try:
+            while not self.put("ready", b"yes", timeout_s=10):
+                self.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self) -> None:
+        """Waits a moment for it to start; an error with its last words where it does not."""
+        if time.monotonic() > self.deadline or self._keeper.poll() is not None:
+            raise RuntimeError("SeaweedFS did not start: " + self._log.read_text()[-2000:])
+        time.sleep(0.2)
+
+    def put(self, name: str, content: bytes, timeout_s: float = 600) -> bool:
+        """Puts an object into the bucket. Answers whether that worked."""
+        request = urllib.request.Request(self.filer + name, data=content, method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+                return bool(answer.status < 300)
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """Ends it."""
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+        self._keeper.wait(30)
