@@ -2,8 +2,8 @@
 //!
 //! An engine has two verbs. [`submit`](Engine::submit) takes an I/O on, or gives it back when the
 //! queue is full; [`poll`](Engine::poll) gives back what is done. An I/O owns its buffer all the
-//! while, so an engine cannot outlive or mislay it. What an engine can do is data
-//! ([`Capabilities`]); what cuts across all engines (faults, limits, traces) is a wrapper.
+//! while, so an engine cannot outlive or mislay it. [`cancel`](Engine::cancel) gives up the I/Os of a stopped job. What
+//! an engine can do is data ([`Capabilities`]); what cuts across all engines (faults, limits, traces) is a wrapper.
 
 pub mod cached;
 pub mod gds;
@@ -36,6 +36,13 @@ pub trait Engine: fmt::Debug + Send {
     /// What it does another way than it should, and why.
     fn warning(&self) -> Option<&str> {
         None
+    }
+
+    /// Gives up the I/Os whose tags are unwanted, because their job was stopped. Each still comes back by
+    /// [`poll`](Self::poll), done or failed, and soon. May be called again for the same ones. An engine whose I/Os are done
+    /// in moments anyway does nothing.
+    fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
+        let _ = is_unwanted;
     }
 
     /// Called between transfers, with nothing in flight: lets go of what only the last one needed.

@@ -227,6 +227,15 @@ impl Engine for HttpEngine {
         }
     }
 
+    fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
+        for number in 0..u32::try_from(self.requests.capacity()).expect("queues are short") {
+            let request = self.requests.get(number);
+            if request.is_some_and(|request| is_unwanted(request.tag)) {
+                self.abandon(number, Instant::now());
+            }
+        }
+    }
+
     /// Closes connections that the other side has closed; good ones are kept for the next transfer.
     fn rest(&mut self) {
         for number in 0..u32::try_from(self.connections.capacity()).expect("there are few") {

@@ -169,6 +169,16 @@ impl Engine for Mixed {
         engines.into_iter().find_map(|engine| engine.warning())
     }
 
+    fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
+        let engines = self
+            .sides
+            .iter_mut()
+            .filter_map(|side| side.engine.as_mut());
+        engines
+            .into_iter()
+            .for_each(|engine| engine.cancel(is_unwanted));
+    }
+
     fn rest(&mut self) {
         for side in &mut self.sides {
             side.is_used = false;

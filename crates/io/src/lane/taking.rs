@@ -144,7 +144,7 @@ impl Lane {
         Ok(!self.ring.is_empty())
     }
 
-    /// Lets go of what jobs that were stopped have not handed to storage yet.
+    /// Lets go of what jobs that were stopped have not handed to storage yet, and has the engine give up the rest.
     fn drop_stopped(&mut self, board: &Board) {
         let mut dropped = Vec::new();
         for number in self.jobs.numbers() {
@@ -168,6 +168,12 @@ impl Lane {
             if let Some((_, chunk)) = self.parked.take_if(|(job, _)| *job == number) {
                 self.give_up(number, &chunk, board);
             }
+            let flights = &self.flights;
+            let is_unwanted = |tag: u32| {
+                let flight = flights.get(tag as usize).copied().flatten();
+                flight.is_some_and(|flight| flight.job == number)
+            };
+            self.engine.cancel(&is_unwanted);
         }
     }
 }

@@ -136,6 +136,10 @@ impl Engine for Faulty {
         self.engine.warning()
     }
 
+    fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
+        self.engine.cancel(is_unwanted);
+    }
+
     fn rest(&mut self) {
         self.engine.rest();
     }

@@ -6,7 +6,8 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Error, Result};
+use straightway_core::{Error, Kind, Result};
+use straightway_io::Handle;
 
 use super::{
     CONTROL_INTERVAL, HttpEngine, State,
@@ -30,8 +31,9 @@ impl HttpEngine {
     pub(super) fn close(&mut self, key: u32, ending: Ending) {
         let connection = &mut self.connections[key];
         if let Some(operation) = connection.operation {
-            connection.ending = Some(ending);
-            self.ring.cancel(operation);
+            if connection.ending.replace(ending).is_none() {
+                self.ring.cancel(operation);
+            }
         } else {
             self.end(key, ending, Instant::now());
         }
@@ -76,6 +78,27 @@ impl HttpEngine {
         } else {
             self.close(other, Ending::Unneeded);
             self.close(key, Ending::Judged(number, judgement));
+        }
+    }
+
+    /// Gives up a request that nobody wants any more.
+    pub(super) fn abandon(&mut self, number: u32, now: Instant) {
+        let request = &mut self.requests[number];
+        let name = request.remote.object().name;
+        let error = Error::new(Kind::Cancelled, "read", name, "it was stopped");
+        let judgement = Judgement::new(Next::Fail, error);
+        match request.state {
+            State::Waiting(_) | State::Renewing => {
+                self.waiting.retain(|waiting| *waiting != number);
+                self.judge(number, judgement, now);
+            }
+            State::Asked { first, hedge } => {
+                request.state = State::Asked { first, hedge: None };
+                if let Some(hedge) = hedge {
+                    self.close(hedge, Ending::Unneeded);
+                }
+                self.close(first, Ending::Judged(number, judgement));
+            }
         }
     }
 

@@ -17,6 +17,8 @@ use crate::{
 pub(super) struct Request {
     /// `None` while the ring has it.
     pub(super) io: Option<Io>,
+    /// The tag of the I/O.
+    pub(super) tag: u32,
     pub(super) remote: Arc<Remote>,
     /// Where in the object the I/O begins, and where it ends or the object does.
     start: u64,
@@ -58,6 +60,7 @@ impl Request {
         Self {
             start: io.offset,
             end,
+            tag: io.tag,
             io: Some(io),
             remote,
             got: 0,

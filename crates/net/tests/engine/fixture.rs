@@ -176,7 +176,7 @@ pub(crate) fn read_range(
     read(engine, remote, offset, bytes, bytes)
 }
 
-fn io(remote: &Arc<Remote>, op: Op, offset: u64, bytes: usize, tag: u32) -> Io {
+pub(crate) fn io(remote: &Arc<Remote>, op: Op, offset: u64, bytes: usize, tag: u32) -> Io {
     let slot = Slot::ring(1, bytes.max(1)).unwrap().remove(0);
     Io {
         op,

@@ -13,9 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fixture::{Lab, content, read_all};
+use fixture::{Lab, content, io, read_all};
 use straightway_core::{Error, Kind, Result};
-use straightway_net::{Answer, Head, Judgement, Next, Service, Settings, judge_status};
+use straightway_io::{engine::Engine, request::Op};
+use straightway_net::{Answer, Head, HttpEngine, Judgement, Next, Service, Settings, judge_status};
+use straightway_sys::Buf;
 use straightway_webserver::{Asked, Server, Step, head, short};
 
 const TAG: &str = "\"v1\"";
@@ -465,6 +467,84 @@ fn a_stall_ends_and_the_read_is_resumed_elsewhere() {
     assert!(got.bytes == object);
     assert_eq!(got.tries.retries, 1);
     assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// The server falls silent before the head, inside it, and inside the body.
+#[test]
+fn what_was_cancelled_comes_back_at_once_wherever_it_is_and_the_rest_arrives() {
+    let object = content(40_000, 11);
+    for tls in [false, true] {
+        for silent_from in [0, 20, 15_000] {
+            let copy = object.clone();
+            let server = start(tls, move |asked| {
+                let bytes = asked.answer_bytes(&copy, TAG);
+                if asked.target != "/silent" {
+                    return vec![Step::Bytes(bytes)];
+                }
+                let front = bytes[..silent_from].to_vec();
+                vec![Step::Bytes(front), Step::Wait(Duration::from_secs(30))]
+            });
+            let lab = Lab::new(&server, Settings::default());
+            let silent = lab.known("/silent", 40_000, TAG);
+            let good = lab.known("/good", 40_000, TAG);
+            let mut engine = lab.engine(8);
+            for tag in 0..5 {
+                engine
+                    .submit(io(&silent, Op::Read, 0, 40_000, tag))
+                    .unwrap();
+            }
+            engine.submit(io(&good, Op::Read, 0, 40_000, 5)).unwrap();
+            let mut done = Vec::new();
+            let begun = Instant::now();
+            while done.is_empty() || begun.elapsed() < Duration::from_millis(200) {
+                engine.poll(&mut done, Duration::from_millis(50)).unwrap();
+                assert!(begun.elapsed() < Duration::from_secs(20), "{engine:?}");
+            }
+            let Buf::Slot(slot) = &done[0].io.buf else {
+                panic!("it went out with a slot")
+            };
+            assert_eq!((done.len(), done[0].io.tag), (1, 5));
+            assert!(slot.as_slice()[..40_000] == object);
+            let stopped = Instant::now();
+            engine.cancel(&|tag| tag < 4);
+            engine.cancel(&|tag| tag < 4);
+            while done.len() < 5 {
+                engine.poll(&mut done, Duration::from_millis(50)).unwrap();
+                assert!(stopped.elapsed() < Duration::from_secs(2), "{engine:?}");
+            }
+            let mut tags: Vec<_> = done[1..].iter().map(|one| one.io.tag).collect();
+            tags.sort_unstable();
+            assert_eq!(tags, [0, 1, 2, 3]);
+            assert!(done[1..].iter().all(|one| one.result.is_err()));
+            // The engine is as good as before.
+            let got = read_all(&mut engine, &good, object.len(), 10_000).unwrap();
+            assert!(got.bytes == object);
+            engine.cancel(&|tag| tag == 4);
+            while done.len() < 6 {
+                engine.poll(&mut done, Duration::from_millis(50)).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_a_connection_or_another_attempt_is_cancelled_too() {
+    let server = Server::start(|_| short("503 Slow Down", ""));
+    let lab = Lab::new(&server, unhedged());
+    let remote = lab.known("/object", 1000, TAG);
+    let mut engine = HttpEngine::new(4, 1).unwrap();
+    for tag in 0..4 {
+        engine.submit(io(&remote, Op::Read, 0, 1000, tag)).unwrap();
+    }
+    let mut done = Vec::new();
+    engine.poll(&mut done, Duration::from_millis(300)).unwrap();
+    assert_eq!(done.len(), 0, "it is still tried");
+    engine.cancel(&|_| true);
+    let stopped = Instant::now();
+    while done.len() < 4 {
+        engine.poll(&mut done, Duration::from_millis(50)).unwrap();
+        assert!(stopped.elapsed() < Duration::from_secs(2), "{engine:?}");
+    }
 }
 
 #[test]
