@@ -1,12 +1,18 @@
 //! The stores that the command and the Python package know, by options and by the environment, which is read here.
 //!
-//! Options have the names of [`Access::OPTIONS`], and `token` for web servers. A new kind of store is added here.
+//! Options have the names of [`Access::OPTIONS`]; `token` is for web servers, `cache` and `cache_size` are for all stores
+//! on a network. A new kind of store is added here.
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use straightway_core::{Error, Kind, Result, Scheme};
+use straightway_cache::{BYTES_DEFAULT, Cache, CachedStore};
+use straightway_core::{Bytes, Error, Kind, Result, Scheme};
 use straightway_https::{Https, Token};
-use straightway_io::store::Registry;
+use straightway_io::{Store, store::Registry};
 use straightway_net::{Network, Proxies, Roots, Settings, Site};
 use straightway_s3::{Access, Environment, S3};
 
@@ -22,13 +28,16 @@ pub fn registry(options: &Options) -> Result<Registry> {
         access,
         network,
         token,
+        cache,
     } = Reached::new(options)?;
-    let shared = Arc::clone(&network);
+    let (shared, kept) = (Arc::clone(&network), cache.clone());
     let mut stores = Registry::default().with(Scheme::S3, move |bucket| {
-        Ok(Arc::new(S3::new(bucket, &access, &shared)?))
+        let store = Arc::new(S3::new(bucket, &access, &shared)?);
+        let endpoint = store.endpoint().to_owned();
+        Ok(through(kept.as_ref(), store, &endpoint))
     });
     for (scheme, prefix) in [(Scheme::Https, "https"), (Scheme::Http, "http")] {
-        let (network, token) = (Arc::clone(&network), token.clone());
+        let (network, token, cache) = (Arc::clone(&network), token.clone(), cache.clone());
         stores = stores.with(scheme, move |host| {
             let site = site(prefix, host)?;
             let is_for = |given: &&Given| given.only.is_none_or(|only| only == host);
@@ -36,10 +45,23 @@ pub fn registry(options: &Options) -> Result<Registry> {
                 .as_ref()
                 .filter(is_for)
                 .map(|given| given.token.clone());
-            Ok(Arc::new(Https::new(&network, site, token)?))
+            // Names of its objects are URLs, which say where they are.
+            Ok(through(
+                cache.as_ref(),
+                Arc::new(Https::new(&network, site, token)?),
+                "",
+            ))
         });
     }
     Ok(stores)
+}
+
+/// A store, through a cache where there is one.
+fn through(cache: Option<&Arc<Cache>>, store: Arc<dyn Store>, site: &str) -> Arc<dyn Store> {
+    match cache {
+        Some(cache) => Arc::new(CachedStore::new(store, cache, site)),
+        None => store,
+    }
 }
 
 /// A bucket, for the doctor.
@@ -77,6 +99,7 @@ struct Reached {
     access: Access,
     network: Arc<Network>,
     token: Option<Given>,
+    cache: Option<Arc<Cache>>,
 }
 
 impl Reached {
@@ -91,17 +114,25 @@ impl Reached {
             }),
             None => None,
         };
+        let (mut folder, mut cache_bytes) = (None, Bytes(BYTES_DEFAULT));
         for (name, value) in options {
-            if name == "token" {
-                token = Some(Given {
-                    only: None,
-                    token: Token::new(value.as_str())?,
-                });
-            } else {
-                access.set(name, value)?;
+            match name.as_str() {
+                "token" => {
+                    token = Some(Given {
+                        only: None,
+                        token: Token::new(value.as_str())?,
+                    });
+                }
+                "cache" => folder = Some(PathBuf::from(value)),
+                "cache_size" => cache_bytes = value.parse()?,
+                _ => access.set(name, value)?,
             }
         }
         access.check()?;
+        let cache = match folder {
+            Some(folder) => Some(open_cache(&folder, cache_bytes, &access)?),
+            None => None,
+        };
         let variable = |name: &str| access.environment.variables.get(name).cloned();
         let bundle = variable("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
         let network = Network::new(Settings {
@@ -113,8 +144,21 @@ impl Reached {
             access,
             network,
             token,
+            cache,
         })
     }
+}
+
+/// The cache in a folder.
+fn open_cache(folder: &Path, bytes: Bytes, access: &Access) -> Result<Arc<Cache>> {
+    if access.customer_key.is_some() {
+        let why = "objects that are encrypted with a customer's key would be kept unencrypted";
+        return Err(
+            Error::new(Kind::Invalid, "use the cache", folder.display(), why)
+                .with_hint("read them without a cache"),
+        );
+    }
+    Cache::open(folder, bytes.0).map(Arc::new)
 }
 
 /// A web server.

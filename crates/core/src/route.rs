@@ -73,6 +73,8 @@ pub enum Reason {
     Resident,
     /// The bytes were taken to be in the page cache, and some turned out not to be.
     Evicted,
+    /// The bytes of a remote object were in the local cache, and were compared with their checksums.
+    LocalCache,
     /// The file system has no O_DIRECT.
     NoDirectIo,
     /// The store is memory of this process.
@@ -169,6 +171,7 @@ impl fmt::Display for Reason {
             Self::Checked => "checked in the ring before it goes on",
             Self::Resident => "in the page cache already",
             Self::Evicted => "taken to be in the page cache, and not all of it was",
+            Self::LocalCache => "in the local cache of remote objects, compared with its checksum",
             Self::NoDirectIo => "the file system has no O_DIRECT",
             Self::StoreInMemory => "the store is memory of this process",
             Self::FileSystemBuffers => "the file system takes O_DIRECT through the page cache here",

@@ -14,6 +14,7 @@ use crate::{
     handle::Handle,
     job::Job,
     request::{Io, block_bytes, usize_of},
+    tally::Tally,
 };
 
 /// Times that an I/O may come back with nothing moved before it counts as failed.
@@ -33,6 +34,8 @@ pub(crate) struct Flight {
     pub(crate) image_start: usize,
     /// Whether bytes were read that the page cache turned out not to have.
     missed: bool,
+    /// Bytes of the running I/O that came from a local cache.
+    cached_bytes: u64,
     /// How often the running I/O came back without having moved anything.
     stalls: u8,
     /// When its running I/O was made.
@@ -61,6 +64,7 @@ impl Flight {
             leg: direction.leg(),
             image_start: 0,
             missed: false,
+            cached_bytes: 0,
             stalls: 0,
             taken: now,
             submitted: now,
@@ -93,6 +97,26 @@ impl Flight {
         self.missed = true;
     }
 
+    /// Notes that the running I/O moved bytes out of a local cache.
+    pub(crate) fn add_cached(&mut self, bytes: u64) {
+        self.cached_bytes += bytes;
+    }
+
+    /// Counts payload of the running I/O by the way that it came.
+    pub(crate) fn count(&self, tally: &mut Tally, payload_bytes: u64) {
+        let (route, reason) = self.route_and_reason();
+        // A request may cover gaps between its pieces, so it can bring more than its payload.
+        let cached_bytes = self.cached_bytes.min(payload_bytes);
+        for (route, reason, bytes) in [
+            (Route::Buffered, Reason::LocalCache, cached_bytes),
+            (route.reported(reason), reason, payload_bytes - cached_bytes),
+        ] {
+            if bytes > 0 {
+                tally.count(self.leg, route, reason, bytes);
+            }
+        }
+    }
+
     /// Whether the chunk has a piece after the running one.
     pub(crate) fn has_next_piece(&self, job: &Job) -> bool {
         (self.piece as usize) + 1 < job.plan().pieces(&self.chunk).len()
@@ -113,6 +137,7 @@ impl Flight {
 
     fn restart(&mut self, now: Instant) {
         self.missed = false;
+        self.cached_bytes = 0;
         self.stalls = 0;
         self.taken = now;
     }

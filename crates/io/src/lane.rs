@@ -396,6 +396,9 @@ impl Lane {
         if done.missed {
             flight.miss();
         }
+        if done.is_from_cache {
+            flight.add_cached(moved);
+        }
         match flight.judge(&job, done.io, done.result) {
             Verdict::Failed(io, error) => {
                 self.land(io, board);
@@ -426,9 +429,7 @@ impl Lane {
         } else {
             flight.payload_bytes(job)
         };
-        let (route, reason) = flight.route_and_reason();
-        let tally = &mut self.jobs[flight.job].tally;
-        tally.count(flight.leg, route.reported(reason), reason, bytes);
+        flight.count(&mut self.jobs[flight.job].tally, bytes);
         match io.buf {
             buf if buffered && flight.has_next_piece(job) => {
                 flight.next_piece(now);

@@ -72,6 +72,11 @@ impl S3 {
         })
     }
 
+    /// The address of the service that it is on.
+    pub fn endpoint(&self) -> &str {
+        &self.bucket.endpoint.service
+    }
+
     /// The bucket, for the doctor.
     pub(crate) fn bucket(&self) -> &Arc<Bucket> {
         &self.bucket

@@ -263,6 +263,10 @@ const FORBIDDEN: &[(&str, &[&[&str]])] = &[
             PLANNING,
         ],
     ),
+    (
+        "cache",
+        &[&["https", "s3", "pipeline", "webserver", "tokio"], PLANNING],
+    ),
     ("pipeline", &[&["probe", "cli"], PLANNING]),
     // The store in memory is for tests.
     ("cli", &[&["memory"]]),

@@ -149,6 +149,8 @@ pub struct Done<H = Arc<File>> {
     /// Whether a read through the page cache found that bytes were missing there. Only the engine
     /// that copies on its own thread can tell.
     pub missed: bool,
+    /// Whether its bytes came from a local cache of what a remote store has.
+    pub is_from_cache: bool,
     /// What it took, where requests over a network may be repeated.
     pub tries: Tries,
 }
@@ -171,6 +173,7 @@ impl<H> Done<H> {
             io: self.io.map(name),
             result: self.result,
             missed: self.missed,
+            is_from_cache: self.is_from_cache,
             tries: self.tries,
         }
     }
@@ -181,6 +184,7 @@ impl<H> Done<H> {
             io,
             result,
             missed: false,
+            is_from_cache: false,
             tries: Tries::default(),
         }
     }

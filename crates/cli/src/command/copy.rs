@@ -14,7 +14,7 @@ use straightway_pipeline::{Copier, Errand, errand::is_same, verify::verify};
 
 use super::{
     output::print_receipt,
-    stores::Reach,
+    stores::{Keep, Reach},
     tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
@@ -55,6 +55,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     reach: Reach,
+
+    #[command(flatten)]
+    keep: Keep,
 }
 
 impl Args {
@@ -96,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let work = match args.memory() {
         Some(place) => Work::Read(place),
         None => Work::Copy(Errand::find(
-            &args.reach.stores()?,
+            &args.reach.stores_through(&args.keep)?,
             &args.sources,
             &args.target,
         )?),
@@ -165,7 +168,7 @@ fn read(
             .with_hint("leave out --verify, or copy to a file")
             .into());
     }
-    let stores = args.reach.stores()?;
+    let stores = args.reach.stores_through(&args.keep)?;
     let find = |path| stores.find(&Uri::parse(path)?).map(Location::from);
     let sources: Vec<_> = args.sources.iter().map(find).collect::<Result<_, _>>()?;
     let store = Arc::clone(&sources[0].store);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use straightway_core::Result;
+use straightway_core::{Bytes, Result};
 use straightway_io::{
     Store,
     store::{Files, Registry},
@@ -55,10 +55,33 @@ pub(crate) struct Reach {
     ca_bundle: Option<PathBuf>,
 }
 
+/// Where bytes of stores on a network are kept for the next time.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Object stores")]
+pub(crate) struct Keep {
+    /// Keep what is read over the network in this folder, and read it there the next time. Processes share it.
+    #[arg(long, value_name = "FOLDER")]
+    cache: Option<PathBuf>,
+
+    /// The most that the cache holds; what was used least recently is removed [default: 100GiB].
+    #[arg(long, value_name = "SIZE", requires = "cache")]
+    cache_size: Option<Bytes>,
+}
+
 impl Reach {
     /// All stores.
     pub(crate) fn stores(&self) -> Result<Registry> {
         stores::registry(&self.options()?)
+    }
+
+    /// All stores, those on a network through a cache where one is named.
+    pub(crate) fn stores_through(&self, keep: &Keep) -> Result<Registry> {
+        let folder = keep.cache.as_ref().map(|path| path.to_string_lossy());
+        let size = keep.cache_size.map(|bytes| bytes.0.to_string());
+        let mut options = self.options()?;
+        options.extend(folder.map(|folder| ("cache".to_owned(), folder.into_owned())));
+        options.extend(size.map(|size| ("cache_size".to_owned(), size)));
+        stores::registry(&options)
     }
 
     /// A bucket, for the doctor.

@@ -8,7 +8,7 @@ use straightway_pipeline::weights::{Loader, Model};
 
 use super::{
     chosen::{Chosen, device},
-    stores::Reach,
+    stores::{Keep, Reach},
     tuning::{RouteChoice, Tuning},
 };
 
@@ -35,13 +35,16 @@ pub(crate) struct Wanted {
 
     #[command(flatten)]
     reach: Reach,
+
+    #[command(flatten)]
+    keep: Keep,
 }
 
 impl Wanted {
     /// The model.
     pub(crate) fn model(&self) -> anyhow::Result<Model> {
         Ok(Model::find(
-            &self.reach.stores()?,
+            &self.reach.stores_through(&self.keep)?,
             &Uri::parse(&self.path)?,
         )?)
     }

@@ -37,14 +37,7 @@ impl Lane {
                 return refused.unwrap_or_else(|error| job.fail(error));
             }
         };
-        let (route, reason) = flight.route_and_reason();
-        let tally = &mut self.jobs[flight.job].tally;
-        tally.count(
-            flight.leg,
-            route.reported(reason),
-            reason,
-            portion.wanted_bytes,
-        );
+        flight.count(&mut self.jobs[flight.job].tally, portion.wanted_bytes);
         self.flights[io.tag as usize] = Some(flight);
         if portion.deliveries > 0 {
             return self.copy(job, io.tag, slot, Heading::ToDevice);

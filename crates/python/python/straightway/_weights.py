@@ -171,8 +171,9 @@ def load_file(
         timeout: seconds, after which the load ends with ``TimeoutError``; ``None`` is no limit.
         storage_options: how a store on a network is reached, for this call: for ``s3://`` ``endpoint_url``, ``region``,
             ``profile``, ``access_key_id``, ``secret_access_key``, ``session_token``, ``anonymous``, ``addressing``,
-            ``requester_pays`` and ``sse_customer_key``; for ``https://`` ``token``; for both ``ca_bundle``. What is not
-            given comes from the environment and the AWS configuration files.
+            ``requester_pays`` and ``sse_customer_key``; for ``https://`` ``token``; for both ``ca_bundle``, and
+            ``cache``, a folder that keeps what was read for the next time, with ``cache_size`` (``"100GiB"``). What is
+            not given comes from the environment and the AWS configuration files.
     """
     return load(
         Model(filename, storage_options=storage_options),

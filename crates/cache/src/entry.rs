@@ -1,0 +1,333 @@
+//! One file of the cache: a range of one version of an object.
+//!
+//! A page of header is followed by the bytes. The header says which range of which version they are, and has a
+//! CRC-64/NVME of each piece and of itself. A read takes the pieces that it needs, and looks at each before it goes on.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::FileExt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use crc_fast::{CrcAlgorithm, checksum};
+use rustix::{fs::OFlags, io::Errno};
+use straightway_core::Extent;
+use straightway_io::request::Io;
+use straightway_sys::folder::claim;
+
+use crate::cache::{Cache, is_own_file};
+
+/// A name that no other version of any object has.
+pub(crate) type Key = [u8; 32];
+
+/// What drafts end in.
+pub(crate) const DRAFT_SUFFIX: &str = ".part";
+
+const MAGIC: &[u8; 8] = b"SWCACHE1";
+const HEADER_BYTES: usize = 4096;
+/// Where the checksums of pieces begin, and where that of the header is.
+const SUMS_START: usize = 64;
+const OWN_SUM_START: usize = HEADER_BYTES - 8;
+const PIECES_MAX: u64 = ((OWN_SUM_START - SUMS_START) / 8) as u64;
+/// Pieces stay in the processor's cache between their checksum and their copy.
+const PIECE_BYTES_MIN: u64 = 64 << 10;
+
+/// An entry counts as used anew after this time: not every read need write.
+const TOUCH_AFTER: Duration = Duration::from_mins(1);
+
+/// The name of the entry with a range of an object.
+pub(crate) fn name(key: &Key, extent: Extent) -> String {
+    let mut hex = String::with_capacity(2 * key.len());
+    for byte in key {
+        write!(hex, "{byte:02x}").expect("memory takes all");
+    }
+    let (start, end) = (extent.offset, extent.end());
+    format!("{}/{}.{start:016x}-{end:016x}", &hex[..2], &hex[2..])
+}
+
+/// The rest of a key, and the range, in the name of an entry without its shard.
+pub(crate) fn parse(name: &str) -> Option<(&str, Extent)> {
+    let (key, range) = name.split_once('.')?;
+    let (start, end) = range.split_once('-')?;
+    let is_hex = |text: &str| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if (key.len(), start.len(), end.len()) != (62, 16, 16)
+        || ![key, start, end].map(is_hex).iter().all(|is| *is)
+    {
+        return None;
+    }
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let (start, end) = (number(start)?, number(end)?);
+    (start < end).then(|| (key, Extent::between(start, end)))
+}
+
+/// An entry that is open, and whose header is right.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    file: fs::File,
+    extent: Extent,
+    piece_bytes: u64,
+    sums: Vec<u64>,
+}
+
+impl Entry {
+    /// Opens the entry with a range of an object; `None` where there is none. One that is not what it should be is
+    /// removed.
+    pub(crate) fn open(cache: &Cache, key: &Key, extent: Extent) -> Option<Self> {
+        let name = name(key, extent);
+        let entry = match cache.open_file(&name, OFlags::RDONLY) {
+            Ok(file) => Self::of(file, key, extent),
+            Err(error) if is_foreign(&error) => Err(error),
+            // It is not there, or no more files can be opened.
+            Err(_) => return None,
+        };
+        if entry.is_err() {
+            tracing::warn!(
+                name,
+                "an entry of the cache is not what it should be, and is fetched again"
+            );
+            cache.remove(&name);
+        }
+        entry.ok()
+    }
+
+    fn of(mut file: fs::File, key: &Key, extent: Extent) -> io::Result<Self> {
+        let foreign = || io::Error::from(io::ErrorKind::InvalidData);
+        let meta = is_own_file(&file)?.ok_or_else(foreign)?;
+        let mut header = [0; HEADER_BYTES];
+        file.read_exact(&mut header)?;
+        let piece_bytes = piece_bytes(extent.bytes);
+        let pieces = extent.bytes.div_ceil(piece_bytes);
+        let sums = &header[SUMS_START..][..usize_of(pieces) * 8];
+        let sums = sums
+            .chunks_exact(8)
+            .map(|sum| u64::from_le_bytes(sum.try_into().expect("it has 8 bytes")));
+        let sums: Vec<_> = sums.collect();
+        if header != make_header(key, extent, &sums)
+            || meta.len() != HEADER_BYTES as u64 + extent.bytes
+        {
+            return Err(foreign());
+        }
+        let now = SystemTime::now();
+        let is_old = meta
+            .modified()
+            .is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > TOUCH_AFTER));
+        if is_old {
+            // Without it, the entry is evicted too soon.
+            let _ = file.set_modified(now);
+        }
+        Ok(Self {
+            file,
+            extent,
+            piece_bytes,
+            sums,
+        })
+    }
+
+    /// Where the entry ends in the object.
+    pub(crate) fn end(&self) -> u64 {
+        self.extent.end()
+    }
+
+    /// Copies a part of the object, which the entry has, to the front of an I/O's memory. After an error the I/O has
+    /// right bytes, but not all.
+    pub(crate) fn read(&self, io: &mut Io, wanted: Extent) -> io::Result<()> {
+        let mut piece = vec![0; usize_of(self.piece_bytes.min(self.extent.bytes))];
+        let first = (wanted.offset - self.extent.offset) / self.piece_bytes;
+        let mut at = wanted.offset;
+        for number in first.. {
+            if at == wanted.end() {
+                break;
+            }
+            let start = number * self.piece_bytes;
+            let bytes = self.piece_bytes.min(self.extent.bytes - start);
+            let piece = &mut piece[..usize_of(bytes)];
+            self.file
+                .read_exact_at(piece, HEADER_BYTES as u64 + start)?;
+            if sum(piece) != self.sums[usize_of(number)] {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let start = self.extent.offset + start;
+            let end = (start + bytes).min(wanted.end());
+            let part = &piece[usize_of(at - start)..usize_of(end - start)];
+            io.fill_from(usize_of(at - wanted.offset), part);
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+/// The right to fetch a range for all processes, and the file that it is kept in. Dropped, it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    cache: Arc<Cache>,
+    key: Key,
+    extent: Extent,
+    /// Locked until it is closed.
+    draft: fs::File,
+    draft_name: String,
+}
+
+/// Whether a range may be fetched.
+#[derive(Debug)]
+pub(crate) enum Claiming {
+    /// It may, and is kept.
+    Claimed(Claim),
+    /// Somebody else is fetching it.
+    Busy,
+    /// It has been fetched meanwhile.
+    There,
+    /// Nothing can be kept now.
+    Refused,
+}
+
+impl Claim {
+    /// Asks for a range.
+    pub(crate) fn ask(cache: &Arc<Cache>, key: &Key, extent: Extent) -> Claiming {
+        let name = name(key, extent);
+        let draft_name = format!("{name}{DRAFT_SUFFIX}");
+        let draft = match cache.open_file(&draft_name, OFlags::RDWR | OFlags::CREATE) {
+            Ok(draft) => draft,
+            Err(error) => {
+                if is_foreign(&error) {
+                    cache.remove(&draft_name);
+                } else {
+                    cache.note(&error);
+                }
+                return Claiming::Refused;
+            }
+        };
+        if !claim(&draft) {
+            return Claiming::Busy;
+        }
+        if !matches!(is_own_file(&draft), Ok(Some(_))) {
+            cache.remove(&draft_name);
+            return Claiming::Refused;
+        }
+        let claim = Self {
+            cache: Arc::clone(cache),
+            key: *key,
+            extent,
+            draft,
+            draft_name,
+        };
+        if cache.has(&name) {
+            return Claiming::There;
+        }
+        Claiming::Claimed(claim)
+    }
+
+    /// Keeps the front of an I/O's memory, which is the whole range.
+    pub(crate) fn keep(mut self, io: &Io) {
+        match self.write(io) {
+            Ok(()) => self.cache.added(HEADER_BYTES as u64 + self.extent.bytes),
+            Err(error) => self.cache.note(&error),
+        }
+    }
+
+    fn write(&mut self, io: &Io) -> io::Result<()> {
+        // A killed process may have left a part.
+        self.draft.set_len(0)?;
+        self.draft.seek(SeekFrom::Start(HEADER_BYTES as u64))?;
+        let mut sums = Vec::new();
+        let mut piece = vec![0; usize_of(piece_bytes(self.extent.bytes).min(self.extent.bytes))];
+        let total = usize_of(self.extent.bytes);
+        for start in (0..total).step_by(piece.len()) {
+            let bytes = piece.len().min(total - start);
+            let piece = &mut piece[..bytes];
+            io.spill_from(start, piece);
+            sums.push(sum(piece));
+            self.draft.write_all(piece)?;
+        }
+        self.draft
+            .write_all_at(&make_header(&self.key, self.extent, &sums), 0)?;
+        self.cache
+            .rename(&self.draft_name, &name(&self.key, self.extent))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // It is gone where it was renamed. The lock still holds, so nobody else has begun anew.
+        self.cache.remove(&self.draft_name);
+    }
+}
+
+/// Whether a name cannot be opened because what has it is no file: a link, a folder, a pipe.
+fn is_foreign(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::NODEV)
+    )
+}
+
+/// The header of an entry.
+fn make_header(key: &Key, extent: Extent, sums: &[u64]) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    let mut at = 0;
+    let mut put = |bytes: &[u8]| {
+        header[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    put(MAGIC);
+    put(&extent.offset.to_le_bytes());
+    put(&extent.bytes.to_le_bytes());
+    put(&piece_bytes(extent.bytes).to_le_bytes());
+    put(key);
+    for sum in sums {
+        put(&sum.to_le_bytes());
+    }
+    let own = sum(&header[..OWN_SUM_START]);
+    header[OWN_SUM_START..].copy_from_slice(&own.to_le_bytes());
+    header
+}
+
+/// How long the pieces of an entry are: so that their checksums fit into the header.
+fn piece_bytes(bytes: u64) -> u64 {
+    bytes
+        .div_ceil(PIECES_MAX)
+        .next_power_of_two()
+        .max(PIECE_BYTES_MIN)
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    checksum(CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+fn usize_of(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("an I/O lies in memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written_and_no_others() {
+        let (key, extent) = ([0xab; 32], Extent::between(3, 1 << 40));
+        let name = name(&key, extent);
+        let (shard, rest) = name.split_once('/').unwrap();
+        assert_eq!((shard, parse(rest).unwrap().1), ("ab", extent));
+        for bad in [
+            "",
+            "a.b-c",
+            &rest[1..],
+            &format!("{rest}{DRAFT_SUFFIX}"),
+            &rest.to_uppercase(),
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        let empty = rest.replace(&rest[63..], "0000000000000005-0000000000000005");
+        assert_eq!(parse(&empty), None);
+    }
+
+    #[test]
+    fn the_checksums_of_every_length_fit_into_a_header() {
+        for bytes in [1, PIECE_BYTES_MIN, 8 << 20, (8 << 20) + 1, 1 << 30, 1 << 40] {
+            assert!(bytes.div_ceil(piece_bytes(bytes)) <= PIECES_MAX, "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What is removed so that a cache stays within its bounds: the entries that were used least recently, and what killed
+//! processes left.
+
+use std::{io, time::Duration};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstatvfs, openat, statat},
+    io::Errno,
+};
+use straightway_sys::folder::claim;
+
+use crate::{
+    cache::{Cache, SHARDS, shard_name},
+    entry::{DRAFT_SUFFIX, parse},
+};
+
+/// A cache that is fuller than this part of its bound loses entries until it is as full as the other. Several processes
+/// add a thirty-second each before they look again.
+const FULL: (u64, u64) = (7, 8);
+const EMPTIED: (u64, u64) = (3, 4);
+
+/// The part of the file system that stays free, as Mountpoint leaves it.
+const FREE_SHARE: u64 = 20;
+
+/// The most entries that are looked at. Beyond, the bound holds for those alone.
+const ENTRIES_MAX: usize = 4 << 20;
+
+/// Whoever evicts holds this lock.
+const LOCK: &str = "lock";
+
+/// An entry that may be evicted.
+#[derive(Debug)]
+struct Candidate {
+    used: Duration,
+    bytes: u64,
+    name: String,
+}
+
+/// Removes what is too much. Where another process does so, nothing is done.
+pub(crate) fn sweep(cache: &Cache) -> io::Result<()> {
+    let lock = cache.open_file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
+    // On a file system without locks two processes may remove the same.
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        return Ok(());
+    }
+    let mut entries = Vec::new();
+    for shard in 0..SHARDS {
+        list(cache, &shard_name(shard), &mut entries)?;
+    }
+    let total: u64 = entries.iter().map(|entry| entry.bytes).sum();
+    let part = |(of, in_all): (u64, u64)| cache.bytes_max() / in_all * of;
+    let too_much = if total > part(FULL) {
+        total - part(EMPTIED)
+    } else {
+        0
+    };
+    let space = fstatvfs(cache)?;
+    let wanted = space.f_blocks / FREE_SHARE;
+    let missing = wanted.saturating_sub(space.f_bavail) * space.f_frsize;
+    let mut excess = too_much.max(missing);
+    entries.sort_unstable_by_key(|entry| entry.used);
+    for entry in entries {
+        if excess == 0 {
+            break;
+        }
+        cache.remove(&entry.name);
+        excess = excess.saturating_sub(entry.bytes);
+    }
+    Ok(())
+}
+
+/// Adds the entries of a shard, and removes drafts whose process is dead.
+fn list(cache: &Cache, shard: &str, entries: &mut Vec<Candidate>) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = match openat(cache, shard, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        opened => opened?,
+    };
+    for entry in Dir::read_from(&folder)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else {
+            continue;
+        };
+        let path = format!("{shard}/{name}");
+        if name
+            .strip_suffix(DRAFT_SUFFIX)
+            .is_some_and(|name| parse(name).is_some())
+        {
+            // Whoever writes to it has locked it.
+            let abandoned = cache
+                .open_file(&path, OFlags::RDWR)
+                .is_ok_and(|draft| claim(&draft));
+            if abandoned {
+                cache.remove(&path);
+            }
+            continue;
+        }
+        if parse(name).is_none() || entries.len() == ENTRIES_MAX {
+            continue;
+        }
+        let Ok(stat) = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else {
+            continue;
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            continue;
+        }
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+        let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
+        entries.push(Candidate {
+            used: Duration::new(seconds, nanoseconds),
+            bytes: u64::try_from(stat.st_size).unwrap_or(0),
+            name: path,
+        });
+    }
+    Ok(())
+}

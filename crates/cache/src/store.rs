@@ -1,0 +1,109 @@
+//! Stores on web servers whose reads go through a cache.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc};
+
+use straightway_core::{Direction, Extent, Result, Survey};
+use straightway_io::{
+    engine::Engine,
+    store::{Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tuning, Verb, Verbs},
+};
+
+use crate::{cache::Cache, engine::CacheEngine, object::CachedObject};
+
+/// The family of these stores. All of them have engines of `net`.
+const FAMILY: &str = "cached http";
+
+/// A store whose reads go through a cache. Nothing is written to it.
+#[derive(Clone, Debug)]
+pub struct CachedStore {
+    inner: Arc<dyn Store>,
+    cache: Arc<Cache>,
+    /// Where the store is, where its names do not tell.
+    site: Arc<str>,
+}
+
+impl CachedStore {
+    /// A store of web servers through a cache. `site` tells stores apart whose objects have the same names.
+    pub fn new(inner: Arc<dyn Store>, cache: &Arc<Cache>, site: &str) -> Self {
+        assert_eq!(
+            inner.family(),
+            straightway_net::FAMILY,
+            "lanes are shared by the family"
+        );
+        Self {
+            inner,
+            cache: Arc::clone(cache),
+            site: site.into(),
+        }
+    }
+
+    fn wrap(&self, named: &Named, handle: Arc<dyn Handle>) -> Arc<dyn Handle> {
+        // Messages leave out the query of a URL, and it may tell two objects apart.
+        let name = self.inner.describe(&named.name);
+        let query = named.name.as_bytes().split(|byte| *byte == b'?').nth(1);
+        let identity = [
+            self.site.as_bytes(),
+            name.as_bytes(),
+            query.unwrap_or_default(),
+        ];
+        match CachedObject::new(&handle, &self.cache, &identity) {
+            Some(cached) => Arc::new(cached),
+            None => handle,
+        }
+    }
+}
+
+impl Store for CachedStore {
+    fn describe(&self, name: &OsStr) -> String {
+        self.inner.describe(name)
+    }
+
+    fn verbs(&self) -> Verbs {
+        let list = self.inner.verbs().has(Verb::List).then_some(Verb::List);
+        Verbs::of(list.as_slice())
+    }
+
+    fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
+        let opened = self.inner.open(objects)?;
+        let wrap = |(named, handle)| self.wrap(named, handle);
+        Ok(objects.iter().zip(opened).map(wrap).collect())
+    }
+
+    fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
+        Ok(Box::new(CacheEngine::new(self.inner.engine(lane)?)?))
+    }
+
+    fn family(&self) -> &'static str {
+        FAMILY
+    }
+
+    fn survey(
+        &self,
+        objects: &[Arc<dyn Handle>],
+        hulls: &[Option<Extent>],
+        direction: Direction,
+    ) -> Result<Vec<Survey>> {
+        let remote = |handle: &Arc<dyn Handle>| match CachedObject::of(handle) {
+            Some(object) => Arc::clone(&object.remote),
+            None => Arc::clone(handle),
+        };
+        let remotes: Vec<_> = objects.iter().map(remote).collect();
+        self.inner.survey(&remotes, hulls, direction)
+    }
+
+    fn tuning(&self) -> Tuning {
+        self.inner.tuning()
+    }
+
+    fn list(&self, page: &Page) -> Result<Listing> {
+        self.inner.list(page)
+    }
+
+    fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
+        let inner = self.inner.below(folder, missing)?;
+        Ok(Arc::new(Self {
+            inner,
+            ..self.clone()
+        }))
+    }
+}
