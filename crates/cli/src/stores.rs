@@ -124,7 +124,12 @@ impl Reached {
                     });
                 }
                 "cache" => folder = Some(PathBuf::from(value)),
-                "cache_size" => cache_bytes = value.parse()?,
+                "cache_size" => {
+                    let parsed: Result<Bytes, _> = value.parse();
+                    cache_bytes = parsed.map_err(|error| {
+                        Error::new(Kind::Invalid, "use option", name, error.to_string())
+                    })?;
+                }
                 _ => access.set(name, value)?,
             }
         }

@@ -4,10 +4,13 @@
 //! |---|---|
 //! | [`Weed`] | SeaweedFS, a real S3 server, installed where it is missing, and ended with the test |
 //! | [`Proxy`] | between a client and a server: it injects faults that follow from a seed |
+//! | [`Wire`] | the same without knowing what it passes on: in front of a server with TLS it breaks handshakes and records |
 
 mod head;
 mod proxy;
 mod weed;
+mod wire;
 
 pub use proxy::{Counts, Fault, Faults, Proxy};
 pub use weed::Weed;
+pub use wire::Wire;

@@ -424,7 +424,7 @@ fn collect<R: Read>(from: &mut Reader<R>, into: &mut Vec<u8>, bytes: u64) -> io:
 }
 
 /// A number that follows from a seed and another number: splitmix64.
-fn random(seed: u64, number: u64) -> u64 {
+pub(crate) fn random(seed: u64, number: u64) -> u64 {
     let mut x = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

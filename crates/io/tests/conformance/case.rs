@@ -198,7 +198,7 @@ impl Case {
 
     /// Whether a demanded route may be refused: where the file system or the region's address cannot have it.
     pub(crate) fn may_be_refused(&self) -> bool {
-        if self.system == System::Web && self.choice != Choice::Auto {
+        if self.system.is_remote() && self.choice != Choice::Auto {
             return true;
         }
         let demands_drive = matches!(self.choice, Choice::Only(Route::Direct | Route::Staged));

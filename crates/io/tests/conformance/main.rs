@@ -16,6 +16,7 @@ mod extents;
 mod gpu;
 mod lie;
 mod mounts;
+mod network;
 mod run;
 mod store;
 mod suite;

@@ -24,6 +24,14 @@ pub(crate) enum System {
     Btrfs,
     Memory,
     Web,
+    /// S3 behind a proxy that injects faults.
+    S3Faulty,
+    /// A web server behind such a proxy.
+    WebFaulty,
+    /// A web server with TLS on connections that break.
+    TlsFaulty,
+    /// A web server behind such a proxy, through a local cache.
+    CachedFaulty,
 }
 
 /// The least that xfs takes is 300 MiB. Images are sparse.
@@ -42,24 +50,37 @@ impl System {
         Self::Web,
     ];
 
+    /// Systems behind faulty networks, which have a suite of their own.
+    pub(crate) const FAULTY: [Self; 4] = [
+        Self::S3Faulty,
+        Self::WebFaulty,
+        Self::TlsFaulty,
+        Self::CachedFaulty,
+    ];
+
+    /// Whether its objects come over a network.
+    pub(crate) fn is_remote(self) -> bool {
+        self == Self::Web || Self::FAULTY.contains(&self)
+    }
+
     /// Whether every file on it can be read and written around the page cache. On btrfs that depends on the file;
     /// of the checkout nobody knows.
     pub(crate) fn has_direct(self) -> bool {
         !matches!(
             self,
-            Self::Checkout | Self::Tmpfs | Self::Btrfs | Self::Memory | Self::Web
-        )
+            Self::Checkout | Self::Tmpfs | Self::Btrfs | Self::Memory
+        ) && !self.is_remote()
     }
 
     /// The command that makes it, without the image.
     fn maker(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Checkout | Self::Tmpfs | Self::Memory | Self::Web => None,
             Self::Ext4Blocks1K => Some(&["mkfs.ext4", "-q", "-F", "-b", "1024"]),
             Self::Ext4Blocks4K => Some(&["mkfs.ext4", "-q", "-F", "-b", "4096"]),
             Self::XfsBlocks1K => Some(&["mkfs.xfs", "-q", "-f", "-b", "size=1024"]),
             Self::XfsBlocks4K => Some(&["mkfs.xfs", "-q", "-f", "-b", "size=4096"]),
             Self::Btrfs => Some(&["mkfs.btrfs", "-q", "-f"]),
+            _ => None,
         }
     }
 }
@@ -76,6 +97,10 @@ impl fmt::Display for System {
             Self::Btrfs => "btrfs",
             Self::Memory => "memory",
             Self::Web => "web",
+            Self::S3Faulty => "s3-faulty",
+            Self::WebFaulty => "web-faulty",
+            Self::TlsFaulty => "tls-faulty",
+            Self::CachedFaulty => "cached-faulty",
         })
     }
 }

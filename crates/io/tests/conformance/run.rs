@@ -2,13 +2,15 @@
 
 mod checked;
 mod objects;
+mod remote;
 
-use std::{path::Path, sync::Arc};
+use std::{cell::RefCell, path::Path, sync::Arc};
 
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Place, Receipt, Result, Route};
 use straightway_io::{Executor, File, Region};
 use straightway_sys::cuda::Driver;
-use straightway_webserver::Server;
+
+use remote::Served;
 
 use crate::{
     case::{Case, Density, Verb},
@@ -28,6 +30,8 @@ pub(crate) struct Outcome {
     pub(crate) bytes: u64,
     /// Jobs whose demanded route was refused, where it may be.
     pub(crate) refused: u32,
+    /// Faults that were injected.
+    pub(crate) faults: u64,
 }
 
 /// Runs the jobs of a case, one after the other, in a folder below `base`. What is wrong is the error.
@@ -36,11 +40,12 @@ pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
     for number in 0..case.jobs {
         let folder = tempfile::tempdir_in(base).map_err(|e| e.to_string())?;
+        let served = RefCell::new(Served::default());
         let work = Work {
             case,
             executor: &executor,
             folder: folder.path(),
-            server: None,
+            served: &served,
             random: Random::part(case.seed, (case.number << 8) + u64::from(number) + 1),
         };
         let verb = case.verb_of(number);
@@ -50,6 +55,7 @@ pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
             Verb::Relay => work.relay(),
             Verb::Check => work.checked(),
         };
+        outcome.faults += served.borrow().faults();
         match done {
             Ok(Ok(bytes)) => outcome.bytes += bytes,
             Ok(Err(wrong)) => return Err(format!("job {number}, {verb:?}: {wrong}")),
@@ -67,8 +73,8 @@ struct Work<'a> {
     case: &'a Case,
     executor: &'a Executor,
     folder: &'a Path,
-    /// What serves the objects that are on the web.
-    server: Option<Server>,
+    /// What serves the objects that come over a network.
+    served: &'a RefCell<Served>,
     random: Random,
 }
 

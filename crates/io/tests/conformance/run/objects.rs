@@ -9,16 +9,13 @@ use std::{
 };
 
 use straightway_core::Result;
-use straightway_https::Https;
 use straightway_io::{
     File, Handle, Objects, Store,
     store::{Condition, Draft, Durability, Like, Named},
 };
 use straightway_memory::Memory;
-use straightway_net::{Network, Site};
-use straightway_webserver::Server;
 
-use super::Work;
+use super::{Work, remote};
 use crate::{
     case::{Density, Residency},
     content,
@@ -40,7 +37,7 @@ impl Work<'_> {
         for number in 0..self.case.objects {
             let len = self.length();
             let mut bytes = content::bytes(self.random.next(), len);
-            if !matches!(self.case.system, System::Memory | System::Web) {
+            if self.case.system != System::Memory && !self.case.system.is_remote() {
                 let path = self.folder.join(format!("source-{number}"));
                 match self.case.density {
                     Density::Dense => fs::write(&path, &bytes).unwrap(),
@@ -53,9 +50,10 @@ impl Work<'_> {
         if self.case.system == System::Memory {
             return (in_memory(&contents), contents, files);
         }
-        if self.case.system == System::Web {
-            let (server, objects) = on_the_web(&contents);
-            self.server = Some(server);
+        if self.case.system.is_remote() {
+            let (served, objects) =
+                remote::serve(self.case, self.folder, &contents, &mut self.random);
+            *self.served.borrow_mut() = served;
             return (objects, contents, files);
         }
         self.settle_pages(&files);
@@ -153,22 +151,6 @@ impl Work<'_> {
 
 fn name(number: usize) -> OsString {
     format!("target-{number}").into()
-}
-
-/// Objects of a web server with these contents.
-fn on_the_web(contents: &[Vec<u8>]) -> (Server, Objects) {
-    let copies = contents.to_vec();
-    let server = Server::start(move |asked| {
-        let number = asked.target.trim_start_matches("/source-").parse();
-        let number: usize = number.expect("only sources are asked for");
-        asked.answer(&copies[number], &format!("\"{number}\""))
-    });
-    let network = Network::new(straightway_net::Settings::default());
-    let site = Site::of(&server.url("/").parse().unwrap()).unwrap();
-    let store = Https::new(&network, site, None).unwrap();
-    let names = (0..contents.len()).map(|n| Named::new(format!("source-{n}")));
-    let handles = store.open(&names.collect::<Vec<_>>()).unwrap();
-    (server, Objects::new(Arc::new(store), handles))
 }
 
 /// Objects of a memory store with these contents.

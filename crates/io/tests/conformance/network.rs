@@ -1,0 +1,89 @@
+//! The same cases over networks that fail: S3 and web servers, with and without TLS, and through a local cache.
+//!
+//! Faults follow from the case's seed and the number of the request, which lanes send in any order.
+
+use std::time::{Duration, Instant};
+
+use straightway_core::{Choice, Route};
+use straightway_lab::Weed;
+
+use crate::{
+    case::{Case, Verb},
+    mounts::System,
+    run,
+    suite::{Request, attempt},
+};
+
+/// Cases of each system, and the time after which no further one is begun.
+const CASES: usize = 24;
+const TIME_MAX: Duration = Duration::from_secs(25);
+
+/// More objects make a case longer, and nothing else: each is opened by a request.
+const OBJECTS_MAX: u32 = 100;
+
+fn every_byte_comes_through(system: System) {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let request = Request::from_environment();
+    let start = Instant::now();
+    let (mut ran, mut failed, mut bytes, mut faults) = (0, 0, 0, 0);
+    let reads = |case: &Case| case.verb != Verb::Write;
+    for case in request.cases().into_iter().filter(reads).take(CASES) {
+        if start.elapsed() > TIME_MAX {
+            break;
+        }
+        // Bytes from a socket go by the ring where that is demanded, and by no other route that can be.
+        let choice = match case.choice {
+            Choice::Only(Route::Staged) if system != System::CachedFaulty => case.choice,
+            _ => Choice::Auto,
+        };
+        let case = Case {
+            system,
+            choice,
+            objects: case.objects.min(OBJECTS_MAX),
+            depth: case.depth.min(64),
+            lanes: case.lanes.min(3),
+            jobs: case.jobs.min(2),
+            ..case
+        };
+        ran += 1;
+        match attempt(|| run::run(&case, folder.path())) {
+            Ok(outcome) => {
+                bytes += outcome.bytes;
+                faults += outcome.faults;
+            }
+            Err(wrong) => {
+                failed += 1;
+                eprintln!("FAILED {case}: {wrong}");
+            }
+        }
+    }
+    let took = start.elapsed().as_secs_f64();
+    eprintln!(
+        "conformance: {system}, seed {}, {ran} cases, {bytes} bytes compared, {faults} faults, {failed} failed, {took:.0} s",
+        request.seed
+    );
+    assert_eq!(failed, 0);
+    assert!(bytes > 0 && faults > 0, "{bytes} bytes, {faults} faults");
+}
+
+#[test]
+fn every_byte_comes_through_a_faulty_network_from_s3() {
+    if Weed::shared().is_some() {
+        every_byte_comes_through(System::S3Faulty);
+    }
+}
+
+#[test]
+fn every_byte_comes_through_a_faulty_network_from_a_web_server() {
+    every_byte_comes_through(System::WebFaulty);
+}
+
+#[test]
+fn every_byte_comes_through_broken_connections_with_tls() {
+    every_byte_comes_through(System::TlsFaulty);
+}
+
+#[test]
+fn every_byte_comes_through_a_faulty_network_and_a_cache() {
+    every_byte_comes_through(System::CachedFaulty);
+}

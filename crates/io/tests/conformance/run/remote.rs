@@ -1,0 +1,179 @@
+//! Objects that come over a network: from a web server or SeaweedFS, on their own or behind what injects faults.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use straightway_cache::{BYTES_MIN, Cache, CachedStore};
+use straightway_core::{Choice, Extent, Move};
+use straightway_https::Https;
+use straightway_io::{Executor, Objects, Region, Store, store::Named};
+use straightway_lab::{Fault, Faults, Proxy, Weed, Wire};
+use straightway_net::{Network, Roots, Settings, Site, suited};
+use straightway_s3::{Access, S3};
+use straightway_webserver::Server;
+
+use crate::{case::Case, cover::Random, mounts::System};
+
+/// What serves objects. It ends with the job.
+#[derive(Default)]
+pub(crate) struct Served {
+    server: Option<Server>,
+    proxy: Option<Proxy>,
+    wire: Option<Wire>,
+}
+
+/// What a client has to bear. Each of them passes when the request is sent again.
+const FAULTS: [Fault; 14] = [
+    Fault::CutHead,
+    Fault::CutInHead,
+    Fault::CutBody,
+    Fault::Reset,
+    Fault::Stall(Duration::from_millis(200)),
+    Fault::StallBody(Duration::from_millis(200)),
+    Fault::Drip,
+    Fault::Lose,
+    Fault::Status(500),
+    Fault::Status(503),
+    Fault::WrongRange,
+    Fault::WrongLength,
+    Fault::Twice,
+    Fault::Leftover,
+];
+
+/// How often each of them comes, in 10,000 requests, and how many of 100 connections break.
+const SHARE: u32 = 120;
+const BROKEN_PERCENT: u64 = 40;
+
+/// Serves objects with these contents as the case says.
+pub(crate) fn serve(
+    case: &Case,
+    folder: &Path,
+    contents: &[Vec<u8>],
+    random: &mut Random,
+) -> (Served, Objects) {
+    if case.system == System::S3Faulty {
+        return on_s3(case, contents, random);
+    }
+    let mut served = Served::default();
+    let copies = contents.to_vec();
+    let answer = move |asked: &straightway_webserver::Asked| {
+        let number = asked.target.trim_start_matches("/source-").parse();
+        let number: usize = number.expect("only sources are asked for");
+        asked.answer(&copies[number], &format!("\"{number}\""))
+    };
+    let mut settings = impatient();
+    let url = match case.system {
+        System::TlsFaulty => {
+            let server = Server::start_tls(answer);
+            let path = folder.join("roots.pem");
+            server.certificate().write(&path).unwrap();
+            settings.roots = Roots::File(path);
+            let wire = Wire::start(server.address(), random.next(), BROKEN_PERCENT).unwrap();
+            let url = format!("https://{}/", wire.address());
+            (served.server, served.wire) = (Some(server), Some(wire));
+            url
+        }
+        System::Web => {
+            settings = Settings::default();
+            let server = served.server.insert(Server::start(answer));
+            server.url("/")
+        }
+        _ => {
+            let server = served.server.insert(Server::start(answer));
+            let proxy = Proxy::start(&server.address().to_string(), faults(random)).unwrap();
+            let url = proxy.url() + "/";
+            served.proxy = Some(proxy);
+            url
+        }
+    };
+    let site = Site::of(&url.parse().unwrap()).unwrap();
+    let store = Arc::new(Https::new(&Network::new(settings), site, None).unwrap());
+    let store: Arc<dyn Store> = if case.system == System::CachedFaulty {
+        let cache = Cache::open(&folder.join("cache"), BYTES_MIN).unwrap();
+        Arc::new(CachedStore::new(store, &Arc::new(cache), ""))
+    } else {
+        store
+    };
+    let names = (0..contents.len()).map(|n| Named::new(format!("source-{n}")));
+    let handles = store.open(&names.collect::<Vec<_>>()).unwrap();
+    let objects = Objects::new(store, handles);
+    if case.system == System::CachedFaulty {
+        read_some(&objects, random);
+    }
+    (served, objects)
+}
+
+/// Reads parts of some objects, so that a cache has them.
+fn read_some(objects: &Objects, random: &mut Random) {
+    let mut moves = Vec::new();
+    let mut end = 0;
+    for (object, handle) in (0..).zip(objects.handles()) {
+        let bytes = handle.object().bytes;
+        let start = random.below(bytes);
+        let extent = Extent::new(start, 1 + random.below(bytes - start));
+        if random.chance(2) {
+            moves.push(Move {
+                object,
+                extent,
+                at: end,
+            });
+            end += extent.bytes;
+        }
+    }
+    let executor = Executor::new(suited(straightway_io::Settings::default())).unwrap();
+    let region = Arc::new(Region::host(end + 1).unwrap());
+    let read = executor.read(objects.clone(), moves, &region, Choice::Auto);
+    read.unwrap().wait().unwrap();
+}
+
+/// Objects in a bucket of SeaweedFS, read through a proxy.
+fn on_s3(case: &Case, contents: &[Vec<u8>], random: &mut Random) -> (Served, Objects) {
+    let weed = Weed::shared().expect("the suite looked for it");
+    let prefix = format!("conformance/{}-{:x}", case.number, random.next());
+    for (number, content) in contents.iter().enumerate() {
+        weed.put(&format!("{prefix}/{number}"), content.clone());
+    }
+    let proxy = Proxy::start(&weed.address(), faults(random)).unwrap();
+    let mut access = Access::default();
+    for (name, value) in [
+        ("endpoint_url", proxy.url().as_str()),
+        ("access_key_id", Weed::ACCESS_KEY_ID),
+        ("secret_access_key", Weed::SECRET_ACCESS_KEY),
+    ] {
+        access.set(name, value).unwrap();
+    }
+    let store = S3::new(Weed::BUCKET, &access, &Network::new(impatient())).unwrap();
+    let names = (0..contents.len()).map(|n| Named::new(format!("{prefix}/{n}")));
+    let handles = store.open(&names.collect::<Vec<_>>()).unwrap();
+    let served = Served {
+        proxy: Some(proxy),
+        ..Served::default()
+    };
+    (served, Objects::new(Arc::new(store), handles))
+}
+
+fn faults(random: &mut Random) -> Faults {
+    Faults {
+        seed: random.next(),
+        shares: FAULTS.map(|fault| (fault, SHARE)).to_vec(),
+        only: None,
+        after: 0,
+    }
+}
+
+/// Settings of a network that notices soon that nothing comes.
+fn impatient() -> Settings {
+    Settings {
+        stall_max: Duration::from_secs(1),
+        connect_max: Duration::from_secs(2),
+        attempts_max: 20,
+        ..Settings::default()
+    }
+}
+
+impl Served {
+    /// How many faults were injected.
+    pub(crate) fn faults(&self) -> u64 {
+        let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.counts().faults);
+        proxy + self.wire.as_ref().map_or(0, Wire::broken)
+    }
+}

@@ -1,0 +1,170 @@
+//! A relay of bytes between a client and a server that breaks connections. It knows nothing of what it passes on, so it
+//! can stand in front of a server with TLS: handshakes that break off, records that are damaged, ends without notice.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use rustix::net::sockopt::set_socket_linger;
+
+use crate::proxy::random;
+
+/// Where a connection breaks at most, in bytes from the server. A handshake has some thousands.
+const PLACE_MAX: u64 = 400_000;
+
+/// How long it pauses.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Break {
+    /// It is closed.
+    Cut,
+    /// It is reset.
+    Reset,
+    /// One bit is another.
+    Flip,
+    /// Nothing comes for a while.
+    Pause,
+}
+
+/// A relay on loopback. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Wire {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    upstream: SocketAddr,
+    seed: u64,
+    /// In a hundred connections.
+    broken_percent: u64,
+    connections: AtomicU64,
+    broken: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Wire {
+    /// A relay that breaks so many in a hundred connections to `upstream`. Which, how and where follows from the seed and
+    /// the number of the connection.
+    pub fn start(upstream: SocketAddr, seed: u64, broken_percent: u64) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            upstream,
+            seed,
+            broken_percent,
+            connections: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if accepting.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let shared = Arc::clone(&accepting);
+                thread::spawn(move || {
+                    // A side that goes away ends this connection, and nothing else.
+                    let _ = stream.and_then(|client| shared.relay(&client));
+                });
+            }
+        });
+        Ok(Self { address, shared })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections it broke.
+    pub fn broken(&self) -> u64 {
+        self.shared.broken.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    /// What happens to a connection, and after how many bytes from the server.
+    fn fate(&self, number: u64) -> Option<(Break, u64)> {
+        let draw = random(self.seed, number);
+        if draw % 100 >= self.broken_percent {
+            return None;
+        }
+        let kinds = [Break::Cut, Break::Reset, Break::Flip, Break::Pause];
+        let kind = kinds[usize::try_from(draw >> 8).unwrap_or(0) % kinds.len()];
+        // As often in the handshake as in all that follows.
+        let most = PLACE_MAX >> ((draw >> 16) % 10);
+        Some((kind, (draw >> 24) % most))
+    }
+
+    fn relay(&self, client: &TcpStream) -> io::Result<()> {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        let server = TcpStream::connect(self.upstream)?;
+        let (from, to) = (client.try_clone()?, server.try_clone()?);
+        let upwards = thread::spawn(move || {
+            let _ = io::copy(&mut &from, &mut &to);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+        let passed = self.pass(&server, client, self.fate(number));
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+        let _ = upwards.join();
+        passed
+    }
+
+    fn pass(
+        &self,
+        mut server: &TcpStream,
+        mut client: &TcpStream,
+        fate: Option<(Break, u64)>,
+    ) -> io::Result<()> {
+        let mut buffer = vec![0; 64 << 10];
+        let (mut passed, mut fate) = (0, fate);
+        loop {
+            let read = server.read(&mut buffer)?;
+            if read == 0 {
+                return Ok(());
+            }
+            let end = passed + read as u64;
+            let mut bytes = &mut buffer[..read];
+            if let Some((kind, place)) = fate.take_if(|(_, place)| *place < end) {
+                self.broken.fetch_add(1, Ordering::Relaxed);
+                let at = usize::try_from(place - passed).unwrap_or(0);
+                if kind == Break::Flip {
+                    bytes[at] ^= 4;
+                } else {
+                    client.write_all(&bytes[..at])?;
+                    bytes = &mut bytes[at..];
+                }
+                match kind {
+                    Break::Cut => return Ok(()),
+                    // Without lingering a close is a reset.
+                    Break::Reset => return Ok(set_socket_linger(client, Some(Duration::ZERO))?),
+                    Break::Pause => thread::sleep(PAUSE),
+                    Break::Flip => {}
+                }
+            }
+            client.write_all(bytes)?;
+            passed = end;
+        }
+    }
+}
