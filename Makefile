@@ -9,7 +9,7 @@ export CARGO_TERM_COLOR ?= auto
 PARTS = $(CACHE)/parts
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
-.PHONY: demo test check build wheel release setup claim bench bench-planner bench-weights clean
+.PHONY: demo test test-rgw check build wheel release setup claim bench bench-planner bench-weights clean
 
 ## Builds, then moves real bytes and shows the receipts: about a minute after the build.
 demo: build
@@ -27,6 +27,12 @@ test: setup claim
 	tools/part "$(PARTS)" "Rust: tests" tools/test
 	tools/part "$(PARTS)" "Python: build, types and tests" tools/test-python "$(CACHE)"
 	@tools/part "$(PARTS)"
+
+## The tests of S3 on a second kind of server, Ceph's object gateway: about four minutes, of which Ceph takes one. Skipped
+## with a reason where Ceph cannot be installed.
+test-rgw: claim
+	cargo test -q -p straightway-s3 --no-run
+	tools/rgw cargo test -q -p straightway-s3 --test s3 || [ $$? = 77 ]
 
 ## The inner loop: formatted, linted, and the quick tests.
 check: claim

@@ -168,6 +168,7 @@ pub(crate) struct Claim {
     /// Locked until it is closed.
     draft: fs::File,
     draft_name: String,
+    is_kept: bool,
 }
 
 /// Whether a range may be fetched.
@@ -212,6 +213,7 @@ impl Claim {
             extent,
             draft,
             draft_name,
+            is_kept: false,
         };
         if cache.has(&name) {
             return Claiming::There;
@@ -243,15 +245,19 @@ impl Claim {
         }
         self.draft
             .write_all_at(&make_header(&self.key, self.extent, &sums), 0)?;
-        self.cache
-            .rename(&self.draft_name, &name(&self.key, self.extent))
+        let name = name(&self.key, self.extent);
+        self.cache.rename(&self.draft_name, &name)?;
+        self.is_kept = true;
+        Ok(())
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // It is gone where it was renamed. The lock still holds, so nobody else has begun anew.
-        self.cache.remove(&self.draft_name);
+        // The lock still holds, so the draft is its own. After the rename it may be another's.
+        if !self.is_kept {
+            self.cache.remove(&self.draft_name);
+        }
     }
 }
 

@@ -19,8 +19,9 @@ use crate::{
 const FULL: (u64, u64) = (7, 8);
 const EMPTIED: (u64, u64) = (3, 4);
 
-/// The part of the file system that stays free, as Mountpoint leaves it.
+/// The part of the file system that stays free, as Mountpoint leaves it, and the most that does.
 const FREE_SHARE: u64 = 20;
+const FREE_BYTES_MAX: u64 = 1 << 30;
 
 /// The most entries that are looked at. Beyond, the bound holds for those alone.
 const ENTRIES_MAX: usize = 4 << 20;
@@ -55,8 +56,8 @@ pub(crate) fn sweep(cache: &Cache) -> io::Result<()> {
         0
     };
     let space = fstatvfs(cache)?;
-    let wanted = space.f_blocks / FREE_SHARE;
-    let missing = wanted.saturating_sub(space.f_bavail) * space.f_frsize;
+    let wanted = (space.f_blocks * space.f_frsize / FREE_SHARE).min(FREE_BYTES_MAX);
+    let missing = wanted.saturating_sub(space.f_bavail * space.f_frsize);
     let mut excess = too_much.max(missing);
     entries.sort_unstable_by_key(|entry| entry.used);
     for entry in entries {

@@ -1,4 +1,4 @@
-//! SeaweedFS, a real S3 server.
+//! SeaweedFS, a real S3 server, or another one that the environment names.
 
 use std::{
     fs, io,
@@ -26,10 +26,13 @@ const KEEPER: &str = r#""$@" & pid=$!; cat >/dev/null; kill $pid; wait $pid"#;
 /// A server with one bucket, `lab`.
 #[derive(Debug)]
 pub struct Weed {
-    port: u16,
-    folder: TempDir,
-    keeper: Child,
+    address: String,
+    /// Its process and its data; `None` where somebody else started it.
+    process: Option<(TempDir, Child)>,
 }
+
+/// The address of another S3 server that the tests are to use, `HOST:PORT`. It must know the keys below.
+const OTHER: &str = "STRAIGHTWAY_S3_SERVER";
 
 impl Weed {
     /// The bucket that is there.
@@ -58,8 +61,16 @@ impl Weed {
         shared.as_ref()
     }
 
-    /// Starts a server.
+    /// Starts a server, or takes the one that the environment names.
     pub fn start() -> io::Result<Self> {
+        if let Ok(address) = std::env::var(OTHER) {
+            let mut other = Self {
+                address,
+                process: None,
+            };
+            other.wait_until_ready()?;
+            return Ok(other);
+        }
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/weed");
         let found = Command::new(tool).stderr(Stdio::piped()).output()?;
         if !found.status.success() {
@@ -118,9 +129,8 @@ impl Weed {
             .stderr(log)
             .spawn()?;
         let mut weed = Self {
-            port: ports[3],
-            folder,
-            keeper,
+            address: format!("127.0.0.1:{}", ports[3]),
+            process: Some((folder, keeper)),
         };
         weed.wait_until_ready()?;
         Ok(weed)
@@ -129,18 +139,31 @@ impl Weed {
     fn wait_until_ready(&mut self) -> io::Result<()> {
         let start = Instant::now();
         loop {
-            let made = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
+            let made = TcpStream::connect(&self.address)
                 .and_then(|_| self.send(Method::PUT, "", &[], Vec::new()));
             match made {
                 Ok(status) if status < 300 => return Ok(()),
-                _ if self.keeper.try_wait()?.is_some() || start.elapsed() > START_MAX => {
-                    let log =
-                        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+                _ if self.has_ended()? || start.elapsed() > START_MAX => {
+                    let log = self
+                        .process
+                        .as_ref()
+                        .map(|(folder, _)| folder.path().join("log"));
+                    let log = log.and_then(|log| fs::read_to_string(log).ok());
+                    let log = log.unwrap_or_default();
                     let last = log.lines().last().unwrap_or("it wrote no log").to_owned();
-                    return Err(io::Error::other(format!("SeaweedFS did not start: {last}")));
+                    return Err(io::Error::other(format!(
+                        "the S3 server did not start: {last}"
+                    )));
                 }
                 _ => thread::sleep(Duration::from_millis(100)),
             }
+        }
+    }
+
+    fn has_ended(&mut self) -> io::Result<bool> {
+        match &mut self.process {
+            Some((_, keeper)) => Ok(keeper.try_wait()?.is_some()),
+            None => Ok(false),
         }
     }
 
@@ -151,7 +174,7 @@ impl Weed {
 
     /// Its address.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.address.clone()
     }
 
     /// Stores an object. The target is its key as a URL has it, encoded.
@@ -219,9 +242,11 @@ impl Weed {
 
 impl Drop for Weed {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        // It stops in its own time; what it has open is removed with the folder.
-        let _ = self.keeper.wait();
+        if let Some((_, keeper)) = &mut self.process {
+            drop(keeper.stdin.take());
+            // It stops in its own time; what it has open is removed with the folder.
+            let _ = keeper.wait();
+        }
     }
 }
 

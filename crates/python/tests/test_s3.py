@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,3 +128,50 @@ def test_what_is_missing_or_unknown_is_told(options: dict[str, str | bool]) -> N
         straightway.load_file("s3://lab/none.safetensors", framework="np", storage_options=options)
     with pytest.raises(ValueError, match="no such option"):
         straightway.load_file("s3://lab/x.safetensors", storage_options={"secret": "hush"})
+
+
+def check_loaded(options: dict[str, str | bool]) -> straightway.Receipt:
+    """Loads the model, compares every byte and gives the receipt."""
+    weights = straightway.load_model("s3://lab/model", framework="np", storage_options=options)
+    for shard in range(4):
+        for name, tensor in tensors(shard).items():
+            np.testing.assert_array_equal(weights[name], tensor)
+    return weights.receipt
+
+
+def test_the_second_load_comes_from_the_cache(options: dict[str, str | bool], tmp_path: Path) -> None:
+    cached = {**options, "cache": str(tmp_path / "cache"), "cache_size": "1GiB"}
+    ways = lambda receipt: {(row["route"], row["reason"]) for row in receipt.routes}
+    assert ways(check_loaded(cached)) == {("socket", "tcp")}
+    assert ways(check_loaded(cached)) == {("buffered", "local_cache")}
+    for entry in (tmp_path / "cache").glob("*/*"):
+        entry.write_bytes(entry.read_bytes()[:-3] + b"bad")
+    assert ways(check_loaded(cached)) == {("socket", "tcp")}
+    with straightway.safe_open("s3://lab/model/model-1.safetensors", "np", storage_options=cached) as file:
+        rows = file.get_slice("layer.1.weight")[5:9]
+    np.testing.assert_array_equal(rows, tensors(1)["layer.1.weight"][5:9])
+    tmp_path.chmod(0o777)
+    with pytest.raises(ValueError, match="others may write"):
+        check_loaded({**options, "cache": str(tmp_path)})
+
+
+def test_a_child_that_is_forked_after_a_load_loads_too(options: dict[str, str | bool], tmp_path: Path) -> None:
+    cached = {**options, "cache": str(tmp_path / "cache")}
+    check_loaded(options)
+    check_loaded(cached)
+    ends = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            code = 1
+            try:
+                check_loaded(options)
+                check_loaded(cached)
+                code = 0
+            finally:
+                os._exit(code)
+        ends.append(os.waitpid(child, 0)[1])
+        # The connections of the parent are still its own.
+        check_loaded(options)
+    assert ends == [0] * 4

@@ -7,6 +7,7 @@
 //! because it may quote what it could not read.
 
 mod context;
+mod role;
 
 use std::{
     fmt,
@@ -23,12 +24,13 @@ use reqsign_aws_v4::{
     EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider,
     ProfileCredentialProvider, SSOCredentialProvider, StaticCredentialProvider,
 };
-use reqsign_core::{Context, ProvideCredentialDyn, SigningCredential, time::Timestamp};
+use reqsign_core::{Context, ErrorKind, ProvideCredentialDyn, SigningCredential, time::Timestamp};
 use straightway_core::{Error, Kind, Result};
 
 use crate::access::{Access, Identity};
 
 pub(crate) use context::{Http, config_value, context};
+use role::Role;
 
 /// How long credentials must still be valid to sign with: as long as a signature is used, and some.
 const MARGIN: Duration = Duration::from_mins(7);
@@ -38,6 +40,9 @@ const MARGIN_MIN: Duration = Duration::from_secs(10);
 
 /// How long to wait before asking again where that failed and the old ones are still good.
 const PAUSE: Duration = Duration::from_secs(30);
+
+/// Where the credentials of an assumed role come from.
+const ROLE: &str = "the profile's role";
 
 type Provider = Arc<dyn ProvideCredentialDyn<Credential = Credential>>;
 
@@ -94,7 +99,7 @@ impl Credentials {
     /// The credentials that `access` names. Nothing is asked yet.
     pub(crate) fn new(access: &Access, context: Context) -> Self {
         Self {
-            providers: providers(access),
+            providers: providers(access, &context),
             profile: access.profile().to_owned(),
             context,
             latest: RwLock::default(),
@@ -180,6 +185,10 @@ impl Credentials {
                 }
                 Ok(Some(_)) => failed.push(format!("those of {source} have expired")),
                 Ok(None) => {}
+                // What is wrong with the configuration quotes nothing.
+                Err(error) if error.kind() == ErrorKind::ConfigInvalid && *source == ROLE => {
+                    failed.push(format!("{source} cannot be assumed: {error}"));
+                }
                 Err(error) => failed.push(format!("{source} failed ({})", error.kind())),
             }
         }
@@ -197,7 +206,7 @@ impl Credentials {
 
 /// What is asked for credentials, in the order of AWS's clients. A profile that the caller names counts before the
 /// environment.
-fn providers(access: &Access) -> Vec<(&'static str, Provider)> {
+fn providers(access: &Access, context: &Context) -> Vec<(&'static str, Provider)> {
     let profile = match &access.identity {
         Identity::Anonymous => return Vec::new(),
         Identity::Keys(keys) => {
@@ -211,6 +220,7 @@ fn providers(access: &Access) -> Vec<(&'static str, Provider)> {
         Identity::Found { profile } => profile,
     };
     let name = access.profile();
+    let role = Role::of(&access.environment, name, context);
     let mut all: Vec<(&'static str, Provider)> = vec![
         ("the environment", Arc::new(EnvCredentialProvider::new())),
         (
@@ -231,9 +241,16 @@ fn providers(access: &Access) -> Vec<(&'static str, Provider)> {
         ),
         ("the container", Arc::new(ECSCredentialProvider::new())),
     ];
+    if let Some(role) = role {
+        // Nothing that follows takes its place.
+        all.truncate(2);
+        all.push((ROLE, Arc::new(role)));
+    }
     if profile.is_some() {
         all.retain(|(source, _)| source.contains("profile") || source.contains("sign-on"));
-    } else if context::has_instance_metadata(&access.environment) {
+    } else if !all.iter().any(|(source, _)| *source == ROLE)
+        && context::has_instance_metadata(&access.environment)
+    {
         all.push(("the instance", Arc::new(IMDSv2CredentialProvider::new())));
     }
     all

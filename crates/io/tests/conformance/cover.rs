@@ -95,7 +95,7 @@ fn every_two_values_meet_in_a_cover_that_follows_from_its_seed() {
     let rows = pairwise(&sizes, &mut Random::new(3));
     let met: HashSet<_> = rows.iter().flat_map(|row| pairs_of(row)).collect();
     let pairs = |a: usize| (a + 1..sizes.len()).map(move |b| sizes[a] * sizes[b]);
-    assert_eq!(met.len(), (0..sizes.len()).flat_map(pairs).sum());
+    assert_eq!(met.len(), (0..sizes.len()).flat_map(pairs).sum::<usize>());
     assert!(rows.len() < 70, "{} rows", rows.len());
     assert_eq!(rows, pairwise(&sizes, &mut Random::new(3)));
 }

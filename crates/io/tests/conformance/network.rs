@@ -19,7 +19,7 @@ const CASES: usize = 24;
 const TIME_MAX: Duration = Duration::from_secs(25);
 
 /// More objects make a case longer, and nothing else: each is opened by a request.
-const OBJECTS_MAX: u32 = 100;
+const OBJECTS_MAX: u32 = 40;
 
 fn every_byte_comes_through(system: System) {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

@@ -140,6 +140,7 @@ impl Remote {
                 }
                 (total, front_bytes.min(total))
             }
+            (206, None) => return Err(self.broken("the server does not say which range it sends")),
             // The whole object, where that is short enough.
             (200, _) => match head.content_length() {
                 Ok(Some(length)) if length <= front_bytes => (length, length),

@@ -40,7 +40,7 @@ const FAULTS: [Fault; 14] = [
 ];
 
 /// How often each of them comes, in 10,000 requests, and how many of 100 connections break.
-const SHARE: u32 = 120;
+const SHARE: u32 = 70;
 const BROKEN_PERCENT: u64 = 40;
 
 /// Serves objects with these contents as the case says.
