@@ -8,12 +8,12 @@
 use std::{
     any::Any,
     collections::{HashMap, VecDeque},
-    fmt, mem,
+    fmt, io, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use straightway_core::{Object, Result};
+use straightway_core::{Error, Kind, Object, Result};
 use straightway_io::{
     Handle,
     engine::{
@@ -52,6 +52,8 @@ pub(crate) struct CacheEngine {
     fetching: HashMap<u32, (Arc<Task>, usize)>,
     /// I/Os whose bytes another process is fetching, and when they are looked at again.
     busy: VecDeque<(Instant, Io)>,
+    /// I/Os of jobs that were stopped.
+    given_up: Vec<Done>,
     in_threads: usize,
     in_inner: usize,
     depth: usize,
@@ -99,6 +101,7 @@ impl CacheEngine {
             to_inner: VecDeque::with_capacity(depth),
             fetching: HashMap::with_capacity(depth),
             busy: VecDeque::with_capacity(depth),
+            given_up: Vec::new(),
             in_threads: 0,
             in_inner: 0,
             depth,
@@ -109,7 +112,7 @@ impl CacheEngine {
 
     fn in_hand(&self) -> usize {
         let queued = self.to_threads.len() + self.to_inner.len() + self.busy.len();
-        queued + self.in_threads + self.in_inner
+        queued + self.given_up.len() + self.in_threads + self.in_inner
     }
 
     /// Hands on what waits. Answers when there is more to hand on, where that is known.
@@ -284,6 +287,7 @@ impl Engine for CacheEngine {
         loop {
             let now = Instant::now();
             let due = self.hand_on(now);
+            done.append(&mut self.given_up);
             self.poll_threads(done, Duration::ZERO)?;
             self.poll_inner(done, Duration::ZERO)?;
             let count = done.len() - before;
@@ -294,6 +298,25 @@ impl Engine for CacheEngine {
             let most = if is_queued { TURN } else { deadline - now };
             let due = due.map_or(most, |due| due.saturating_duration_since(now));
             self.wait(done, most.min(due))?;
+        }
+    }
+
+    /// Gives up what waits for the server or for another process. Threads are done in moments.
+    fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
+        self.inner.cancel(is_unwanted);
+        let busy = mem::take(&mut self.busy).into_iter();
+        let (unwanted, wanted): (Vec<_>, Vec<_>) = busy.partition(|(_, io)| is_unwanted(io.tag));
+        self.busy = wanted.into();
+        let queued = mem::take(&mut self.to_inner).into_iter();
+        let (queued, wanted): (Vec<_>, Vec<_>) = queued.partition(|io| is_unwanted(io.tag));
+        self.to_inner = wanted.into();
+        for io in unwanted.into_iter().map(|(_, io)| io).chain(queued) {
+            let name = io.object.object().name;
+            let error = Error::new(Kind::Cancelled, "read", name, "it was stopped");
+            let object = Task::of(&io.object).map(|task| Arc::clone(&task.object) as _);
+            let io = io.map(|handle| object.unwrap_or(handle));
+            self.given_up
+                .push(Done::new(io, Err(io::Error::other(error))));
         }
     }
 

@@ -14,7 +14,7 @@ use straightway_cache::{Cache, CachedStore};
 use straightway_core::{Choice, Extent, Move, Reason, Receipt, Result, Route};
 use straightway_https::Https;
 use straightway_io::{
-    Executor, Objects, Region, Settings,
+    Executor, Objects, Region, Settings, Ticket,
     store::{Named, Store},
 };
 use straightway_net::{Network, Site, suited};
@@ -201,6 +201,14 @@ impl Opened {
             bytes: at,
             settings: suited(settings),
         }
+    }
+
+    /// Begins to load what is wanted, into memory that nobody looks at.
+    pub(crate) fn start(self) -> Result<(Executor, Ticket)> {
+        let executor = Executor::new(self.settings)?;
+        let region = Arc::new(Region::host(self.bytes)?);
+        let ticket = executor.read(self.objects, self.moves, &region, Choice::Auto)?;
+        Ok((executor, ticket))
     }
 
     /// Loads what is wanted.

@@ -10,12 +10,14 @@ use std::{
     os::unix::fs::{FileExt, PermissionsExt, symlink},
     path::Path,
     sync::atomic::Ordering,
+    time::{Duration, Instant},
 };
 
 use fixture::{MIB, Opened, Web, cache, content, files};
 use straightway_cache::{BYTES_MIN, Cache};
 use straightway_core::Kind;
 use straightway_io::{Settings, wrapper::faulty::Faults};
+use straightway_webserver::{Server, Step};
 
 /// Lengths of objects: many short and odd ones, and some that take several requests.
 fn lengths(count: usize) -> Vec<usize> {
@@ -197,7 +199,7 @@ fn a_cache_stays_within_its_bound_and_keeps_what_was_used_last() {
         web.check(&cache, &[(number, 0..3 * MIB + 1)]);
         // Entries count as used anew after a minute.
         for path in files(cache.path()) {
-            let age = std::time::Duration::from_secs(100);
+            let age = Duration::from_secs(100);
             let file = fs::File::open(&path).unwrap();
             let at = file.metadata().unwrap().modified().unwrap();
             file.set_modified(at - age).unwrap();
@@ -273,9 +275,9 @@ fn a_folder_that_others_may_write_to_is_refused() {
 fn objects_whose_version_cannot_be_told_are_not_kept() {
     let (_folder, cache) = cache(1 << 30);
     for tag in ["W/\"weak\"", ""] {
-        let server = straightway_webserver::Server::start(move |asked| {
+        let server = Server::start(move |asked| {
             let mut steps = asked.answer(&content(0, 1, 100_000), tag);
-            if let [straightway_webserver::Step::Bytes(bytes)] = steps.as_mut_slice() {
+            if let [Step::Bytes(bytes)] = steps.as_mut_slice() {
                 let text = b"HTTP/1.1 206 Partial Content\r\n".len();
                 let dated = b"Last-Modified: Sun, 15 Nov 2026 10:00:00 GMT\r\n";
                 bytes.splice(text..text, dated.iter().copied());
@@ -313,4 +315,35 @@ fn a_load_that_fails_leaves_no_draft_and_the_next_one_goes_on() {
     web.replace(1);
     web.check(&cache, &web.all());
     assert!(web.sent.load(Ordering::SeqCst) > 30 * MIB as u64);
+}
+
+#[test]
+fn a_load_that_waits_for_another_s_fetch_can_be_stopped() {
+    let (_folder, cache) = cache(1 << 30);
+    let object = content(0, 1, MIB);
+    let copy = object.clone();
+    // Its first bytes come, and nothing else.
+    let server = Server::start(move |asked| {
+        let mut steps = asked.answer(&copy, "\"1\"");
+        if asked.range(MIB).is_none_or(|range| range.start > 0) {
+            steps.insert(0, Step::Wait(Duration::from_secs(60)));
+        }
+        steps
+    });
+    let part = [(0, 200_000..MIB)];
+    let url = server.url("/");
+    let open = || Opened::new(&url, &cache, &part, Settings::default());
+    let (fetching, waiting) = (open().start().unwrap(), open().start().unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    let start = Instant::now();
+    for (_executor, ticket) in [waiting, fetching] {
+        ticket.cancel();
+        assert_eq!(ticket.wait().unwrap_err().kind(), Kind::Cancelled);
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(files(cache.path()).is_empty(), "{:?}", files(cache.path()));
 }
