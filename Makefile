@@ -28,11 +28,12 @@ test: setup claim
 	tools/part "$(PARTS)" "Python: build, types and tests" tools/test-python "$(CACHE)"
 	@tools/part "$(PARTS)"
 
-## The tests of S3 on a second kind of server, Ceph's object gateway: about four minutes, of which Ceph takes one. Skipped
-## with a reason where Ceph cannot be installed.
+## The tests of S3 on a second kind of server, Ceph's object gateway, in some two minutes; skipped with a reason where Ceph
+## cannot be installed. Left out is what lists through the fault proxy, which passes on bodies of known length alone.
 test-rgw: claim
 	cargo test -q -p straightway-s3 --no-run
-	tools/rgw cargo test -q -p straightway-s3 --test s3 || [ $$? = 77 ]
+	tools/rgw cargo test -q -p straightway-s3 --test s3 -- --skip faults:: --skip what_a_listing_told \
+		|| [ $$? = 77 ]
 
 ## The inner loop: formatted, linted, and the quick tests.
 check: claim

@@ -147,6 +147,10 @@ impl Remote {
                 _ => return Err(self.service.judge(&self.name, &head)),
             },
             (416, Some(told)) if told.total == Some(0) => (0, 0),
+            (416, None) => {
+                drop(headers);
+                return self.ask_empty(answer);
+            }
             (300..=399, _) => {
                 if let Some(location) = head.text("location") {
                     return Ok(First::Redirect(location.to_owned()));
@@ -166,6 +170,22 @@ impl Remote {
             bytes,
             validator,
             front,
+        })
+    }
+
+    /// Whether an object is empty of which a server refused a range without telling its length, as Ceph does.
+    fn ask_empty(&self, refusal: http::Response<ureq::Body>) -> Result<First, Judgement> {
+        // Without a range.
+        let answer = self.ask(&(0..0))?;
+        let headers = headers(&answer);
+        let head = Answer::new(answer.status().as_u16(), &headers, b"");
+        if (head.status, head.content_length()) != (200, Ok(Some(0))) {
+            return Err(self.judge_body(refusal));
+        }
+        Ok(First::Found {
+            bytes: 0,
+            validator: Validator::of(&head),
+            front: Vec::new(),
         })
     }
 

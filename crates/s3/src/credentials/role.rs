@@ -19,7 +19,7 @@ const CHAIN_MAX: usize = 5;
 #[derive(Debug)]
 pub(super) enum Role {
     /// It can be asked for.
-    Provider(AssumeRoleCredentialProvider),
+    Provider(Box<AssumeRoleCredentialProvider>),
     /// Why not.
     Refused(&'static str),
 }
@@ -59,7 +59,7 @@ impl Role {
                     ));
                 }
                 match Self::of_chain(environment, &source, context, left - 1) {
-                    Some(Self::Provider(role)) => chain.push(role),
+                    Some(Self::Provider(role)) => chain.push(*role),
                     Some(refused) => return Some(refused),
                     None => of_profile(chain, &source),
                 }
@@ -89,7 +89,7 @@ impl Role {
         if let Some(seconds) = value("duration_seconds").and_then(|text| text.parse().ok()) {
             role = role.with_duration_seconds(seconds);
         }
-        Some(Self::Provider(role))
+        Some(Self::Provider(Box::new(role)))
     }
 }
 

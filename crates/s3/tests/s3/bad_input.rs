@@ -324,3 +324,14 @@ fn access_that_makes_no_sense_is_refused_when_a_store_is_made() {
     let error = S3::new("lab", &endpoint, &network()).unwrap_err();
     assert!(told(&error).contains("http://HOST[:PORT]"));
 }
+
+#[test]
+fn an_empty_object_is_opened_also_where_the_refusal_of_a_range_does_not_tell_its_length() {
+    let server = Server::start(|_, request| match request.header("range") {
+        Some(_) => Reply::error(416, "InvalidRange"),
+        None => Reply::new(200, &[("ETag", "\"1\"")], ""),
+    });
+    let store = store(&access(&server.url()));
+    assert_eq!(read(&store, "model/empty").unwrap(), b"");
+    assert_eq!(server.requests(), 2);
+}
