@@ -5,7 +5,7 @@
 SeaweedFS serves, pinned to one core; each client runs on the other, in turns. CPU is what `rusage` says of the client.
 It prints each requirement, what was measured and whether it is met, and keeps all of it in bench/results/. A run takes
 up to 12 minutes. Clients that are not installed are left out, and said so. `--small` is a quick look whose figures mean
-nothing.
+nothing; `--realtime` puts server and clients before other work of the machine.
 
 The programs: `cargo build --release -p straightway-cli -p straightway-lab -p straightway-net --bins --examples`, and for
 object_store `cargo build --release --manifest-path bench/object_store/Cargo.toml`.
@@ -44,8 +44,10 @@ IDENTITY = {
     "actions": ["Admin", "Read", "Write", "List"],
 }
 MIB = 1 << 20
-ON_SERVER = ("taskset", "-c", "0")
-ON_CLIENT = ("taskset", "-c", "1")
+ON_SERVER = ["taskset", "-c", "0"]
+ON_CLIENT = ["taskset", "-c", "1"]
+#: In front of both where the machine has other work to do.
+REALTIME = ["chrt", "-f", "10"]
 
 #: A client that takes longer is ended.
 CLIENT_S_MAX = 240
@@ -428,14 +430,18 @@ def main() -> None:
     parser.add_argument("--data", help="a folder for the server's data [default: a temporary one]")
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--realtime", action="store_true", help="put server and clients before all other work (root)")
     date = datetime.date.today().isoformat()
     parser.add_argument("--out", default=str(HERE / "results" / f"s3-{date}.json"))
     args = parser.parse_args()
+    if args.realtime:
+        ON_SERVER[:0] = ON_CLIENT[:0] = REALTIME
     with tempfile.TemporaryDirectory(dir=args.data) as folder:
-        server = Weed(Path(folder), BUCKET, [IDENTITY], before=ON_SERVER)
+        server = Weed(Path(folder), BUCKET, [IDENTITY], before=tuple(ON_SERVER))
         try:
             bench = Bench(args, server)
-            result: Row = {"date": date, "machine": machine.about(), "versions": versions(bench), "small": args.small}
+            result: Row = {"date": date, "machine": machine.about(), "versions": versions(bench)}
+            result |= {"small": args.small, "realtime": args.realtime}
             for name in args.only.split(","):
                 start = time.monotonic()
                 result[name] = PARTS[name](bench)

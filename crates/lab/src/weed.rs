@@ -108,6 +108,9 @@ impl Weed {
             format!("-filer.port={}", ports[2]),
             "-s3".to_owned(),
             format!("-s3.port={}", ports[3]),
+            // Two more listeners, whose ports are fixed: a second server would end.
+            "-s3.port.iceberg=0".to_owned(),
+            "-s3.port.lance=0".to_owned(),
             format!("-s3.config={}", identities.display()),
         ];
         let keeper = Command::new("sh")

@@ -68,6 +68,9 @@ class Weed:
             f"-filer.port={ports[2]}",
             "-s3",
             f"-s3.port={ports[3]}",
+            # Two more listeners, whose ports are fixed: a second server would end.
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
             f"-s3.config={folder / 's3.json'}",
         ]
         with open(self._log, "w") as log:

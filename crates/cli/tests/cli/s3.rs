@@ -133,8 +133,14 @@ fn copies_through(weed: &Weed, faults: Faults, prefix: &str, sizes: &[(String, u
     let proxy = Proxy::start(&upstream, faults).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (format!("s3://lab/{prefix}"), folder.path());
-    let output = run_at(&proxy.url(), &["copy", &from, to.to_str().unwrap()]);
+    let output = run_at(
+        &proxy.url(),
+        &["copy", "--json", &from, to.to_str().unwrap()],
+    );
     assert!(output.status.success(), "{}", told(&output));
+    let receipt: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(receipt["waiting_s"], 0.0, "its batches are one transfer");
+    assert_ne!(receipt["bound_by"], "other_jobs");
     let copied = to.join(prefix);
     assert_eq!(fs::read_dir(&copied).unwrap().count(), sizes.len());
     for (seed, (name, bytes)) in sizes.iter().enumerate() {
@@ -158,7 +164,13 @@ fn many_objects_are_copied_byte_for_byte_through_faults_and_no_batch_waits_for_a
     for (seed, (name, bytes)) in sizes.iter().enumerate() {
         weed.put(&format!("batches/{name}"), content(seed, *bytes));
     }
-    let shares = [Fault::CutBody, Fault::CutInHead, Fault::Reset, Fault::Twice, Fault::Status(503)];
+    let shares = [
+        Fault::CutBody,
+        Fault::CutInHead,
+        Fault::Reset,
+        Fault::Twice,
+        Fault::Status(503),
+    ];
     let faults = Faults {
         seed: 5,
         shares: shares.map(|fault| (fault, 150)).to_vec(),
