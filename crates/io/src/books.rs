@@ -154,11 +154,26 @@ impl Books {
         self.legs[0].max(self.legs[1])
     }
 
+    /// Whether jobs ran meanwhile that are in no line of these books.
+    fn is_shared(&self) -> bool {
+        BEGUN.load(Ordering::Relaxed) > self.opening.over + self.jobs
+    }
+
+    /// How long its lanes worked for others. Jobs of the same books that ran side by side waited for each other, and
+    /// are no others.
+    fn waiting(&self) -> Duration {
+        if self.is_shared() {
+            self.tally.others / self.lanes.max(1)
+        } else {
+            Duration::ZERO
+        }
+    }
+
     /// Closes the books.
     pub fn close(self) -> Receipt {
         let seconds = self.opening.start.elapsed().as_secs_f64();
         let cpu = CpuTime::of_process() - self.opening.cpu;
-        let cpu_shared = BEGUN.load(Ordering::Relaxed) > self.opening.over + self.jobs;
+        let cpu_shared = self.is_shared();
         let bytes = self.bytes();
         let rate_bytes_per_s = bytes as f64 / seconds.max(1e-9);
         let engine = if self.engines.is_empty() {
@@ -187,7 +202,7 @@ impl Books {
             ios: self.tally.ios,
             storage_bytes: self.tally.storage_bytes,
             sync_s: self.sync.as_secs_f64(),
-            waiting_s: (self.tally.others / self.lanes.max(1)).as_secs_f64(),
+            waiting_s: self.waiting().as_secs_f64(),
             engine,
             lanes: self.lanes,
             registration: self
@@ -220,7 +235,7 @@ impl Books {
             (Bound::PageCache, self.tally.page_cache / lanes),
             (Bound::Copy, self.tally.copying / lanes),
             (Bound::Cpu, self.tally.rest / lanes),
-            (Bound::OtherJobs, self.tally.others / lanes),
+            (Bound::OtherJobs, self.waiting()),
             (Bound::Sync, self.sync),
         ]
         .into_iter()

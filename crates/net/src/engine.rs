@@ -170,6 +170,8 @@ impl HttpEngine {
             }
             if connection.deadline > now {
                 due = due.min(connection.deadline);
+            } else if connection.fills_io() && !connection.watch.is_looking {
+                self.look(number, now);
             } else {
                 self.give_up_waiting(number, now);
             }

@@ -47,5 +47,5 @@ pub use proxy::{Except, Proxies, ProxyUrl};
 pub use remote::{First, Remote};
 pub use roots::{Roots, tls_config};
 pub use service::{Head, Judgement, Next, Service, judge_status};
-pub use tuning::suited;
+pub use tuning::{suited, suited_for};
 pub use validator::Validator;

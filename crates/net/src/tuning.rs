@@ -10,18 +10,80 @@ const STAGING_BYTES: u64 = 128 << 20;
 /// Threads that receive. One takes some 3 GB/s without TLS, and less than half of that with it.
 const LANES_MAX: u32 = 4;
 
+/// Requests of one lane at a time where they are small.
+const DEPTH_MAX: u64 = 64;
+
+/// The smallest slots.
+const CHUNK_BYTES_MIN: u64 = 64 << 10;
+
 /// The settings of an executor that reads over a network.
 #[must_use]
 pub fn suited(usual: Settings) -> Settings {
+    suited_for(usual, [])
+}
+
+/// The same for objects of these sizes. Where most bytes are in small objects, slots are as small, and more requests are
+/// under way: each costs a round trip, whatever its size.
+#[must_use]
+pub fn suited_for(usual: Settings, sizes: impl IntoIterator<Item = u64>) -> Settings {
     let lanes = usual.cached_lanes.clamp(1, LANES_MAX);
+    let staging_bytes = usual.staging_bytes.max(STAGING_BYTES);
+    let chunk_bytes = chunk_bytes(sizes);
+    let depth = staging_bytes / u64::from(lanes) / chunk_bytes;
+    let depth = depth.clamp(TUNING.depth.into(), DEPTH_MAX);
     Settings {
-        chunk_bytes: TUNING.chunk_bytes,
-        depth: TUNING.depth,
+        chunk_bytes,
+        depth: u32::try_from(depth).expect("it was bounded"),
         drive_lanes: lanes,
         ring_lanes: lanes,
-        staging_bytes: usual.staging_bytes.max(STAGING_BYTES),
+        staging_bytes,
         // A GPU's drive lanes have a quarter of it.
         pinned_bytes: usual.pinned_bytes.max(4 * STAGING_BYTES),
         ..usual
+    }
+}
+
+/// The size of the object that the average byte is in, as a power of two within bounds.
+fn chunk_bytes(sizes: impl IntoIterator<Item = u64>) -> u64 {
+    let (mut sum, mut squares) = (0_u128, 0_u128);
+    for size in sizes.into_iter().map(u128::from) {
+        sum += size;
+        squares = squares.saturating_add(size * size);
+    }
+    let Some(mean) = squares.checked_div(sum) else {
+        return TUNING.chunk_bytes;
+    };
+    let most = u128::from(TUNING.chunk_bytes);
+    let mean = u64::try_from(mean.min(most)).expect("it was bounded");
+    mean.next_power_of_two()
+        .clamp(CHUNK_BYTES_MIN, TUNING.chunk_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_objects_get_small_slots_and_more_requests_and_large_ones_keep_theirs() {
+        let usual = || Settings {
+            cached_lanes: 2,
+            ..Settings::default()
+        };
+        let sizes = |settings: &Settings| (settings.chunk_bytes, settings.depth);
+        let large = sizes(&suited(usual()));
+        assert_eq!(large, (8 << 20, 16));
+        assert_eq!(sizes(&suited_for(usual(), [5 << 30])), large);
+        assert_eq!(sizes(&suited_for(usual(), [0, 0])), large);
+        let small = || vec![64 << 10; 50_000];
+        assert_eq!(sizes(&suited_for(usual(), small())), (64 << 10, 64));
+        assert_eq!(sizes(&suited_for(usual(), [1; 9])), (64 << 10, 64));
+        // Most bytes are in the large one, and then in the small ones.
+        let with = |one: u64| suited_for(usual(), small().into_iter().chain([one]));
+        assert_eq!(sizes(&with(1 << 40)), large);
+        assert_eq!(sizes(&with(8 << 20)), (128 << 10, 64));
+        assert_eq!(sizes(&suited_for(usual(), [u64::MAX; 3])), large);
+        for size in [0, 1, 65_537, 3 << 20, 9 << 20] {
+            suited_for(usual(), [size]).check().unwrap();
+        }
     }
 }

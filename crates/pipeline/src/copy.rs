@@ -1,6 +1,14 @@
 //! Copying files and folders, some dozens at a time, through the ring.
+//!
+//! A few batches are under way together: while lanes move the bytes of one, the objects of the next are opened and
+//! created, and those of the one before are committed. So lanes wait for no batch to end, and memory and descriptors
+//! are bounded however many objects there are.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    path::Path,
+    sync::Arc,
+};
 
 use rustix::{
     fs::{AtFlags, Mode, fchmod, symlinkat, unlinkat},
@@ -8,7 +16,7 @@ use rustix::{
 };
 use straightway_core::{Choice, Error, Extent, Kind, Receipt, Result};
 use straightway_io::{
-    Ask, Books, Executor, Objects, Progress, Store, draft,
+    Ask, Books, Executor, Objects, Progress, Store, Ticket, draft,
     store::{Draft, Like, Location, Missing},
 };
 use straightway_sys::limit;
@@ -17,6 +25,9 @@ use crate::errand::{Errand, Folder, Link, Pair};
 
 /// Files copied by one job, where that many may be open.
 const FILES_PER_JOB: usize = 64;
+
+/// Jobs under way together: one whose bytes move, one that is being made, and one that is being committed.
+const JOBS_AT_ONCE: usize = 3;
 
 /// Descriptors of a file, of its copy and of the folder of that.
 const DESCRIPTORS_EACH: u64 = 5;
@@ -49,12 +60,24 @@ impl Copier<'_> {
                 .for_each(|f| f.sweep());
         }
         let of_one_store = |a: &Pair, b: &Pair| Arc::ptr_eq(&a.source.store, &b.source.store);
-        let at_once = limit::files_at_once(DESCRIPTORS_EACH, FILES_PER_JOB);
+        let files_max =
+            FILES_PER_JOB * JOBS_AT_ONCE.min(errand.pairs.len().div_ceil(FILES_PER_JOB));
+        let at_once = limit::files_at_once(DESCRIPTORS_EACH, files_max);
+        let per_job = at_once.div_ceil(JOBS_AT_ONCE).min(FILES_PER_JOB);
+        // Where few files may be open, there are fewer jobs.
+        let jobs_max = (at_once / per_job).max(1);
         let batches = errand.pairs.chunk_by(of_one_store);
-        let batches = batches.flat_map(|pairs| pairs.chunks(at_once));
+        let batches = batches.flat_map(|pairs| pairs.chunks(per_job));
         let mut books = Books::default();
+        let mut running = VecDeque::with_capacity(jobs_max);
         for pairs in batches {
-            self.copy(&tree, pairs, &mut books)?;
+            while running.len() >= jobs_max {
+                finish(&tree, &mut running, &mut books)?;
+            }
+            running.push_back(self.begin(&tree, pairs)?);
+        }
+        while !running.is_empty() {
+            finish(&tree, &mut running, &mut books)?;
         }
         let receipt = books.close();
         for link in &errand.links {
@@ -72,8 +95,8 @@ impl Copier<'_> {
         Ok(receipt)
     }
 
-    /// Copies some objects of one store, and makes their copies appear.
-    fn copy(&self, tree: &Tree, pairs: &[Pair], books: &mut Books) -> Result<()> {
+    /// Begins to copy some objects of one store.
+    fn begin(&self, tree: &Tree, pairs: &[Pair]) -> Result<Batch> {
         let names: Vec<_> = pairs.iter().map(Pair::named).collect();
         let sources = pairs[0].source.store.open(&names)?;
         let mut drafts: Vec<Box<dyn Draft>> = Vec::new();
@@ -93,9 +116,23 @@ impl Copier<'_> {
         let twins = Objects::new(Arc::clone(&tree.store), twins);
         let ask = Ask::new(self.choice, &self.progress);
         let ticket = self.executor.relay(sources, twins, extents, ask)?;
-        ticket.enter(books)?;
-        tree.store.commit_each(drafts)
+        Ok(Batch { ticket, drafts })
     }
+}
+
+/// Objects that are being copied. Dropped, its job stops and its drafts are gone.
+struct Batch {
+    ticket: Ticket,
+    drafts: Vec<Box<dyn Draft>>,
+}
+
+/// Waits for the oldest batch, and makes its copies appear.
+fn finish(tree: &Tree, running: &mut VecDeque<Batch>, books: &mut Books) -> Result<()> {
+    let Some(Batch { ticket, drafts }) = running.pop_front() else {
+        return Ok(());
+    };
+    ticket.enter(books)?;
+    tree.store.commit_each(drafts)
 }
 
 /// What is made below the place that the user named. Of a file system it is reached through the descriptors of folders,

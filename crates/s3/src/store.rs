@@ -248,7 +248,14 @@ impl Store for S3 {
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
         let front = (FRONTS_BYTES_MAX / objects.len().max(1)).min(FRONT_BYTES_MAX);
         let front = u32::try_from(front).expect("it is at most a MiB");
-        together(objects, OPENERS_MAX, |named| self.open_one(named, front))
+        // What a listing told is not asked again, and needs no thread.
+        let is_known = |named: &Named| named.bytes.is_some() && named.tag.is_some();
+        let openers = if objects.iter().all(is_known) {
+            1
+        } else {
+            OPENERS_MAX
+        };
+        together(objects, openers, |named| self.open_one(named, front))
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {

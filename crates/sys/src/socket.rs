@@ -8,7 +8,10 @@ use std::{
 
 use rustix::{
     io::Errno,
-    net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, recv, socket_with, sockopt},
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, send,
+        socket_with, sockopt,
+    },
 };
 
 /// A TCP socket. It is closed when the last I/O that uses it is done.
@@ -34,6 +37,19 @@ impl Socket {
         let mut byte = [0_u8; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(recv(self.0.as_fd(), &mut byte, flags), Err(Errno::AGAIN))
+    }
+
+    /// Sends as much as fits into the socket's buffer, without waiting. Answers how many bytes that were.
+    pub fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        match send(
+            self.0.as_fd(),
+            bytes,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        ) {
+            Ok(sent) => Ok(sent),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Takes what has come already, without waiting. 0 is the end of the connection.

@@ -111,7 +111,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => Some(ReportFile::begin(path, TRACE_MARK)?),
         None => None,
     };
-    let mut settings = args.tuning.settings(&args.sources[0])?;
+    let sizes = match &work {
+        Work::Read(_) => Vec::new(),
+        Work::Copy(errand) => errand.pairs.iter().map(|pair| pair.bytes).collect(),
+    };
+    let mut settings = args.tuning.settings_for(&args.sources[0], sizes)?;
     settings.trace.clone_from(&trace);
     settings.check()?;
     if matches!(work, Work::Copy(_)) {

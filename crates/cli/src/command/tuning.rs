@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use straightway_core::{Alignment, Bytes, Choice, Rate, Route, Scheme, Uri, extent::down};
 use straightway_io::{Settings, settings::DriveEngine};
-use straightway_net::suited;
+use straightway_net::suited_for;
 use straightway_probe::profile;
 
 /// Chunks are whole pages.
@@ -57,7 +57,7 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "SIZE")]
     chunk: Option<Bytes>,
 
-    /// I/Os in flight on each lane [default: from the profile, else 16].
+    /// I/Os in flight on each lane [default: from the profile, else 16; up to 64 where small objects come over a network].
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
 
@@ -81,9 +81,18 @@ pub(crate) struct Tuning {
 impl Tuning {
     /// The settings for transfers with `path`.
     pub(crate) fn settings(&self, path: &Path) -> anyhow::Result<Settings> {
+        self.settings_for(path, [])
+    }
+
+    /// The same for objects of these sizes, which matter over a network.
+    pub(crate) fn settings_for(
+        &self,
+        path: &Path,
+        sizes: impl IntoIterator<Item = u64>,
+    ) -> anyhow::Result<Settings> {
         // What is not on a drive of this machine has no profile.
         if Uri::parse(path).is_ok_and(|uri| uri.scheme() != Scheme::Path) {
-            return Ok(self.over(suited(Settings::default())));
+            return Ok(self.over(suited_for(Settings::default(), sizes)));
         }
         let known = profile::Tuning::of(path)?;
         Ok(self.over(profile::Tuning::settings(known)))

@@ -4,17 +4,23 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output},
+    time::{Duration, Instant},
 };
 
-use straightway_lab::Weed;
+use straightway_lab::{Fault, Faults, Proxy, Weed};
 
 /// Runs the command against the server of the tests.
 fn run(weed: &Weed, args: &[&str]) -> Output {
+    run_at(&weed.url(), args)
+}
+
+/// Runs the command against this service, which has the bucket of the server of the tests.
+fn run_at(url: &str, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_straightway"))
         .args(args)
         .env_clear()
         .env("HOME", "/nonexistent")
-        .env("AWS_ENDPOINT_URL_S3", weed.url())
+        .env("AWS_ENDPOINT_URL_S3", url)
         .env("AWS_ACCESS_KEY_ID", Weed::ACCESS_KEY_ID)
         .env("AWS_SECRET_ACCESS_KEY", Weed::SECRET_ACCESS_KEY)
         .output()
@@ -118,6 +124,69 @@ fn a_prefix_is_listed_and_copied_byte_for_byte() {
         &["copy", "s3://lab/tree/a", "s3://lab/tree/b c", "host:"],
     );
     assert!(text.contains("socket"), "{text}");
+}
+
+/// Copies what is below a prefix through a proxy with these faults, and compares every byte of `sizes`.
+#[track_caller]
+fn copies_through(weed: &Weed, faults: Faults, prefix: &str, sizes: &[(String, usize)]) {
+    let upstream = weed.url().replace("http://", "");
+    let proxy = Proxy::start(&upstream, faults).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (format!("s3://lab/{prefix}"), folder.path());
+    let output = run_at(
+        &proxy.url(),
+        &["copy", "--json", &from, to.to_str().unwrap()],
+    );
+    assert!(output.status.success(), "{}", told(&output));
+    let receipt: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(receipt["waiting_s"], 0.0, "its batches are one transfer");
+    assert_ne!(receipt["bound_by"], "other_jobs");
+    let copied = to.join(prefix);
+    assert_eq!(fs::read_dir(&copied).unwrap().count(), sizes.len());
+    for (seed, (name, bytes)) in sizes.iter().enumerate() {
+        let copy = fs::read(copied.join(name)).unwrap();
+        assert!(copy == content(seed, *bytes), "{name}");
+    }
+}
+
+#[test]
+fn many_objects_are_copied_byte_for_byte_through_faults_and_no_batch_waits_for_another() {
+    let Some(weed) = Weed::shared() else { return };
+    // Three batches, of each of which the first object is answered late.
+    let sizes: Vec<_> = (0..180_usize)
+        .map(|number| {
+            let is_slow = number % 64 == 0;
+            let name = format!("{number:03}{}", if is_slow { "-slow" } else { "" });
+            let bytes = [0, 1, 4095, 65_537, 200_001, number * 113][number % 6];
+            (name, if is_slow { 70_001 } else { bytes })
+        })
+        .collect();
+    for (seed, (name, bytes)) in sizes.iter().enumerate() {
+        weed.put(&format!("batches/{name}"), content(seed, *bytes));
+    }
+    let shares = [
+        Fault::CutBody,
+        Fault::CutInHead,
+        Fault::Reset,
+        Fault::Twice,
+        Fault::Status(503),
+    ];
+    let faults = Faults {
+        seed: 5,
+        shares: shares.map(|fault| (fault, 150)).to_vec(),
+        ..Faults::default()
+    };
+    copies_through(weed, faults, "batches", &sizes);
+    let late = Duration::from_secs(4);
+    let faults = Faults {
+        shares: vec![(Fault::Stall(late), 10_000)],
+        only: Some("slow".to_owned()),
+        ..Faults::default()
+    };
+    let start = Instant::now();
+    copies_through(weed, faults, "batches", &sizes);
+    let took = start.elapsed();
+    assert!(took >= late && took < 5 * late / 2, "{took:?}");
 }
 
 #[test]

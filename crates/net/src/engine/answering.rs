@@ -116,8 +116,7 @@ impl HttpEngine {
     fn accept(&mut self, key: u32, number: u32, head_bytes: usize, now: Instant) {
         let connection = &mut self.connections[key];
         connection.phase = Phase::Filling(number);
-        let stall_max = connection.origin.network().settings().stall_max;
-        connection.expect_within(stall_max, now);
+        connection.expect_body(now);
         let first_byte = now.saturating_duration_since(connection.since);
         connection.origin.pace().note_answer(first_byte);
         let request = &mut self.requests[number];

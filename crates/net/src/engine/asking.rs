@@ -189,11 +189,24 @@ impl HttpEngine {
         self.send(key, now);
     }
 
-    /// Sends what a connection has to send.
+    /// Sends what a connection has to send. A head fits into the socket's buffer, so that sending it at once costs less
+    /// than an operation of the ring, whose completion would have to be waited for. The ring sends what does not fit.
     pub(super) fn send(&mut self, key: u32, now: Instant) {
-        match self.connections[key].lend_outgoing() {
-            Some(payload) => self.operate(key, payload, now),
-            None => self.receive(key, now),
+        let connection = &mut self.connections[key];
+        let Some(bytes) = connection.lend_outgoing() else {
+            return self.receive(key, now);
+        };
+        match connection.socket.send_now(&bytes) {
+            Ok(sent) if sent == bytes.len() => {
+                connection.take_outgoing(bytes);
+                self.sent(key, now);
+            }
+            Ok(from) => self.operate(key, Payload::Send { bytes, from }, now),
+            Err(error) => {
+                connection.take_outgoing(bytes);
+                let judgement = self.broken(key, &error.to_string());
+                self.fail(key, judgement, now);
+            }
         }
     }
 

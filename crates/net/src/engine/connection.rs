@@ -34,6 +34,8 @@ pub(super) struct Connection {
     pub(super) operation: Option<Operation>,
     /// When it counts as stuck.
     pub(super) deadline: Instant,
+    /// What the deadline means while a body is received.
+    pub(super) watch: Watch,
     /// When its request was sent; while it has none, since when.
     pub(super) since: Instant,
     /// Whether it has served a request.
@@ -66,6 +68,17 @@ pub(super) enum Phase {
     Filling(u32),
     /// The body of an error is received, from this byte of the scratch buffer on.
     Erring(u32, usize),
+}
+
+/// How it is noticed that nothing comes any more while the kernel fills an I/O, of which it tells nothing before the end.
+/// Twice in the longest time without a byte the operation is cancelled, which tells how far it came; then it goes on.
+/// Two such looks in a row without a byte are the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Watch {
+    /// Whether its operation was cancelled for a look.
+    pub(super) is_looking: bool,
+    /// Whether nothing had come at the last look.
+    pub(super) was_silent: bool,
 }
 
 /// How a connection ends.
@@ -104,6 +117,7 @@ impl Connection {
             phase: Phase::Connecting,
             operation: None,
             deadline: now + origin.network().settings().connect_max,
+            watch: Watch::default(),
             since: now,
             is_used: false,
             is_reusable: false,
@@ -163,12 +177,11 @@ impl Connection {
     }
 
     /// Lends what is to be sent.
-    pub(super) fn lend_outgoing(&mut self) -> Option<Payload<Object>> {
-        let bytes = match &mut self.session {
-            Some(session) => session.lend_outgoing()?,
-            None => std::mem::take(&mut self.out),
-        };
-        Some(Payload::Send { bytes, from: 0 })
+    pub(super) fn lend_outgoing(&mut self) -> Option<Vec<u8>> {
+        match &mut self.session {
+            Some(session) => session.lend_outgoing(),
+            None => Some(std::mem::take(&mut self.out)),
+        }
     }
 
     /// Takes that buffer back.
@@ -177,6 +190,11 @@ impl Connection {
             Some(session) => session.take_outgoing(bytes),
             None => self.out = bytes,
         }
+    }
+
+    /// Whether the kernel receives into an I/O.
+    pub(super) fn fills_io(&self) -> bool {
+        matches!(self.phase, Phase::Filling(_)) && self.session.is_none()
     }
 
     /// Whether it waits for a request.
@@ -200,6 +218,19 @@ impl Connection {
         let stage = session.process(|_| has_payload = true);
         let is_open = received.is_ok_and(|bytes| bytes > 0) && matches!(stage, Ok(Stage::Open));
         is_open && !has_payload && self.socket.is_quiet()
+    }
+
+    /// Counts as stuck if no byte of the body comes for the longest time that is allowed.
+    pub(super) fn expect_body(&mut self, now: Instant) {
+        let most = self.origin.network().settings().stall_max;
+        self.watch = Watch::default();
+        // TLS is decrypted as it comes, so that each byte is seen.
+        self.deadline = now
+            + if self.session.is_some() {
+                most
+            } else {
+                most / 2
+            };
     }
 
     /// Counts as stuck if no byte comes for `most`.

@@ -97,7 +97,9 @@ impl HttpEngine {
         if let Some(ending) = self.connections[key].ending.take() {
             return self.end(key, ending, now);
         }
+        let was_looking = std::mem::take(&mut self.connections[key].watch.is_looking);
         match result {
+            Err(_) if was_looking => self.see_silence(key, now),
             Err(error) => {
                 let judgement = self.broken(key, &error.to_string());
                 self.fail(key, judgement, now);
@@ -145,7 +147,7 @@ impl HttpEngine {
     }
 
     /// All of a request, or of a part of a handshake, was sent.
-    fn sent(&mut self, key: u32, now: Instant) {
+    pub(super) fn sent(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
         if let Phase::Asking(number) = connection.phase {
             connection.phase = Phase::Awaiting(number);
@@ -160,8 +162,7 @@ impl HttpEngine {
         let connection = &mut self.connections[key];
         // A head has to come whole within that time; of a body, any byte is progress.
         if matches!(connection.phase, Phase::Filling(_)) {
-            let stall_max = connection.origin.network().settings().stall_max;
-            connection.expect_within(stall_max, now);
+            connection.expect_body(now);
         }
         if connection.session.is_some() {
             return self.decrypt(key, now);
@@ -175,6 +176,30 @@ impl HttpEngine {
             _ => {}
         }
         self.go_on(key, now);
+    }
+
+    /// Looks how far the body of a connection came.
+    pub(super) fn look(&mut self, key: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        if let Some(operation) = connection.operation {
+            connection.watch.is_looking = true;
+            let stall_max = connection.origin.network().settings().stall_max;
+            connection.expect_within(stall_max, now);
+            self.ring.cancel(operation);
+        }
+    }
+
+    /// Nothing had come at a look. The second in a row is the last.
+    fn see_silence(&mut self, key: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        let was_silent = connection.watch.was_silent;
+        connection.expect_body(now);
+        connection.watch.was_silent = true;
+        if was_silent {
+            self.give_up_waiting(key, now);
+        } else {
+            self.receive(key, now);
+        }
     }
 
     /// Receives more, unless the connection has ended or waits for a request.

@@ -581,6 +581,56 @@ fn a_slow_drip_is_progress() {
 }
 
 #[test]
+fn a_body_is_given_up_only_after_the_longest_time_without_a_byte() {
+    let object = content(30_000, 19);
+    let waits = [600, 600, 600, 600].map(Duration::from_millis);
+    let parts = |bytes: &[u8]| -> Vec<_> {
+        let parts = bytes.chunks(bytes.len().div_ceil(5));
+        parts.map(<[u8]>::to_vec).map(Step::Bytes).collect()
+    };
+    let stall_max = Duration::from_secs(1);
+    let settings = Settings {
+        stall_max,
+        ..unhedged()
+    };
+    // Between two looks at how far it came there may be nothing, though some bytes come in time.
+    let copy = object.clone();
+    let server = Server::start(move |asked| {
+        let parts = parts(&asked.answer_bytes(&copy, TAG)).into_iter();
+        let pauses = waits.map(Step::Wait).into_iter();
+        let is_first = asked.number == 0;
+        let pauses = pauses.chain([Step::Wait(Duration::ZERO)]);
+        parts
+            .zip(pauses)
+            .flat_map(|(part, pause)| [part, pause])
+            .filter(|step| !is_first || matches!(step, Step::Bytes(_)))
+            .collect()
+    });
+    let lab = Lab::new(&server, settings.clone());
+    let remote = lab.open("/object");
+    let got = read_all(&mut lab.engine(1), &remote, object.len(), object.len()).unwrap();
+    assert!(got.bytes == object);
+    assert_eq!(got.tries.retries, 0);
+    // Nothing more comes: it is given up not before that time, and not long after it.
+    let copy = object.clone();
+    let server = Server::start(move |asked| {
+        let mut steps = parts(&asked.answer_bytes(&copy, TAG));
+        if asked.number == 1 {
+            steps.insert(3, Step::Wait(Duration::from_secs(30)));
+        }
+        steps
+    });
+    let lab = Lab::new(&server, settings);
+    let remote = lab.open("/object");
+    let start = Instant::now();
+    let got = read_all(&mut lab.engine(1), &remote, object.len(), object.len()).unwrap();
+    assert!(got.bytes == object);
+    assert_eq!(got.tries.retries, 1);
+    let took = start.elapsed();
+    assert!(took >= stall_max && took < 4 * stall_max, "{took:?}");
+}
+
+#[test]
 fn slow_requests_are_hedged_within_the_budget() {
     for tls in [false, true] {
         let object = content(4_000_000, 11);

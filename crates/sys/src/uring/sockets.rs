@@ -49,7 +49,8 @@ pub enum Payload<H> {
         /// Where to end.
         to: usize,
     },
-    /// The memory of an I/O, filled from its byte `from` up to `to`.
+    /// The memory of an I/O, filled from its byte `from` up to `to`: with all of that, or with less where the connection
+    /// ends, the operation is cancelled, or the kernel is old.
     Fill {
         /// The I/O.
         io: Io<H>,
@@ -233,7 +234,10 @@ impl<H> Flying<H> {
                 let start = io.pointer();
                 // SAFETY: `pointer` checked that the I/O lies in its buffer, and `from` lies in the I/O.
                 let pointer = unsafe { start.add(*from) };
-                opcode::Recv::new(fd, pointer, length(*to - *from)).build()
+                // Bytes come in many pieces. The kernel waits for the last of them, so that one completion serves all.
+                opcode::Recv::new(fd, pointer, length(*to - *from))
+                    .flags(libc::MSG_WAITALL)
+                    .build()
             }
         }
     }
