@@ -31,6 +31,9 @@ pub(crate) struct Web {
     lengths: Vec<usize>,
 }
 
+/// The version of an object, and its bytes.
+type Made = (u64, Arc<Vec<u8>>);
+
 /// The bytes of an object: they follow from its number and version.
 pub(crate) fn content(number: usize, seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed;
@@ -50,7 +53,7 @@ impl Web {
         let (sent, seed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
         let (count, version, known) = (Arc::clone(&sent), Arc::clone(&seed), lengths.clone());
         // Making an object of many megabytes for each of its ranges would take too long.
-        let made: Mutex<Vec<Option<(u64, Arc<Vec<u8>>)>>> = Mutex::new(vec![None; lengths.len()]);
+        let made = Mutex::new(vec![None::<Made>; lengths.len()]);
         let server = Server::start(move |asked| {
             let number = asked.target.trim_start_matches('/').parse::<usize>();
             let Some(bytes) = number.as_ref().ok().and_then(|n| known.get(*n)) else {

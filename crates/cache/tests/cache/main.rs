@@ -1,6 +1,6 @@
 //! Loads through a cache: every byte is compared, whatever happens to the folder, the objects and the processes.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod fixture;
 mod processes;
@@ -93,7 +93,7 @@ fn spoil(kind: usize, path: &Path, other: &Path) {
             .open(path)
             .unwrap()
             .set_len(bytes)
-            .unwrap()
+            .unwrap();
     };
     match kind {
         0 => flip(4096 + (bytes - 4096) / 2),
@@ -326,7 +326,7 @@ fn a_load_that_waits_for_another_s_fetch_can_be_stopped() {
     let server = Server::start(move |asked| {
         let mut steps = asked.answer(&copy, "\"1\"");
         if asked.range(MIB).is_none_or(|range| range.start > 0) {
-            steps.insert(0, Step::Wait(Duration::from_secs(60)));
+            steps.insert(0, Step::Wait(Duration::from_mins(1)));
         }
         steps
     });
