@@ -53,7 +53,7 @@ pub(crate) fn serve(
     if case.system == System::S3Faulty {
         return on_s3(case, contents, random);
     }
-    let mut served = Served::default();
+    let mut all = Served::default();
     let copies = contents.to_vec();
     let answer = move |asked: &straightway_webserver::Asked| {
         let number = asked.target.trim_start_matches("/source-").parse();
@@ -69,19 +69,19 @@ pub(crate) fn serve(
             settings.roots = Roots::File(path);
             let wire = Wire::start(server.address(), random.next(), BROKEN_PERCENT).unwrap();
             let url = format!("https://{}/", wire.address());
-            (served.server, served.wire) = (Some(server), Some(wire));
+            (all.server, all.wire) = (Some(server), Some(wire));
             url
         }
         System::Web => {
             settings = Settings::default();
-            let server = served.server.insert(Server::start(answer));
+            let server = all.server.insert(Server::start(answer));
             server.url("/")
         }
         _ => {
-            let server = served.server.insert(Server::start(answer));
+            let server = all.server.insert(Server::start(answer));
             let proxy = Proxy::start(&server.address().to_string(), faults(random)).unwrap();
             let url = proxy.url() + "/";
-            served.proxy = Some(proxy);
+            all.proxy = Some(proxy);
             url
         }
     };
@@ -99,7 +99,7 @@ pub(crate) fn serve(
     if case.system == System::CachedFaulty {
         read_some(&objects, random);
     }
-    (served, objects)
+    (all, objects)
 }
 
 /// Reads parts of some objects, so that a cache has them.
