@@ -1,7 +1,7 @@
 """The clients that bench/s3.py compares, each in a process of its own: `s3_clients.py NAME ARGUMENT…`.
 
-Each prints a JSON object: wall and CPU seconds of the read, without imports and the making of clients. Loaders also print
-their memory before the load and its peak. The service and the credentials come from the environment.
+Each prints a JSON object: wall and CPU seconds of the read, without imports and the making of clients. It also has the
+memory before the read and its peak. The service and the credentials come from the environment.
 """
 
 from __future__ import annotations

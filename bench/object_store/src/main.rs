@@ -1,7 +1,7 @@
-//! Reads one object into memory by object_store: `object-store-get KEY BYTES ROUNDS`, 8 ranges of 8 MiB at a time.
+//! Reads an object into memory by object_store: `object-store-get KEY BYTES ROUNDS`, 8 ranges of 8 MiB at a time.
 //!
-//! Each body is taken as a stream and copied to its place. The service, the bucket `bench` and the credentials come from
-//! the environment. Prints the CPU seconds and the wall seconds of each round but the first, which makes the connections.
+//! Each body is taken as a stream and copied to its place. The service and the credentials come from the environment.
+//! Prints the CPU seconds and the wall seconds of each round but the first, which makes the connections.
 
 use std::{env, fs, ops::Range, time::Instant};
 

@@ -70,7 +70,7 @@ pub(super) enum Phase {
     Erring(u32, usize),
 }
 
-/// How it is noticed that nothing comes any more while the kernel fills an I/O, of which it tells nothing before the end.
+/// How it is noticed that nothing comes any more while the kernel fills an I/O. It tells nothing before the end.
 /// Twice in the longest time without a byte the operation is cancelled, which tells how far it came; then it goes on.
 /// Two such looks in a row without a byte are the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
