@@ -220,9 +220,9 @@ impl Flight {
         if self.is_gathered(job) {
             land(&pieces[0], self.payload_bytes(job));
         } else {
-            pieces
-                .iter()
-                .for_each(|piece| land(piece, piece.extent.bytes));
+            for piece in pieces {
+                land(piece, piece.extent.bytes);
+            }
         }
     }
 

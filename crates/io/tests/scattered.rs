@@ -3,7 +3,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
-    clippy::print_stderr,
     reason = "tests"
 )]
 
@@ -68,17 +67,10 @@ fn bytes_land_across_the_borders_of_regions_whose_memory_comes_late() {
             let file = write_file(&folder.path().join("f"), BYTES as usize);
             let executor = Executor::new(small()).unwrap();
             let context = context().unwrap();
-            let choices = match file.alignment() {
-                Some(_) => vec![
-                    Choice::Auto,
-                    Choice::Only(Route::Buffered),
-                    Choice::Only(Route::Staged),
-                ],
-                None => {
-                    eprintln!("skipped: no O_DIRECT here");
-                    vec![Choice::Auto]
-                }
-            };
+            let mut choices = vec![Choice::Auto, Choice::Only(Route::Buffered)];
+            if file.alignment().is_some() {
+                choices.push(Choice::Only(Route::Staged));
+            }
             for choice in choices {
                 let to = Arc::new(scattered(&context));
                 let files = vec![Arc::clone(&file)];

@@ -32,6 +32,9 @@ LIBRARY = """
 
         def __init__(self, nbytes, dtype=None, shape=None):
             address = ctypes.c_uint64()
+            if dtype is not None:
+                sizes = {"U8": 1, "I16": 2, "F32": 4, "I64": 8}
+                nbytes = sizes[dtype] * int(numpy.prod(shape))
             cuda.cuCtxPushCurrent_v2(context)
             assert nbytes == 0 or cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(nbytes)) == 0
             cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
@@ -174,6 +177,24 @@ def test_what_an_allocator_raises_ends_the_load(path):
         print(Block.allocated)
     """
     assert run(code, path).splitlines() == ["no more", "0"]
+
+
+def test_a_checkpoint_is_loaded_into_memory_of_the_library(path, tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    code = """
+        import os, torch
+        state = {"w": torch.arange(5000, dtype=torch.float32), "n": torch.tensor(7), "empty": torch.zeros(0, 3), "x": 5}
+        folder = os.path.join(os.path.dirname(sys.argv[1]), "run")
+        with straightway.Checkpointer(folder, rank=0, world_size=1, run="r") as checkpointer:
+            checkpointer.save(1, state, async_=False)
+            loaded = checkpointer.load(1, device="cuda:0")
+        print({name: type(value).__name__ for name, value in loaded.items()})
+        print(all(read(loaded[n].address, loaded[n].nbytes) == state[n].numpy().tobytes() for n in ("w", "n", "empty")))
+        loaded.clear()
+        print(Block.allocated)
+    """
+    kinds = {"w": "Block", "n": "Block", "empty": "Block", "x": "int"}
+    assert run(code, path).splitlines() == [str(kinds), "True", "0"]
 
 
 def test_torch_owns_its_tensors(path):

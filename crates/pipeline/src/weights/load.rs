@@ -169,7 +169,9 @@ impl Jobs {
         if mapped_bytes > 0 {
             books.map(mapped_bytes);
         }
-        warnings.iter().for_each(|warning| books.warn(warning));
+        for warning in &warnings {
+            books.warn(warning);
+        }
         let Some(target) = target else {
             return Ok(books.close());
         };
