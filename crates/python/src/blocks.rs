@@ -130,11 +130,8 @@ impl Blocks {
                 let tensor = match lent {
                     Lent::Tensor(tensor) => tensor.bind(py).clone(),
                     Lent::Memory(memory) => {
-                        let placed = Placed {
-                            at: block.offset_of(placed),
-                            ..placed.clone()
-                        };
-                        made(py, memory, &placed, take, convert)?
+                        let place = (memory, block.offset_of(placed));
+                        made(py, place, placed, take, convert)?
                     }
                 };
                 tensors.set_item(&*placed.name, tensor)?;

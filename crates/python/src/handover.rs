@@ -61,15 +61,18 @@ pub(crate) fn add<'py, 'a>(
     let py = tensors.py();
     let _pause = Pause::new(py);
     for (memory, placed) in ours {
-        tensors.set_item(&*placed.name, made(py, memory, placed, take, convert)?)?;
+        tensors.set_item(
+            &*placed.name,
+            made(py, (memory, placed.at), placed, take, convert)?,
+        )?;
     }
     Ok(())
 }
 
-/// Makes another library's tensor of one of ours.
+/// Makes another library's tensor of one of ours, which begins at an offset of its memory.
 pub(crate) fn made<'py>(
     py: Python<'py>,
-    memory: &Memory,
+    (memory, at): (&Memory, u64),
     placed: &Placed,
     take: Option<&Bound<'py, PyAny>>,
     convert: &Bound<'py, PyAny>,
@@ -78,7 +81,7 @@ pub(crate) fn made<'py>(
         Some(take) if dlpack::code(placed.dtype).is_some() => {
             let view = View {
                 memory,
-                at: placed.at,
+                at,
                 bytes: placed.bytes,
                 dtype: placed.dtype,
                 shape: &placed.shape,
@@ -87,7 +90,7 @@ pub(crate) fn made<'py>(
         }
         _ => convert.call1((Tensor {
             memory: memory.clone(),
-            at: placed.at,
+            at,
             bytes: placed.bytes,
             dtype: placed.dtype,
             shape: placed.shape.clone(),

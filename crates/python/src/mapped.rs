@@ -51,6 +51,7 @@ impl Mapped {
             return Ok(None);
         };
         let memory = Memory::Pages(tensor.pages);
-        made(py, &memory, &tensor.placed, take.as_ref(), &convert).map(Some)
+        let at = tensor.placed.at;
+        made(py, (&memory, at), &tensor.placed, take.as_ref(), &convert).map(Some)
     }
 }

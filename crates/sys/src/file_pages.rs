@@ -1,9 +1,10 @@
 //! A file as memory of the process: its own pages, copy-on-write.
 //!
-//! Nothing is read before it is used, and nothing is copied before it is written to. A write changes a page of the process
-//! and never the file. The kernel shows what others write to the file in pages that the process has not written to, and
-//! raises SIGBUS where the file has become shorter. So no `&[u8]` may be made of it, for that would promise that nobody
-//! writes: this type gives out an address and a length, and no reference.
+//! Nothing is read before it is used, and nothing is copied before it is written to. A write changes a page of the
+//! process and never the file. The kernel shows what others write to the file in pages that the process has not written
+//! to, and raises SIGBUS where the file has become shorter; pages beyond the cut are gone, those that the process wrote to
+//! as well. So no `&[u8]` may be made of it, for that would promise that nobody writes: this type gives out an address and
+//! a length, and no reference.
 
 use std::ptr::NonNull;
 
@@ -73,6 +74,8 @@ impl Drop for FilePages {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     #[test]
@@ -106,12 +109,16 @@ mod tests {
         let pages = FilePages::map(&File::open(&path).unwrap()).unwrap();
         // SAFETY: as above.
         unsafe { pages.start.as_ptr().write_volatile(9) };
-        std::fs::write(&path, [8; 8192]).unwrap();
         // SAFETY: as above; the file is as long as before.
-        let (own, shared) = unsafe {
+        let seen = || unsafe {
             let start = pages.start.as_ptr();
             (start.read_volatile(), start.add(4096).read_volatile())
         };
-        assert_eq!((own, shared), (9, 8));
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[8; 8192], 0).unwrap();
+        assert_eq!(seen(), (9, 8));
+        // A file that is cut takes the process's own copies of its pages with it.
+        std::fs::write(&path, [6; 8192]).unwrap();
+        assert_eq!(seen(), (6, 6));
     }
 }
