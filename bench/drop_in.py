@@ -11,7 +11,8 @@ compared by a digest. About two minutes on two cores.
     python3 bench/drop_in.py --folder DIR [--pairs 11] [--only from_pretrained|get_tensor|load_file] [--out FILE]
 
 The model has the configuration of SmolLM2-135M (hidden size 576, 30 layers, 9 heads and 3 for keys and values, 49,152
-tokens, tied embeddings, bfloat16: 269 MB) and random weights; `load_file` loads the same model. Needs PyTorch and transformers; safetensors comes with those.
+tokens, tied embeddings, bfloat16: 269 MB) and random weights; `load_file` loads the same model. Needs PyTorch and
+transformers; safetensors comes with those.
 """
 
 import argparse

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Memory: PyTorch's allocator beside the driver's, tensors that are freed one by one, and mapped files beside safetensors.
+"""Memory: PyTorch's allocator beside the driver's, freeing tensor by tensor, and mapped files beside safetensors.
 
     python3 bench/memory.py --folder /dev/shm/bench [--out FILE] [--only gpu|small|cpu|prepare] [--gb 16] [--rounds 5]
 
-- gpu: a model of 291 tensors (the shapes of Llama 3 8B, bfloat16, in 8 files, scaled to --gb) in the page cache or tmpfs
-  is loaded to the GPU by fresh processes in turn, with memory="framework" and memory="driver": the first load of each
+- gpu: a model of 291 tensors (the shapes of Llama 3 8B, bfloat16, in 8 files, scaled to --gb) in the page cache or
+  tmpfs is loaded to the GPU by fresh processes in turn, with memory="framework" and memory="driver": the first load of each
   process, and three later ones. The limit is a copy from pinned memory. Afterwards nine of ten tensors are deleted,
   and `memory_allocated` is read again.
 - small: 200,000 tensors of 33 KB.
-- cpu: a file of 2 GB in the page cache, `load_file` of both packages in 11 alternating pairs: load and use every byte, load
-  and copy into parameters that exist. Ratios are safetensors' time over ours.
+- cpu: a file of 2 GB in the page cache, `load_file` of both packages in 11 alternating pairs: load and use every byte,
+  load and copy into parameters that exist. Ratios are safetensors' time over ours.
 - prepare: the stop of the first three saves of 8 GB on the GPU, with and without `Checkpointer.prepare`.
 
-One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors; without a GPU only cpu runs. Under 200 s
-on an H200.
+One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors; without a GPU only cpu runs. Under
+200 s on an H200.
 """
 
 import argparse
@@ -289,13 +289,14 @@ def main():
         if "ratio" in row:
             print(f"{row['work']:45} {row['ratio']:.3f} of safetensors' speed, same bytes: {row['same_bytes']}")
         elif "stops_s" in row:
-            print(f"{row['work']:45} {' '.join(f'{s:.3f} s' for s in row['stops_s'])}, prepare {row['prepare_s']:.4f} s")
+            stops = " ".join(f"{s:.3f} s" for s in row["stops_s"])
+            print(f"{row['work']:45} {stops}, prepare {row['prepare_s']:.4f} s")
         else:
             print(
-                f"{row['work']:22} {row['memory']:10} first {row['first_s']:.3f} s ({row['first_of_pinned']:.3f} of pinned), "
-                f"later {row['later_s']:.3f} s ({row['later_of_pinned']:.3f}), memory_allocated "
-                f"{row['allocated_of_bytes']:.3f} of the model, dropped {row['dropped_of_deleted']:.3f} of what was deleted, "
-                f"same bytes: {row['same_bytes']}"
+                f"{row['work']:22} {row['memory']:10} first {row['first_s']:.3f} s ({row['first_of_pinned']:.3f} of "
+                f"pinned), later {row['later_s']:.3f} s ({row['later_of_pinned']:.3f}), memory_allocated "
+                f"{row['allocated_of_bytes']:.3f} of the model, dropped {row['dropped_of_deleted']:.3f} of what was "
+                f"deleted, same bytes: {row['same_bytes']}"
             )
     later = {row["memory"]: row["later_s"] for row in result["rows"] if row["work"] == f"{args.gb} GB model"}
     if later:
