@@ -21,11 +21,11 @@ pub const SCHEMA: &str = "straightway.receipt/2";
 pub struct Receipt {
     /// [`SCHEMA`].
     pub schema: String,
-    /// Payload bytes that arrived.
+    /// Payload bytes that arrived, and those that are pages of files.
     pub bytes: u64,
     /// From the start of planning to the last byte in place, and synced where it was written.
     pub seconds: f64,
-    /// `bytes` over `seconds`.
+    /// The bytes that moved over `seconds`: 0 where all are pages of files.
     pub rate_bytes_per_s: f64,
     /// Bytes by leg, route and reason. For each leg they add up to `bytes`.
     pub routes: Vec<RouteBytes>,
@@ -185,6 +185,12 @@ impl fmt::Display for Bound {
 }
 
 impl Receipt {
+    /// Whether all its bytes are pages of files, and none moved: there is no rate then.
+    pub fn is_mapped(&self) -> bool {
+        let is_mapped = |row: &RouteBytes| row.route == Route::Mapped;
+        !self.routes.is_empty() && self.routes.iter().all(is_mapped)
+    }
+
     /// Bytes that took `route` on `leg`, whatever the reason.
     pub fn bytes_by(&self, leg: Leg, route: Route) -> u64 {
         let takes = |r: &&RouteBytes| r.leg == leg && r.route == route;
@@ -216,14 +222,17 @@ impl fmt::Display for Latency {
 
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} in {} at {}, bound by {}",
-            Bytes(self.bytes),
-            Seconds(self.seconds),
-            Rate(self.rate_bytes_per_s),
-            self.bound_by
-        )?;
+        let (bytes, seconds) = (Bytes(self.bytes), Seconds(self.seconds));
+        if self.is_mapped() {
+            writeln!(f, "{bytes} mapped in {seconds}, nothing moved")?;
+        } else {
+            let rate = Rate(self.rate_bytes_per_s);
+            writeln!(
+                f,
+                "{bytes} in {seconds} at {rate}, bound by {}",
+                self.bound_by
+            )?;
+        }
         for r in &self.routes {
             let share = 100.0 * r.bytes as f64 / (self.bytes.max(1)) as f64;
             let (leg, route) = (r.leg, r.route);

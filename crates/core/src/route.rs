@@ -29,6 +29,8 @@ pub enum Route {
     /// Received from a socket, by the CPU. Only receipts have it: a plan says `Direct` where that is done into the
     /// region, and `Staged` where it is done into the ring.
     Socket,
+    /// Not moved: the pages of the file are the memory. Only receipts have it.
+    Mapped,
 }
 
 /// Which route the user wants.
@@ -79,6 +81,8 @@ pub enum Reason {
     NoDirectIo,
     /// The store is memory of this process.
     StoreInMemory,
+    /// The tensors are the pages of the file, which are read when they are used.
+    FilePages,
     /// The file system takes O_DIRECT and goes through the page cache all the same: btrfs with what is
     /// compressed or checksummed, ext4 with holes of files without extents.
     FileSystemBuffers,
@@ -147,6 +151,7 @@ impl fmt::Display for Route {
             Self::Staged => "staged",
             Self::Buffered => "buffered",
             Self::Socket => "socket",
+            Self::Mapped => "mapped",
         })
     }
 }
@@ -174,6 +179,7 @@ impl fmt::Display for Reason {
             Self::LocalCache => "in the local cache of remote objects, compared with its checksum",
             Self::NoDirectIo => "the file system has no O_DIRECT",
             Self::StoreInMemory => "the store is memory of this process",
+            Self::FilePages => "pages of the file, read when used; no promise about later changes",
             Self::FileSystemBuffers => "the file system takes O_DIRECT through the page cache here",
             Self::DirectUnproven => {
                 "the file system does not say whether O_DIRECT bypasses the page cache"

@@ -29,6 +29,9 @@ use crate::{
 /// How soon a background job that is held back asks again.
 const HOLD_S: f64 = 0.002;
 
+/// How soon a lane looks again whether memory that a job waits for is there.
+const MEMORY_S: f64 = 0.0001;
+
 /// A job on the board.
 #[derive(Debug)]
 pub(crate) struct Posted {
@@ -183,9 +186,16 @@ impl Board {
                 let is_for_it = number < posted.lanes;
                 let is_held = holds_back && posted.is_background();
                 let (reservation_s, limit_s) = posted.tenant.due_s();
+                let limit_s = if is_held {
+                    now_s + HOLD_S
+                } else if posted.job.waits_for_memory(self.track) {
+                    limit_s.max(now_s + MEMORY_S)
+                } else {
+                    limit_s
+                };
                 let tags = Tags {
                     reservation_s,
-                    limit_s: if is_held { now_s + HOLD_S } else { limit_s },
+                    limit_s,
                     weight_s: *weight_s,
                 };
                 is_for_it.then_some((at, tags))

@@ -6,7 +6,7 @@ use std::{
 };
 
 use straightway_core::{
-    Direction, Rate, Receipt,
+    Direction, Leg, Rate, Reason, Receipt, Route,
     receipt::{Bound, Registration, SCHEMA},
 };
 use straightway_sys::CpuTime;
@@ -64,6 +64,8 @@ pub struct Books {
     lanes: u32,
     /// Bytes read and bytes written.
     legs: [u64; 2],
+    /// Bytes that did not move, because the pages of their files are the memory.
+    mapped: u64,
     sync: Duration,
     /// Registrations with cuFile, and the seconds that they took.
     registrations: Option<(u64, f64)>,
@@ -87,6 +89,7 @@ impl Books {
             engines: Vec::new(),
             lanes: 0,
             legs: [0; 2],
+            mapped: 0,
             sync: Duration::ZERO,
             registrations: None,
             rate_max: None,
@@ -149,7 +152,19 @@ impl Books {
         self.tally.pinned_bytes = pinned;
     }
 
-    /// What arrived. What one job read and another wrote is the same bytes on their way.
+    /// Adds bytes that did not move: the pages of a file are their memory.
+    pub fn map(&mut self, bytes: u64) {
+        self.mapped += bytes;
+        self.tally
+            .count(Leg::Read, Route::Mapped, Reason::FilePages, bytes);
+    }
+
+    /// Adds a warning.
+    pub fn warn(&mut self, warning: &str) {
+        self.tally.warn(warning);
+    }
+
+    /// What moved. What one job read and another wrote is the same bytes on their way.
     fn bytes(&self) -> u64 {
         self.legs[0].max(self.legs[1])
     }
@@ -184,7 +199,7 @@ impl Books {
         let gigabytes = bytes as f64 / 1e9;
         Receipt {
             schema: SCHEMA.to_owned(),
-            bytes,
+            bytes: bytes + self.mapped,
             seconds,
             rate_bytes_per_s,
             routes: self.tally.routes(),

@@ -19,6 +19,7 @@ use crate::{
     crew::Crew,
     job::{Job, planning},
     objects::Objects,
+    scattered::Scattered,
     settings::Settings,
     store::{Files, Store},
     tenant::{Reservations, Tenant, Traffic},
@@ -101,6 +102,18 @@ impl Executor {
     ) -> Result<Ticket> {
         let (from, ask) = (from.into(), ask.into());
         Job::with_region(Direction::In, from, moves, to, ask, self.settings()).map(|j| self.post(j))
+    }
+
+    /// Reads extents of objects into several regions of a GPU, which may be given their memory meanwhile.
+    pub fn read_scattered(
+        &self,
+        from: impl Into<Objects>,
+        moves: Vec<Move>,
+        to: &Arc<Scattered>,
+        ask: impl Into<Ask>,
+    ) -> Result<Ticket> {
+        let (from, ask) = (from.into(), ask.into());
+        Job::scattered(from, moves, to, ask, self.settings()).map(|j| self.post(j))
     }
 
     /// Writes parts of a region to extents of objects, which are new: what no move names is zero.
@@ -202,7 +215,7 @@ impl Executor {
             ..
         } = &*self.lanes;
         let place = region.map_or(Place::Host, Region::place);
-        let context = region.and_then(Region::device_memory).map(|m| m.context());
+        let context = region.and_then(Region::context);
         if context.is_some() {
             settings.check_gpu()?;
         }

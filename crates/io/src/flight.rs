@@ -150,7 +150,7 @@ impl Flight {
                 let piece = self.piece(job);
                 (piece.extent, self.slot_offset(job, piece))
             }
-            Route::Buffered | Route::Direct | Route::Staged | Route::Socket => {
+            Route::Buffered | Route::Direct | Route::Staged | Route::Socket | Route::Mapped => {
                 (self.chunk.extent, 0)
             }
         };
@@ -206,12 +206,23 @@ impl Flight {
             return;
         }
         let pieces = job.plan().pieces(&self.chunk);
-        let whole =
-            |piece: &Piece, bytes: u64| landing(0, self.slot_offset(job, *piece), piece.at, bytes);
+        let mut land = |piece: &Piece, bytes: u64| {
+            let mut from = self.slot_offset(job, *piece);
+            let Some(whole) = job.whole() else {
+                landings.push(landing(0, from, piece.at, bytes));
+                return;
+            };
+            for (region, at, own) in whole.cut(piece.at, bytes) {
+                landings.push(landing(region, from, at, own));
+                from += usize_of(own);
+            }
+        };
         if self.is_gathered(job) {
-            landings.push(whole(&pieces[0], self.payload_bytes(job)));
+            land(&pieces[0], self.payload_bytes(job));
         } else {
-            landings.extend(pieces.iter().map(|piece| whole(piece, piece.extent.bytes)));
+            for piece in pieces {
+                land(piece, piece.extent.bytes);
+            }
         }
     }
 
@@ -247,7 +258,7 @@ impl Flight {
                 By::Resident
             }
             Route::Buffered => By::PageCache,
-            Route::Direct | Route::Staged | Route::Socket => By::Direct,
+            Route::Direct | Route::Staged | Route::Socket | Route::Mapped => By::Direct,
         };
         let op = match self.leg {
             Leg::Read => Op::Read,

@@ -18,6 +18,7 @@ use crate::{
     inspect::Inspect,
     objects::Objects,
     progress::Progress,
+    scattered::Scattered,
     stage::Regions,
     track::Track,
 };
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) objects: Objects,
     twins: Option<Objects>,
     regions: Regions,
+    /// The whole that its regions stand for, where they are several.
+    scattered: Option<Arc<Scattered>>,
     /// What looks at its portions, where it has any.
     inspect: Option<Arc<dyn Inspect>>,
     /// Bytes that were wanted of portions that were refused.
@@ -59,6 +62,7 @@ impl Job {
             opening,
             twins: None,
             regions: Arc::new([]),
+            scattered: None,
             inspect: None,
             refused_bytes: AtomicU64::new(0),
             pass: None,
@@ -102,6 +106,11 @@ impl Job {
     /// All regions.
     pub(crate) fn regions(&self) -> &Regions {
         &self.regions
+    }
+
+    /// The whole that its regions stand for, where they are several.
+    pub(crate) fn whole(&self) -> Option<&Scattered> {
+        self.scattered.as_deref()
     }
 
     /// The region whose place its lanes serve: one on a GPU where there is one.
@@ -174,8 +183,46 @@ impl Job {
         if self.is_stopped() {
             return None;
         }
-        let number = self.taken[track as usize].fetch_add(1, Ordering::Relaxed);
-        self.chunks(track).get(number).copied()
+        let taken = &self.taken[track as usize];
+        let chunks = self.chunks(track);
+        if self.has_all_memory() {
+            let number = taken.fetch_add(1, Ordering::Relaxed);
+            return chunks.get(number).copied();
+        }
+        let mut number = taken.load(Ordering::Relaxed);
+        loop {
+            let chunk = chunks.get(number).filter(|chunk| self.has_memory(chunk))?;
+            let next = (number + 1, Ordering::Relaxed, Ordering::Relaxed);
+            match taken.compare_exchange_weak(number, next.0, next.1, next.2) {
+                Ok(_) => return Some(*chunk),
+                Err(now) => number = now,
+            }
+        }
+    }
+
+    /// Whether its next chunk of a track goes to memory that is not there yet.
+    pub(crate) fn waits_for_memory(&self, track: Track) -> bool {
+        if self.has_all_memory() {
+            return false;
+        }
+        let next = self.taken[track as usize].load(Ordering::Relaxed);
+        let next = self.chunks(track).get(next);
+        next.is_some_and(|chunk| !self.has_memory(chunk))
+    }
+
+    fn has_all_memory(&self) -> bool {
+        self.whole()
+            .is_none_or(|whole| whole.is_ready(whole.bytes()))
+    }
+
+    fn has_memory(&self, chunk: &Chunk) -> bool {
+        let ends = self
+            .plan
+            .pieces(chunk)
+            .iter()
+            .map(|p| p.at + p.extent.bytes);
+        let end = ends.max().unwrap_or(0);
+        self.whole().is_none_or(|whole| whole.is_ready(end))
     }
 
     /// Whether lanes have nothing more to take from a track.

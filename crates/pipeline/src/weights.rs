@@ -8,6 +8,7 @@
 //! Nothing here trusts a file. Every figure of a header is checked against the others and against
 //! the file's length before memory is taken for it, and every count has a bound.
 
+mod blocks;
 mod directory;
 mod dtype;
 mod filter;
@@ -16,6 +17,7 @@ mod index;
 mod inspect;
 mod layout;
 mod load;
+mod mapped;
 mod model;
 mod name;
 mod outline;
@@ -29,6 +31,7 @@ mod slice;
 mod stream;
 mod tensor;
 
+pub use blocks::{Block, GROUP_BYTES_MAX, PreparedBlocks};
 pub use dtype::Dtype;
 pub use filter::{Filter, Filters};
 pub use header::{HEADER_BYTES_MAX, Header, NAME_BYTES_MAX, TENSORS_MAX};
@@ -36,6 +39,7 @@ pub use index::{FILES_MAX, Index};
 pub use inspect::{FileFacts, Inspection, TensorFacts};
 pub use layout::{LARGE_ALIGN_BYTES, LARGE_BYTES, Layout, Phase, Placed};
 pub use load::{Loaded, Loader, Prepared};
+pub use mapped::{Mapped, MappedTensor};
 pub use model::{Model, Shard};
 pub use name::Name;
 pub use rectangle::Rectangle;

@@ -2,16 +2,14 @@
 //!
 //! The structs are those of the published C header, version 0.8, which every consumer still takes.
 
-use std::{
-    ffi::{CStr, c_void},
-    sync::Arc,
-};
+use std::ffi::{CStr, c_void};
 
 use pyo3::{exceptions::PyMemoryError, ffi, prelude::*};
 use smallvec::{SmallVec, smallvec};
 use straightway_core::Place;
-use straightway_io::Region;
 use straightway_pipeline::weights::{Dtype, Shape, whole_bytes};
+
+use crate::memory::Memory;
 
 const DEVICE_CPU: i32 = 1;
 const DEVICE_CUDA: i32 = 2;
@@ -53,7 +51,7 @@ struct Managed {
 /// A tensor to be handed over: where it is, and what.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
-    pub(crate) region: &'a Arc<Region>,
+    pub(crate) memory: &'a Memory,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
     pub(crate) dtype: Dtype,
@@ -64,7 +62,7 @@ pub(crate) struct View<'a> {
 struct Owned {
     managed: Managed,
     shape: SmallVec<[i64; 4]>,
-    _region: Arc<Region>,
+    _memory: Memory,
 }
 
 /// The device as DLPack names it.
@@ -98,19 +96,19 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound
         .elements()
         .and_then(|n| whole_bytes(n, tensor.dtype));
     assert!(
-        end.is_some_and(|end| end <= tensor.region.bytes()) && needed == Some(tensor.bytes),
-        "a tensor lies inside its region"
+        end.is_some_and(|end| end <= tensor.memory.bytes()) && needed == Some(tensor.bytes),
+        "a tensor lies inside its memory"
     );
     // Dimensions are taken as they are: no tensor that fits into memory has one of 2^63.
     let (shape, (code, bits)): (SmallVec<[i64; 4]>, _) = match code(tensor.dtype) {
         Some(code) => (tensor.shape.iter().map(|d| d.cast_signed()).collect(), code),
         None => (smallvec![tensor.bytes.cast_signed()], (1, 8)),
     };
-    let (kind, number) = device(tensor.region.place());
+    let (kind, number) = device(tensor.memory.place());
     let owned = Box::into_raw(Box::new(Owned {
         managed: Managed {
             tensor: Parts {
-                data: (tensor.region.address() + tensor.at) as *mut c_void,
+                data: (tensor.memory.address() + tensor.at) as *mut c_void,
                 device: Device { kind, number },
                 dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
                 dtype: Type {
@@ -126,7 +124,7 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound
             deleter: Some(delete),
         },
         shape,
-        _region: Arc::clone(tensor.region),
+        _memory: tensor.memory.clone(),
     }));
     // SAFETY: the allocation is ours, and stays where it is from here on: the shape may lie inside of it. The struct
     // that the capsule points to lies in it too, and `delete` finds the allocation again by the context.

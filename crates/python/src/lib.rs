@@ -6,21 +6,25 @@
 //! Bytes move on threads that do not hold the interpreter's lock, and the thread that asked looks
 //! for Ctrl-C while it waits.
 
+mod blocks;
 mod checkpoint;
 mod command;
 mod container;
 mod dlpack;
 mod error;
 mod executor;
+mod handover;
 mod loading;
 mod log;
 mod mapped;
+mod memory;
 mod model;
 mod plain;
 mod receipt;
 mod saving;
 mod service;
 mod stores;
+mod stream;
 mod subject;
 mod tensor;
 mod tuning;
@@ -36,7 +40,7 @@ mod _straightway {
         checkpoint::{Checkpoint, Saver, Store, fresh_run},
         command::command,
         container::parse_header,
-        loading::{Loading, Stream},
+        loading::Loading,
         mapped::Mapped,
         model::Model,
         plain::{plain_decoded, plain_unpickled},
@@ -44,6 +48,7 @@ mod _straightway {
         saving::save,
         service::{copy, doctor},
         stores::{has_store, is_local},
+        stream::Stream,
         tensor::Tensor,
     };
 

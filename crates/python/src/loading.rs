@@ -1,68 +1,82 @@
-//! Loads on their way: all at once, or batch by batch.
+//! Loads on their way.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::sync::Arc;
 
 use pyo3::{
-    exceptions::{PyRuntimeError, PyTimeoutError, PyValueError},
-    ffi,
+    exceptions::{PyRuntimeError, PyValueError},
     prelude::*,
     types::PyDict,
 };
 use straightway_core::{Class, Kind, Place, Result, Share};
-use straightway_io::{Progress, Region};
+use straightway_io::Region;
 use straightway_pipeline::weights::{
-    self, Filter, Loader, Part, Pick, Placed, Rectangle, Selection, Shape, Slice,
+    Filter, Loader, Mapped, Part, Pick, Placed, Prepared, Rectangle, Selection, Shape, Slice,
 };
 
 use crate::{
-    dlpack::{self, View},
+    blocks::Blocks,
     error::{MissingTensorError, OrRaise, raised, text},
     executor,
+    handover::add,
+    memory::Memory,
     model::Model,
     receipt::Receipt,
     service::choice,
-    tensor::Tensor,
-    waiting::{DEAF_MAX, Work},
+    subject::context,
+    waiting::Work,
 };
 
 /// A filter, a dimension, and which indices of it.
-type Cut = (Option<String>, usize, u64, u64);
+pub(crate) type Cut = (Option<String>, usize, u64, u64);
 
 /// A load that goes on by itself. Where each tensor will be is known from the start, so that its
 /// owner can make objects of them meanwhile; their bytes are there when `wait` has returned.
 #[pyclass(module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Loading {
-    region: Arc<Region>,
+    /// Tensors that are pages of files. They are there already.
+    mapped: Vec<(Memory, Placed)>,
+    /// Those that are loaded, and their memory.
+    memory: Memory,
     placed: Arc<Vec<Placed>>,
+    /// Those that are loaded into memory of a library's.
+    blocks: Blocks,
     work: Option<Work<straightway_core::Receipt>>,
 }
 
 #[pymethods]
 impl Loading {
-    /// Begins to load what `filters` want of a model, cut by `slices`.
+    /// Begins to load what `filters` want of a model, cut by `slices`. Without a route, files of this machine are mapped
+    /// where the device is the host.
     #[new]
-    #[pyo3(signature = (model, *, device, filters, slices, route, priority))]
+    #[pyo3(signature = (model, *, device, filters, slices, route, priority, allocate=None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "they are named where it is called"
+    )]
     fn new(
         py: Python<'_>,
         model: &Model,
         device: &str,
         filters: Vec<String>,
         slices: Vec<Cut>,
-        route: &str,
+        route: Option<&str>,
         priority: &str,
+        allocate: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let selection = select(model, &filters, slices)?;
-        let loader = loader(model, route, class(priority)?)?;
-        Self::begin(py, model, &selection, device, &loader)
+        let loader = loader(model, route.unwrap_or("auto"), class(priority)?)?;
+        let place = place(device)?;
+        if route.is_none() && place == Place::Host && model.0.is_local() {
+            let mapped = py.detach(|| loader.map(&model.0, &selection)).or_raise()?;
+            return Self::mapped(mapped, &loader);
+        }
+        Self::begin(py, model, &selection, place, &loader, allocate.as_ref())
     }
 
     /// Begins to load one tensor, or the part of it from `starts` on with `lengths`.
     #[staticmethod]
-    #[pyo3(signature = (model, name, part, *, device, route))]
+    #[pyo3(signature = (model, name, part, *, device, route, allocate=None))]
     fn of(
         py: Python<'_>,
         model: &Model,
@@ -70,6 +84,7 @@ impl Loading {
         part: Option<(Vec<u64>, Vec<u64>)>,
         device: &str,
         route: &str,
+        allocate: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let number = model.number(name)?;
         let shape = &model.0.tensors[number].shape;
@@ -83,7 +98,8 @@ impl Loading {
         };
         let selection = Selection::of(&model.0, vec![pick]).or_raise()?;
         let loader = loader(model, route, Class::default())?;
-        Self::begin(py, model, &selection, device, &loader)
+        let allocate = allocate.as_ref();
+        Self::begin(py, model, &selection, place(device)?, &loader, allocate)
     }
 
     /// The tensors by name: `take` makes one of a capsule, and `convert` of what no capsule can
@@ -94,7 +110,12 @@ impl Loading {
         take: Option<Bound<'py, PyAny>>,
         convert: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        handed_over(py, &self.region, &self.placed, take.as_ref(), &convert)
+        let tensors = PyDict::new(py);
+        let mapped = self.mapped.iter().map(|(memory, placed)| (memory, placed));
+        let loaded = self.placed.iter().map(|placed| (&self.memory, placed));
+        add(&tensors, mapped.chain(loaded), take.as_ref(), &convert)?;
+        self.blocks.add(&tensors, take.as_ref(), &convert)?;
+        Ok(tensors)
     }
 
     /// Waits for the last byte.
@@ -123,14 +144,18 @@ impl Loading {
     /// How many bytes it loads.
     #[getter]
     fn bytes(&self) -> u64 {
-        self.placed.iter().map(|placed| placed.bytes).sum()
+        let loaded: u64 = self.placed.iter().map(|placed| placed.bytes).sum();
+        loaded + self.blocks.bytes() + self.mapped_bytes()
     }
 
     /// How many of them are in place.
     #[getter]
     fn moved_bytes(&self) -> u64 {
         let work = self.work.as_ref();
-        work.map_or_else(|| self.bytes(), |work| work.progress().moved_bytes())
+        work.map_or_else(
+            || self.bytes(),
+            |work| self.mapped_bytes() + work.progress().moved_bytes(),
+        )
     }
 }
 
@@ -143,102 +168,58 @@ impl Loading {
         py: Python<'_>,
         model: &Model,
         selection: &Selection,
-        device: &str,
+        place: Place,
         loader: &Loader,
+        allocate: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let place = place(device)?;
+        if let (Place::Gpu(number), Some(allocate)) = (place, allocate)
+            && !loader.may_go_direct(selection, place)
+        {
+            let context = py.detach(|| context(number)).or_raise()?;
+            let layout = py.detach(|| loader.layout(&model.0, selection, place));
+            let of = (loader, &context);
+            let (blocks, work) = Blocks::begin(py, model, layout, of, allocate)?;
+            return Ok(Self {
+                mapped: Vec::new(),
+                memory: Memory::Region(Arc::new(Region::at(Place::Host, 0).or_raise()?)),
+                placed: Arc::default(),
+                blocks,
+                work: Some(work),
+            });
+        }
         let prepared = py
             .detach(|| loader.prepare(&model.0, selection, place))
             .or_raise()?;
-        let (region, placed) = (
-            Arc::clone(prepared.region()),
-            Arc::clone(prepared.tensors()),
-        );
+        Self::run(Vec::new(), prepared, loader)
+    }
+
+    /// What is mapped, and the load of the rest.
+    fn mapped(mapped: Mapped, loader: &Loader) -> PyResult<Self> {
+        let tensors = mapped.tensors.into_iter();
+        let pages = tensors.map(|tensor| (Memory::Pages(tensor.pages), tensor.placed));
+        Self::run(pages.collect(), mapped.rest, loader)
+    }
+
+    fn run(mapped: Vec<(Memory, Placed)>, prepared: Prepared, loader: &Loader) -> PyResult<Self> {
+        let memory = Memory::Region(Arc::clone(prepared.region()));
+        let placed = Arc::clone(prepared.tensors());
         let work = Work::begin(&loader.progress, move || prepared.run()).or_raise()?;
         Ok(Self {
-            region,
+            mapped,
+            memory,
             placed,
+            blocks: Blocks::default(),
             work: Some(work),
         })
     }
-}
 
-/// A model batch by batch: the next loads while the last is used.
-#[pyclass(module = "straightway._straightway")]
-#[derive(Debug)]
-pub(crate) struct Stream {
-    /// Behind a lock only because Python's objects may be shared between threads.
-    batches: Mutex<weights::Stream>,
-    progress: Arc<Progress>,
-    receipts: Vec<straightway_core::Receipt>,
-}
-
-#[pymethods]
-impl Stream {
-    #[new]
-    #[pyo3(signature = (model, *, device, filters, slices, batch_bytes, route, priority))]
-    fn new(
-        model: &Model,
-        device: &str,
-        filters: Vec<String>,
-        slices: Vec<Cut>,
-        batch_bytes: u64,
-        route: &str,
-        priority: &str,
-    ) -> PyResult<Self> {
-        let selection = select(model, &filters, slices)?;
-        let loader = loader(model, route, class(priority)?)?;
-        let batches = loader.stream(&model.0, &selection, place(device)?, batch_bytes);
-        Ok(Self {
-            batches: Mutex::new(batches.or_raise()?),
-            progress: Arc::clone(&loader.progress),
-            receipts: Vec::new(),
-        })
-    }
-
-    /// The tensors of the next batch by name, as `Loading.tensors` has them; `None` after the last. A batch that takes
-    /// longer than `timeout_s` ends the stream with `TimeoutError`.
-    #[pyo3(signature = (take, convert, timeout_s=None))]
-    fn next<'py>(
-        &mut self,
-        py: Python<'py>,
-        take: Option<Bound<'py, PyAny>>,
-        convert: Bound<'py, PyAny>,
-        timeout_s: Option<f64>,
-    ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let batches = self.batches.get_mut();
-        let batches = batches.unwrap_or_else(PoisonError::into_inner);
-        let begun = Instant::now();
-        let batch = loop {
-            if let Some(batch) = py.detach(|| batches.next_within(DEAF_MAX)) {
-                break batch;
-            }
-            if let Some(limit) = timeout_s.filter(|s| begun.elapsed().as_secs_f64() > *s) {
-                self.progress.cancel();
-                let message = format!("the next batch took longer than {limit} s");
-                return Err(PyTimeoutError::new_err(message));
-            }
-            if let Err(raised) = py.check_signals() {
-                self.progress.cancel();
-                return Err(raised);
-            }
-        };
-        let Some(loaded) = batch.transpose().or_raise()? else {
-            return Ok(None);
-        };
-        self.receipts.push(loaded.receipt);
-        handed_over(py, &loaded.region, &loaded.tensors, take.as_ref(), &convert).map(Some)
-    }
-
-    /// How each batch came, of those that were taken.
-    #[getter]
-    fn receipts(&self) -> Vec<Receipt> {
-        self.receipts.iter().cloned().map(Receipt).collect()
+    fn mapped_bytes(&self) -> u64 {
+        self.mapped.iter().map(|(_, placed)| placed.bytes).sum()
     }
 }
 
 /// What filters and slices select of a model.
-fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selection> {
+pub(crate) fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selection> {
     if filters.is_empty() && slices.is_empty() {
         return Ok(Selection::all(&model.0));
     }
@@ -261,7 +242,7 @@ fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selec
     })
 }
 
-fn loader(model: &Model, route: &str, class: Class) -> PyResult<Loader> {
+pub(crate) fn loader(model: &Model, route: &str, class: Class) -> PyResult<Loader> {
     let executor = if model.0.is_local() {
         executor::of(&model.0.path).or_raise()?
     } else {
@@ -279,7 +260,7 @@ fn loader(model: &Model, route: &str, class: Class) -> PyResult<Loader> {
 }
 
 /// The class that a word means.
-fn class(priority: &str) -> PyResult<Class> {
+pub(crate) fn class(priority: &str) -> PyResult<Class> {
     let all = [Class::Now, Class::Soon, Class::Background];
     let found = all.into_iter().find(|class| class.to_string() == priority);
     found.ok_or_else(|| {
@@ -295,77 +276,4 @@ pub(crate) fn place(device: &str) -> PyResult<Place> {
         PyValueError::new_err(message)
     };
     device.parse().map_err(unknown)
-}
-
-/// Python's collector of cycles, at rest. Hundreds of thousands of new objects make it look through
-/// all of them again and again, which takes longer than making them, and none of them is garbage.
-struct Pause<'py> {
-    /// Proof that the interpreter's lock is held as long as this lives.
-    _locked: Python<'py>,
-    was_on: bool,
-}
-
-impl<'py> Pause<'py> {
-    fn new(py: Python<'py>) -> Self {
-        // SAFETY: the interpreter's lock is held, as `py` shows.
-        let was_on = unsafe { ffi::PyGC_Disable() } == 1;
-        Self {
-            _locked: py,
-            was_on,
-        }
-    }
-}
-
-impl Drop for Pause<'_> {
-    fn drop(&mut self) {
-        if self.was_on {
-            // SAFETY: as above.
-            unsafe { ffi::PyGC_Enable() };
-        }
-    }
-}
-
-/// Makes another library's tensors of ours.
-pub(crate) fn handed_over<'py>(
-    py: Python<'py>,
-    region: &Arc<Region>,
-    placed: &[Placed],
-    take: Option<&Bound<'py, PyAny>>,
-    convert: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let tensors = PyDict::new(py);
-    let _pause = Pause::new(py);
-    for p in placed {
-        tensors.set_item(&*p.name, made(py, region, p, take, convert)?)?;
-    }
-    Ok(tensors)
-}
-
-/// Makes another library's tensor of one of ours.
-pub(crate) fn made<'py>(
-    py: Python<'py>,
-    region: &Arc<Region>,
-    placed: &Placed,
-    take: Option<&Bound<'py, PyAny>>,
-    convert: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
-    match take {
-        Some(take) if dlpack::code(placed.dtype).is_some() => {
-            let view = View {
-                region,
-                at: placed.at,
-                bytes: placed.bytes,
-                dtype: placed.dtype,
-                shape: &placed.shape,
-            };
-            take.call1((dlpack::capsule(py, &view)?,))
-        }
-        _ => convert.call1((Tensor {
-            region: Arc::clone(region),
-            at: placed.at,
-            bytes: placed.bytes,
-            dtype: placed.dtype,
-            shape: placed.shape.clone(),
-        },)),
-    }
 }

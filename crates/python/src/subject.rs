@@ -104,6 +104,7 @@ impl Subject {
     }
 }
 
-fn context(number: u32) -> Result<Context> {
+/// The context of a GPU.
+pub(crate) fn context(number: u32) -> Result<Context> {
     Driver::load()?.device(number)?.context()
 }

@@ -1,6 +1,4 @@
-//! A tensor in a region: what is handed to PyTorch, NumPy, CuPy and JAX.
-
-use std::sync::Arc;
+//! A tensor in memory: what is handed to PyTorch, NumPy, CuPy and JAX.
 
 use pyo3::{
     exceptions::{PyBufferError, PyTypeError},
@@ -8,17 +6,19 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use straightway_core::Place;
-use straightway_io::Region;
 use straightway_pipeline::weights::{Dtype, Shape};
 
-use crate::dlpack::{self, View};
+use crate::{
+    dlpack::{self, View},
+    memory::Memory,
+};
 
 /// A tensor. Other libraries take it without a copy: `torch.from_dlpack`, `numpy.asarray`,
 /// `cupy.from_dlpack`, `jax.dlpack.from_dlpack`.
 #[pyclass(frozen, module = "straightway")]
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
-    pub(crate) region: Arc<Region>,
+    pub(crate) memory: Memory,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
     pub(crate) dtype: Dtype,
@@ -28,7 +28,7 @@ pub(crate) struct Tensor {
 impl Tensor {
     /// The address of its first byte.
     pub(crate) fn address(&self) -> u64 {
-        self.region.address() + self.at
+        self.memory.address() + self.at
     }
 
     /// What NumPy calls its type; `None` where NumPy has none.
@@ -75,7 +75,7 @@ impl Tensor {
     /// Where it is: `cpu` or `cuda:N`.
     #[getter]
     fn device(&self) -> String {
-        match self.region.place() {
+        match self.memory.place() {
             Place::Host => "cpu".to_owned(),
             Place::Gpu(number) => format!("cuda:{number}"),
         }
@@ -94,7 +94,7 @@ impl Tensor {
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         use pyo3::exceptions::PyAttributeError;
-        if self.region.place() != Place::Host {
+        if self.memory.place() != Place::Host {
             let message =
                 "it is in a GPU's memory: take it with `cupy.from_dlpack`, or load it to `cpu`";
             return Err(PyAttributeError::new_err(message));
@@ -129,7 +129,7 @@ impl Tensor {
 
     /// Where it is, as DLPack names it.
     fn __dlpack_device__(&self) -> (i32, i32) {
-        dlpack::device(self.region.place())
+        dlpack::device(self.memory.place())
     }
 
     /// It in a capsule. All bytes are in place, so that any stream may use them at once.
@@ -153,7 +153,7 @@ impl Tensor {
             return Err(PyTypeError::new_err(message));
         }
         let view = View {
-            region: &self.region,
+            memory: &self.memory,
             at: self.at,
             bytes: self.bytes,
             dtype: self.dtype,

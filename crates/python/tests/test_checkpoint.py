@@ -713,3 +713,43 @@ def test_ranks_whose_tensors_differ_under_one_name_are_named_and_nothing_is_comm
     [thread.join() for thread in threads]
     assert len(said) == 2 and straightway.Checkpointer(tmp_path).steps() == []
     assert any('tensor "w"' in words and "rank 0 has" in words and "[3]" in words and "rank 1" in words and "[4]" in words for words in said), said
+
+
+def test_a_prepared_checkpointer_has_its_memory_before_the_first_save(tmp_path):
+    code = """
+        import os, sys, time, numpy, straightway
+
+        def resident():
+            with open("/proc/self/statm") as file:
+                return int(file.read().split()[1]) * 4096
+
+        state = {"w": numpy.arange(200 << 17, dtype="float64"), "n": 3}
+        before = resident()
+        checkpointer = straightway.Checkpointer(sys.argv[1], rank=0, world_size=1, run="r", like=state)
+        started = time.monotonic()
+        while resident() - before < 200 << 20 and time.monotonic() - started < 60:
+            time.sleep(0.01)
+        prepared = resident() - before
+        state["w"][5] = -1
+        checkpointer.save(1, state)
+        checkpointer.wait()
+        checkpointer.prepare(like=state)
+        checkpointer.save(2, state)
+        checkpointer.close()
+        grown = resident() - before - prepared
+        loaded = straightway.Checkpointer(sys.argv[1], rank=0, world_size=1, run="r2").load(1)
+        print(prepared >= 200 << 20, grown < 100 << 20, (loaded["w"] == state["w"]).all(), loaded["n"])
+    """
+    done = python(code, tmp_path / "run")
+    assert done.stdout.split() == ["True", "True", "True", "3"], done.stderr
+
+
+def test_a_checkpointer_that_is_prepared_and_closed_leaves_nothing(tmp_path):
+    state = {"w": numpy.ones(1000)}
+    with straightway.Checkpointer(tmp_path / "run", rank=0, world_size=1, run="r") as checkpointer:
+        checkpointer.prepare(like=state)
+        checkpointer.prepare(like=state)
+    assert checkpointer.steps() == []
+    with straightway.Checkpointer(tmp_path / "run", rank=0, world_size=1, run="r", memory_bytes_max=100) as checkpointer:
+        with pytest.raises(ValueError, match="memory are allowed"):
+            checkpointer.prepare(like=state)

@@ -63,7 +63,7 @@ def test_a_child_that_is_forked_while_its_parent_loads_loads_too(tmp_path):
         from straightway.numpy import save_file
         path = os.path.join(sys.argv[1], "m.safetensors")
         save_file({f"t{i}": numpy.full(100_003, i, numpy.float32) for i in range(30)}, path)
-        load = lambda: straightway.load_file(path, framework="np")
+        load = lambda: straightway.load_model(path, framework="np")
         load()
         stop = threading.Event()
         def others():

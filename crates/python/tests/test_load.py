@@ -197,7 +197,7 @@ def test_other_threads_run_while_bytes_move(tmp_path):
         watcher = threading.Thread(target=watch)
         watcher.start()
         start = time.perf_counter()
-        weights = straightway.load_file(sys.argv[1], framework="np")
+        weights = straightway.load_model(sys.argv[1], framework="np")
         took = time.perf_counter() - start
         going = False
         watcher.join()
@@ -256,7 +256,7 @@ def test_memory_above_the_tensors_is_small(tmp_path):
 def test_two_hundred_thousand_small_tensors(tmp_path):
     path = tmp_path / "many.safetensors"
     straightway.save_file({f"layer.{i:06}.w": numpy.full(3, i, dtype=numpy.int32) for i in range(200_000)}, path)
-    weights = straightway.load_file(path, framework="np")
+    weights = straightway.load_file(path, framework="np", route="auto")
     assert len(weights) == 200_000
     assert all(weights[f"layer.{i:06}.w"][2] == i for i in range(0, 200_000, 7919))
     assert weights.receipt.ios < 100
@@ -269,7 +269,7 @@ def test_what_bench_found_out_about_the_drive_is_used_here_too(tmp_path):
         import os, sys, straightway
         with open(sys.argv[1]) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        weights = straightway.load_file(sys.argv[1], framework="np")
+        weights = straightway.load_model(sys.argv[1], framework="np")
         print(max(weights.receipt.routes, key=lambda r: r["bytes"])["route"])
     """
     state = tmp_path / "state"
@@ -322,7 +322,7 @@ def test_a_file_that_is_written_to_while_it_is_loaded_is_refused(tmp_path):
     try:
         for _ in range(20):
             try:
-                seen = straightway.load_file(path, framework="np")["t"]
+                seen = straightway.load_model(path, framework="np")["t"]
             except ValueError:
                 refused += 1
             else:
@@ -354,7 +354,7 @@ def test_warnings_are_in_the_receipt_and_go_to_logging(tmp_path):
         fd = os.open(sys.argv[1], os.O_RDONLY)
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        receipt = straightway.load_file(sys.argv[1], framework="np").receipt
+        receipt = straightway.load_model(sys.argv[1], framework="np").receipt
         print(any("io_uring" in warning for warning in receipt.warnings),
               "  warning: " in str(receipt),
               ("straightway", "WARNING") in {record[:2] for record in heard})

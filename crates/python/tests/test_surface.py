@@ -186,7 +186,7 @@ def test_a_callback_is_told_how_far_a_load_is_and_can_end_it(file, slow):
 
     before = time.monotonic()
     with pytest.raises(Enough):
-        straightway.load_file(slow, framework="np", progress=end)
+        straightway.load_model(slow, framework="np", progress=end)
     assert time.monotonic() - before < 3
     told.clear()
     stream = straightway.iterate(
@@ -212,7 +212,7 @@ def test_ctrl_c_ends_a_load_with_a_bar_at_once(slow):
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
         try:
-            straightway.load_file(sys.argv[1], framework="np", progress=lambda moved, total: None)
+            straightway.load_model(sys.argv[1], framework="np", progress=lambda moved, total: None)
         except KeyboardInterrupt:
             print("interrupted", time.monotonic() - start < 2)
     """
@@ -227,7 +227,7 @@ def shown(path, *, terminal):
     code = """
         import sys, straightway
         try:
-            straightway.load_file(sys.argv[1], framework="np", timeout=1.6)
+            straightway.load_model(sys.argv[1], framework="np", timeout=1.6)
         except TimeoutError:
             pass
     """

@@ -55,6 +55,11 @@ pub(crate) enum Op {
         event: usize,
         generation: u64,
     },
+    /// What follows waits for the event.
+    Wait {
+        event: usize,
+        generation: u64,
+    },
 }
 
 /// A stream.

@@ -18,12 +18,23 @@ impl World {
         changed();
     }
 
-    /// Records an event behind what is in the stream now.
+    /// Records an event behind what is in the stream now. On the null stream nothing is ever queued.
     pub(crate) fn record(&mut self, event: usize, stream: usize) -> Option<()> {
         let mark = self.events.get_mut(&event)?;
         mark.recorded += 1;
         let generation = mark.recorded;
+        if stream == 0 {
+            mark.passed = generation;
+            return Some(());
+        }
         self.enqueue(stream, Op::Record { event, generation });
+        Some(())
+    }
+
+    /// Makes what is put into the stream from here on wait for the event as it was recorded last.
+    pub(crate) fn wait_for(&mut self, event: usize, stream: usize) -> Option<()> {
+        let generation = self.events.get(&event)?.recorded;
+        self.enqueue(stream, Op::Wait { event, generation });
         Some(())
     }
 
@@ -67,8 +78,17 @@ impl World {
         let ops = self.streams.values().flat_map(|queue| &queue.ops);
         ops.filter_map(|op| match op {
             Op::Copy { copy, .. } => Some(copy),
-            Op::Record { .. } => None,
+            Op::Record { .. } | Op::Wait { .. } => None,
         })
+    }
+
+    /// Whether an operation waits for an event. One that was destroyed is not waited for, as the driver has it.
+    fn is_waiting(&self, op: &Op) -> bool {
+        let Op::Wait { event, generation } = op else {
+            return false;
+        };
+        let mark = self.events.get(event);
+        mark.is_some_and(|mark| mark.passed < *generation)
     }
 
     /// Picks a stream that has something to run.
@@ -79,7 +99,7 @@ impl World {
         let ready = self
             .streams
             .iter()
-            .filter(|(_, queue)| !queue.ops.is_empty());
+            .filter(|(_, queue)| queue.ops.front().is_some_and(|op| !self.is_waiting(op)));
         let mut ready: Vec<usize> = ready.map(|(&stream, _)| stream).collect();
         ready.sort_unstable();
         let choice = self.below(ready.len() as u64);
@@ -106,6 +126,7 @@ impl World {
                     mark.passed = mark.passed.max(generation);
                 }
             }
+            Op::Wait { .. } => {}
         }
     }
 

@@ -23,6 +23,7 @@ mod device;
 mod device_memory;
 mod driver;
 mod event;
+mod fence;
 mod pin;
 mod stream;
 mod streams;
@@ -33,6 +34,7 @@ pub use copying::{Copying, Refused};
 pub use device::Device;
 pub use device_memory::DeviceMemory;
 pub use driver::{DRIVER_VERSION_MIN, Driver, Version};
+pub use fence::Fence;
 pub use stream::{Direction, Landing, Span, Stream};
 pub use streams::Streams;
 

@@ -14,6 +14,7 @@ pub mod ending;
 pub mod ethtool;
 mod fiemap;
 pub mod file;
+mod file_pages;
 mod file_system;
 pub mod folder;
 pub mod identity;
@@ -38,6 +39,7 @@ pub mod uring;
 pub mod usage;
 
 pub use file::{By, File};
+pub use file_pages::FilePages;
 pub use folder::Folder;
 pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};

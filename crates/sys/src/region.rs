@@ -8,7 +8,10 @@
 
 mod divided;
 
-use std::{ptr::NonNull, sync::Arc};
+use std::{
+    ptr::NonNull,
+    sync::{Arc, OnceLock},
+};
 
 use straightway_core::{Error, Kind, Place, Result};
 
@@ -36,6 +39,14 @@ enum Memory {
     Host(Arc<HostMemory>),
     Lent(Lent),
     Device(Arc<DeviceMemory>),
+    Late(Late),
+}
+
+/// Memory of a GPU that its owner gives later.
+#[derive(Debug)]
+struct Late {
+    context: Context,
+    given: OnceLock<Arc<DeviceMemory>>,
 }
 
 /// Host memory of somebody else's, who is kept.
@@ -113,6 +124,39 @@ impl Region {
         Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
     }
 
+    /// Memory of the context's GPU that [`give`](Self::give) will name. Until then nobody may use it.
+    pub fn late(context: &Context, bytes: u64) -> Self {
+        let late = Late {
+            context: context.clone(),
+            given: OnceLock::new(),
+        };
+        Self::new(Memory::Late(late), bytes)
+    }
+
+    /// Names the memory of a region that was made without. It has as many bytes, and is named once.
+    pub fn give(&self, memory: DeviceMemory) -> Result<()> {
+        let refuse = |why: &str| Err(Error::new(Kind::Invalid, "give memory to", "a region", why));
+        let Memory::Late(late) = &self.memory else {
+            return refuse("it has memory already");
+        };
+        if !memory.context().is_same(&late.context) || memory.bytes() as u64 != self.bytes {
+            return refuse("the memory is of another GPU, or of another length");
+        }
+        match late.given.set(Arc::new(memory)) {
+            Ok(()) => Ok(()),
+            Err(_) => refuse("it has memory already"),
+        }
+    }
+
+    /// The context of the GPU that it is on, if it is on one.
+    pub fn context(&self) -> Option<&Context> {
+        match &self.memory {
+            Memory::Host(_) | Memory::Lent(_) => None,
+            Memory::Device(memory) => Some(memory.context()),
+            Memory::Late(late) => Some(&late.context),
+        }
+    }
+
     /// Part of a GPU's memory as a region of its own. The whole is kept until the region goes.
     pub fn part_of(memory: &Arc<DeviceMemory>, offset: u64, bytes: u64) -> Result<Self> {
         let part = memory.part(length(offset)?, length(bytes)?)?;
@@ -132,6 +176,7 @@ impl Region {
         match &self.memory {
             Memory::Host(_) | Memory::Lent(_) => Place::Host,
             Memory::Device(memory) => Place::Gpu(memory.context().device().ordinal()),
+            Memory::Late(late) => Place::Gpu(late.context.device().ordinal()),
         }
     }
 
@@ -141,18 +186,26 @@ impl Region {
     }
 
     /// Its address.
+    ///
+    /// # Panics
+    ///
+    /// Where its memory was not given yet.
     pub fn address(&self) -> u64 {
         match &self.memory {
-            Memory::Device(memory) => memory.address(),
             Memory::Host(_) | Memory::Lent(_) => self.host_start().addr().get() as u64,
+            Memory::Device(_) | Memory::Late(_) => {
+                let memory = self.device_memory();
+                memory.expect("its memory was given").address()
+            }
         }
     }
 
-    /// The GPU's memory that it is, if it is on one.
+    /// The GPU's memory that it is, if it is on one and its memory was given.
     pub fn device_memory(&self) -> Option<&Arc<DeviceMemory>> {
         match &self.memory {
             Memory::Host(_) | Memory::Lent(_) => None,
             Memory::Device(memory) => Some(memory),
+            Memory::Late(late) => late.given.get(),
         }
     }
 
@@ -166,7 +219,7 @@ impl Region {
                 memory.populate();
                 memory.pin(context)
             }
-            Memory::Lent(_) | Memory::Device(_) => {
+            Memory::Lent(_) | Memory::Device(_) | Memory::Late(_) => {
                 let message = "it is not host memory of our own";
                 Err(Error::new(Kind::Invalid, "pin", "the region", message))
             }
@@ -179,7 +232,9 @@ impl Region {
         match &self.memory {
             Memory::Host(memory) => memory.start(),
             Memory::Lent(lent) => lent.start,
-            Memory::Device(_) => panic!("the CPU does not reach into memory of a GPU"),
+            Memory::Device(_) | Memory::Late(_) => {
+                panic!("the CPU does not reach into memory of a GPU")
+            }
         }
     }
 
@@ -209,7 +264,7 @@ impl Region {
     /// a GPU it is slow.
     pub fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let at = self.position(offset, bytes.len())?;
-        if let Memory::Device(memory) = &self.memory {
+        if let Some(memory) = self.device_memory() {
             return memory.read(at, bytes);
         }
         bytes.copy_from_slice(&self.as_slice()[at..at + bytes.len()]);
@@ -219,7 +274,7 @@ impl Region {
     /// Copies `bytes` to `offset`, wherever the region is. For tests and checks, as `read_at`.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let at = self.position(offset, bytes.len())?;
-        if let Memory::Device(memory) = &self.memory {
+        if let Some(memory) = self.device_memory() {
             return memory.write(at, bytes);
         }
         self.as_mut_slice()[at..at + bytes.len()].copy_from_slice(bytes);

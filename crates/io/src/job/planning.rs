@@ -12,6 +12,7 @@ use crate::{
     ask::{Ask, Checked},
     books::Opening,
     objects::Objects,
+    scattered::Scattered,
     settings::Settings,
     store::pair::Pair,
 };
@@ -82,6 +83,27 @@ impl Job {
         Ok(Self {
             regions: checked.to.into(),
             inspect: Some(checked.inspect),
+            ..Self::new(Direction::In, ask, plan, objects, opening)
+        })
+    }
+
+    /// Reads into several regions of a GPU that stand for one.
+    pub(crate) fn scattered(
+        objects: Objects,
+        moves: Vec<Move>,
+        to: &Arc<Scattered>,
+        ask: Ask,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let (opening, choice) = (Opening::now(), ask.choice);
+        let transfer = Transfer::new(Direction::In, objects.list(), moves, to.bytes())?;
+        let surveys = survey(&objects, &transfer, choice)?;
+        let place = to.regions()[0].place();
+        let policy = policy(Direction::In, choice, (place, 0), settings);
+        let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
+        Ok(Self {
+            regions: Arc::clone(to.shared_regions()),
+            scattered: Some(Arc::clone(to)),
             ..Self::new(Direction::In, ask, plan, objects, opening)
         })
     }

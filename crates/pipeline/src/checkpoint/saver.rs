@@ -9,6 +9,8 @@ use std::{
 use straightway_core::{Error, Extent, Kind, Result};
 use straightway_io::{Executor, Progress, Region};
 
+use crate::weights::Holding;
+
 use super::{
     codec::Codec,
     flush::{Committed, Flush, Flushed, Gathering},
@@ -19,7 +21,7 @@ use super::{
     name::{Attempt, check_run, check_step, fresh_nonce, shard_file},
     part::{Part, check_metadata},
     shard::{Rank, ShardWriter, check_rank},
-    snapshot::{Studio, check_memory, segments},
+    snapshot::{Preparing, Studio, check_memory, segments},
     source::Source,
     steps::Steps,
 };
@@ -87,6 +89,8 @@ pub struct Saver {
     options: Options,
     writer: ShardWriter,
     studio: Studio,
+    /// Memory that is being made ready for it.
+    preparing: Option<Preparing>,
     /// Counts saves, so that no two work in one folder. All ranks count alike.
     sequence: u64,
     flying: Option<JoinHandle<(Vec<Region>, Result<Flushed>)>>,
@@ -141,6 +145,7 @@ impl Saver {
             options,
             writer,
             studio: Studio::default(),
+            preparing: None,
             sequence: 0,
             flying: None,
             shared: None,
@@ -197,16 +202,32 @@ impl Saver {
         self.shared = Some(Arc::clone(progress));
     }
 
-    /// Takes the memory for states of this size, so that the first save need not.
-    pub fn prepare(&mut self, bytes: u64) -> Result<()> {
-        check_memory(bytes, self.options.memory_bytes_max)?;
-        let parts = segments(bytes, self.options.chunk_bytes);
-        let regions = parts.map(|part| self.studio.region_of(part.bytes));
-        for region in regions.collect::<Result<Vec<_>>>()? {
-            region.populate();
-            self.studio.give_back(region);
+    /// Makes memory ready for states like this one, so that the first save need not: on a thread of its own, while the job
+    /// goes on. Tensors of a GPU are copied to pinned memory. A saver that has saved, or was prepared, has memory already.
+    pub fn prepare(&mut self, sources: &[Source<'_>]) -> Result<()> {
+        if self.preparing.is_some() || self.flying.is_some() || self.studio.has_memory() {
+            return Ok(());
         }
+        let image = Image::new(&self.store.folder(), sources)?;
+        check_memory(image.bytes(), self.options.memory_bytes_max)?;
+        let on_gpu = |source: &Source<'_>| match &source.memory {
+            Holding::Device(memory) => Some(memory.context().clone()),
+            Holding::Host(_) | Holding::Lent(_) => None,
+        };
+        let context = sources.iter().find_map(on_gpu);
+        let parts = self.parts(image.bytes(), None);
+        let lengths = parts.into_iter().map(|part| part.bytes).collect();
+        self.preparing = Some(Studio::prepare(lengths, context)?);
         Ok(())
+    }
+
+    /// The segments of an image.
+    fn parts(&self, bytes: u64, parent: Option<&Manifest>) -> Vec<Extent> {
+        if self.writer.is_plain(parent) {
+            segments(bytes, self.options.chunk_bytes).collect()
+        } else {
+            vec![Extent::new(0, bytes)]
+        }
     }
 
     fn start(&mut self, step: u64, sources: &[Source<'_>], gathering: Gathering) -> Result<()> {
@@ -258,11 +279,10 @@ impl Saver {
     /// Takes the snapshot, each segment of which is flushed while the next is taken.
     fn take(&mut self, flush: Flush, image: Image, sources: &[Source<'_>]) -> Result<()> {
         let chunk_bytes = self.options.chunk_bytes;
-        let parts: Vec<_> = if flush.writer.is_plain(flush.parent.as_ref()) {
-            segments(image.bytes(), chunk_bytes).collect()
-        } else {
-            vec![Extent::new(0, image.bytes())]
-        };
+        let parts = self.parts(image.bytes(), flush.parent.as_ref());
+        if let Some(preparing) = self.preparing.take() {
+            self.studio.adopt(preparing);
+        }
         let (sender, inbox) = channel();
         let image = Arc::new(image);
         let own = Arc::clone(&image);
@@ -326,6 +346,9 @@ impl Drop for Saver {
     fn drop(&mut self) {
         // A save that was begun is finished: whoever wants less cancels it first.
         let _ = self.finish();
+        if let Some(preparing) = self.preparing.take() {
+            self.studio.adopt(preparing);
+        }
     }
 }
 

@@ -7,7 +7,10 @@
 //! checksum is taken while it is still in the cache; those that a GPU copied are summed while they are
 //! written.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    thread::{Builder, JoinHandle},
+};
 
 use straightway_core::{
     Bytes, Error, Extent, Kind, Place, Result,
@@ -16,7 +19,7 @@ use straightway_core::{
 use straightway_io::Region;
 use straightway_sys::{
     Slot,
-    cuda::{Copying, DeviceMemory, Direction, Span, Streams},
+    cuda::{Context, Copying, DeviceMemory, Direction, Span, Streams},
 };
 
 use super::{image::Image, source::Source, sum::Sum};
@@ -41,6 +44,9 @@ pub(crate) struct Studio {
     regions: Vec<Region>,
     streams: Streams,
 }
+
+/// Memory that is being made ready.
+pub(crate) type Preparing = JoinHandle<Result<Studio>>;
 
 /// Part of a rank's state as it was.
 #[derive(Debug)]
@@ -105,6 +111,45 @@ impl Studio {
             extent,
             sums,
         })
+    }
+
+    /// Makes memory ready on a thread of its own, for segments of these lengths. Where `context` is given, tensors of its
+    /// GPU will be copied there.
+    pub(crate) fn prepare(lengths: Vec<u64>, context: Option<Context>) -> Result<Preparing> {
+        let make = move || {
+            let mut studio = Self::default();
+            for bytes in lengths {
+                // One grain more: a state that grows a little finds room.
+                let region = Region::at(Place::Host, up(bytes.max(1), GRAIN_BYTES) + GRAIN_BYTES)?;
+                match &context {
+                    // This brings in the pages, too.
+                    Some(context) => region.pin(context)?,
+                    None => region.populate(),
+                }
+                studio.regions.push(region);
+            }
+            if let Some(context) = &context {
+                studio.streams.on(context)?;
+            }
+            Ok(studio)
+        };
+        let thread = Builder::new().name("straightway-prepare".to_owned());
+        let thread = thread.spawn(make);
+        thread.map_err(|e| Error::os("start", "a thread", e))
+    }
+
+    /// Takes over what was made ready, and waits for it where that is not yet done. Where it failed, the save takes the
+    /// memory itself, and says what it lacks.
+    pub(crate) fn adopt(&mut self, preparing: Preparing) {
+        if let Ok(Ok(mut ready)) = preparing.join() {
+            self.regions.append(&mut ready.regions);
+            self.streams = ready.streams;
+        }
+    }
+
+    /// Whether it has any memory.
+    pub(crate) fn has_memory(&self) -> bool {
+        !self.regions.is_empty()
     }
 
     /// Takes the memory of a segment back.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use straightway_core::{Choice, Move, Place, Receipt, Result};
-use straightway_io::{Ask, Books, Executor, Progress, Region};
+use straightway_io::{Ask, Books, Executor, Progress, Region, Scattered};
 use straightway_sys::limit;
 
 use super::{
@@ -45,10 +45,27 @@ pub struct Loaded {
 /// bytes are there when [`run`](Self::run) has given a receipt, and not before.
 #[derive(Debug)]
 pub struct Prepared {
-    loader: Loader,
+    pub(super) jobs: Jobs,
     region: Arc<Region>,
     tensors: Arc<Vec<Placed>>,
+}
+
+/// The jobs of a load, one after the other.
+#[derive(Debug)]
+pub(super) struct Jobs {
+    loader: Loader,
     batches: Vec<Batch>,
+    /// Bytes beside those that it moves: the pages of files.
+    pub(super) mapped_bytes: u64,
+    /// Why a file could not be mapped.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Where the bytes of a load go.
+#[derive(Debug)]
+pub(super) enum Target {
+    One(Arc<Region>),
+    Scattered(Arc<Scattered>),
 }
 
 /// Files that are open together, and what goes where from them.
@@ -80,12 +97,17 @@ impl Loader {
         Ok(self.prepare_in(model, layout, region))
     }
 
+    /// Whether GPUDirect Storage may bring what is selected straight to memory of that place. It takes one region.
+    pub fn may_go_direct(&self, selection: &Selection, place: Place) -> bool {
+        let gds = &self.executor.settings().gds;
+        gds.may_serve(place, selection.bytes(), self.choice)
+    }
+
     /// Where what is selected of a model goes in a region of that place.
     pub fn layout(&self, model: &Model, selection: &Selection, place: Place) -> Layout {
-        let gds = &self.executor.settings().gds;
         let phase = match place {
             Place::Host => Phase::OfFile,
-            Place::Gpu(_) if gds.may_serve(place, selection.bytes(), self.choice) => Phase::OfFile,
+            Place::Gpu(_) if self.may_go_direct(selection, place) => Phase::OfFile,
             Place::Gpu(_) => Phase::Free,
         };
         Layout::new(model, selection, phase)
@@ -93,11 +115,22 @@ impl Loader {
 
     /// Makes a load ready that goes into a region of the caller's, at least as long as the layout.
     pub fn prepare_in(&self, model: &Model, layout: Layout, region: Arc<Region>) -> Prepared {
-        let files = model.shards.len().min(layout.moves.len());
+        Prepared {
+            jobs: Jobs::new(self, model, layout.moves),
+            region,
+            tensors: Arc::new(layout.tensors),
+        }
+    }
+}
+
+impl Jobs {
+    /// The jobs that make these moves out of the files of a model.
+    pub(super) fn new(loader: &Loader, model: &Model, moves: Vec<Move>) -> Self {
+        let files = model.shards.len().min(moves.len());
         let files_max = limit::files_at_once(DESCRIPTORS_EACH, files.min(FILES_PER_JOB));
         let mut batches: Vec<Batch> = Vec::new();
         let mut open = None;
-        for m in layout.moves {
+        for m in moves {
             let is_new = open != Some(m.object);
             let is_full = |batch: &Batch| is_new && batch.shards.len() == files_max;
             if batches.last().is_none_or(is_full) {
@@ -115,12 +148,45 @@ impl Loader {
             let object = u32::try_from(batch.shards.len() - 1).expect("a batch is small");
             batch.moves.push(Move { object, ..m });
         }
-        Prepared {
-            loader: self.clone(),
-            region,
-            tensors: Arc::new(layout.tensors),
+        Self {
+            loader: loader.clone(),
             batches,
+            mapped_bytes: 0,
+            warnings: Vec::new(),
         }
+    }
+
+    /// Runs them. Without a target there is nothing to move.
+    pub(super) fn run(self, target: Option<&Target>) -> Result<Receipt> {
+        let Self {
+            loader,
+            batches,
+            mapped_bytes,
+            warnings,
+        } = self;
+        let ask = Ask::new(loader.choice, &loader.progress);
+        let mut books = Books::default();
+        if mapped_bytes > 0 {
+            books.map(mapped_bytes);
+        }
+        for warning in &warnings {
+            books.warn(warning);
+        }
+        let Some(target) = target else {
+            return Ok(books.close());
+        };
+        for batch in batches {
+            let objects = Shard::open_all(&batch.shards)?;
+            let (executor, ask) = (&loader.executor, ask.clone());
+            let ticket = match target {
+                Target::One(region) => executor.read(objects, batch.moves, region, ask),
+                Target::Scattered(whole) => {
+                    executor.read_scattered(objects, batch.moves, whole, ask)
+                }
+            }?;
+            ticket.enter(&mut books)?;
+        }
+        Ok(books.close())
     }
 }
 
@@ -148,24 +214,15 @@ impl Prepared {
     /// As `run`, with the tensors.
     pub fn load(self) -> Result<Loaded> {
         let Self {
-            loader,
+            jobs,
             region,
             tensors,
-            batches,
         } = self;
-        let ask = Ask::new(loader.choice, &loader.progress);
-        let mut books = Books::default();
-        for batch in batches {
-            let objects = Shard::open_all(&batch.shards)?;
-            let ticket = loader
-                .executor
-                .read(objects, batch.moves, &region, ask.clone())?;
-            ticket.enter(&mut books)?;
-        }
+        let receipt = jobs.run(Some(&Target::One(Arc::clone(&region))))?;
         Ok(Loaded {
             region,
             tensors,
-            receipt: books.close(),
+            receipt,
         })
     }
 }

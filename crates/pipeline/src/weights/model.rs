@@ -12,7 +12,7 @@ use straightway_io::{
     File, Handle, Objects, Store,
     store::{self, Listing, Location, Named, Registry, Tag, list_all, open_one},
 };
-use straightway_sys::limit;
+use straightway_sys::{FilePages, limit};
 
 use super::{
     directory::Directory,
@@ -83,6 +83,21 @@ impl Shard {
     /// Opens it again, as a file.
     pub fn file(&self) -> Result<Arc<File>> {
         store::file(&self.open()?)
+    }
+
+    /// Maps it. It must be the version whose header was read; later changes show in the pages.
+    pub fn map(&self) -> Result<Arc<FilePages>> {
+        let file = self.file()?;
+        if file.bytes() < self.bytes {
+            let message = "it has become shorter since its header was read";
+            return Err(Error::new(
+                Kind::Corrupt,
+                "map",
+                self.path.display(),
+                message,
+            ));
+        }
+        FilePages::map(&file).map(Arc::new)
     }
 }
 

@@ -28,6 +28,19 @@ pub struct Stream {
 }
 
 impl Loader {
+    /// Cuts a selection into selections of at most `batch_bytes`, or one tensor that is larger.
+    pub fn batches(
+        &self,
+        model: &Model,
+        selection: &Selection,
+        batch_bytes: u64,
+    ) -> Result<Vec<Selection>> {
+        let picks = selection.picks().iter().cloned();
+        let groups = super::divide(picks, |pick| pick.bytes(pick.of(model)), batch_bytes);
+        let groups = groups.into_iter().filter(|group| !group.is_empty());
+        groups.map(|group| Selection::of(model, group)).collect()
+    }
+
     /// Loads what is selected of a model batch by batch. Each has at most `batch_bytes`, or one
     /// tensor that is larger.
     pub fn stream(
@@ -37,7 +50,7 @@ impl Loader {
         place: Place,
         batch_bytes: u64,
     ) -> Result<Stream> {
-        let batches = divide(model, selection, batch_bytes)?;
+        let batches = self.batches(model, selection, batch_bytes)?;
         // No batch waits in between: one is in use, one is loading or ready.
         let (ready, inbox) = sync_channel(0);
         let (loader, model) = (self.clone(), Arc::clone(model));
@@ -97,12 +110,4 @@ impl Drop for Stream {
         // If it panicked, its last batch never came, and that was seen.
         let _ = thread.join();
     }
-}
-
-/// Cuts a selection into selections of at most `batch_bytes`, or one tensor.
-fn divide(model: &Model, selection: &Selection, batch_bytes: u64) -> Result<Vec<Selection>> {
-    let picks = selection.picks().iter().cloned();
-    let groups = super::divide(picks, |pick| pick.bytes(pick.of(model)), batch_bytes);
-    let groups = groups.into_iter().filter(|group| !group.is_empty());
-    groups.map(|group| Selection::of(model, group)).collect()
 }

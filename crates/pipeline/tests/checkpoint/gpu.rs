@@ -1,12 +1,12 @@
 //! States on a GPU, over the stand-in.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use straightway_core::Result;
 use straightway_io::{GdsUse, Region, Settings};
 use straightway_pipeline::{
     checkpoint::{Restorer, Source, Steps, Wanted},
-    weights::{Holding, Rectangle},
+    weights::{Dtype, Holding, Rectangle, Shape},
 };
 use straightway_standin::Standin;
 use straightway_sys::cuda::{Context, DeviceMemory, Driver};
@@ -116,6 +116,40 @@ fn a_driver_call_that_fails_is_an_error_or_changes_nothing_and_leaks_nothing() {
         assert!(errors >= 20, "only {errors} failures were noticed");
         standin.plan("");
         use_all(&state).unwrap();
+        standin.assert_clean();
+    });
+}
+
+#[test]
+fn a_saver_that_was_prepared_pins_nothing_while_it_saves() {
+    Standin::run("seed=5 delay_us_max=100", |standin| {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = vec![7_u8; 300_000];
+        let shape = Shape::from(&[bytes.len() as u64][..]);
+        let mut source = Source::whole("t", Dtype::U8, shape, &bytes);
+        source.memory = Holding::Device(upload(&bytes).unwrap());
+        let sources = [source];
+        let mut saver = saver(folder.path(), options()).unwrap();
+        saver.prepare(&sources).unwrap();
+        let pinned = || {
+            standin
+                .calls()
+                .get("cuMemHostRegister_v2")
+                .copied()
+                .unwrap_or(0)
+        };
+        while pinned() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let before = pinned();
+        for step in 1..3 {
+            saver.save(step, &sources, "null").unwrap();
+            assert_eq!(pinned(), before, "the memory was there");
+            saver.wait().unwrap();
+        }
+        // There is memory: nothing is left to prepare.
+        saver.prepare(&sources).unwrap();
+        drop((saver, sources));
         standin.assert_clean();
     });
 }

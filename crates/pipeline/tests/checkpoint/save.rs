@@ -71,10 +71,11 @@ fn a_state_of_several_segments_is_whole_and_its_memory_serves_again() {
         .or_else(|_| tempfile::tempdir())
         .unwrap();
     let mut saver = saver(folder.path(), Options::default()).unwrap();
-    saver.prepare(270 << 20).unwrap();
     // Two segments of which the second is short, and a tensor across the seam.
     let mut bytes = vec![1_u8; 260 << 20];
     let shape = Shape::from(&[bytes.len() as u64][..]);
+    let like = Source::whole("t", Dtype::U8, shape.clone(), &bytes);
+    saver.prepare(&[like]).unwrap();
     for step in 1..=2_u8 {
         let seam = 256 << 20;
         bytes[seam - 5000..seam + 5000].fill(step);

@@ -1,6 +1,6 @@
 //! Loads into the memory of a GPU, over the stand-in, and back out of it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
 use straightway_core::{Choice, Place, Route};
 use straightway_io::Executor;
@@ -8,6 +8,7 @@ use straightway_pipeline::weights::{
     Filters, LARGE_ALIGN_BYTES, Loader, Model, Saver, Selection, Slice,
 };
 use straightway_standin::Standin;
+use straightway_sys::cuda::{DeviceMemory, Driver};
 
 use crate::fixture::{
     assert_loads, assert_same, evict, folder, loader, seen, small, weights, write,
@@ -113,4 +114,70 @@ fn a_gpu_that_is_not_there_is_an_error_before_anything_is_read() {
         .load(&model, &Selection::all(&model), far)
         .unwrap_err();
     assert_eq!(loader.progress.moved_bytes(), 0);
+}
+
+#[test]
+fn blocks_that_are_allocated_while_the_load_runs_hold_every_tensor() {
+    for seed in 0..3 {
+        Standin::run(&format!("seed={seed} delay_us_max=200"), |standin| {
+            let folder = folder();
+            let path = folder.path().join("model.safetensors");
+            let all = weights(&[
+                ("a", &[700, 1001]),
+                ("b", &[5]),
+                ("c", &[3]),
+                ("d", &[1024, 600]),
+                ("e", &[0, 7]),
+                ("f", &[900, 999]),
+            ]);
+            write(&path, &all);
+            let model = Model::open(&path).unwrap();
+            let context = Driver::load()
+                .unwrap()
+                .device(0)
+                .unwrap()
+                .context()
+                .unwrap();
+            for is_cold in [true, false] {
+                if is_cold {
+                    evict(&model);
+                }
+                let loader = loader();
+                let layout = loader.layout(&model, &Selection::all(&model), GPU);
+                let prepared = loader.prepare_blocks(&model, layout, &context).unwrap();
+                let (tensors, blocks) = (Arc::clone(&prepared.tensors), prepared.blocks.clone());
+                let target = Arc::clone(prepared.target.as_ref().unwrap());
+                let running = thread::spawn(move || prepared.run());
+                for (number, region) in target.regions().iter().enumerate() {
+                    thread::sleep(Duration::from_millis(2));
+                    let bytes = usize::try_from(region.bytes()).unwrap();
+                    region
+                        .give(DeviceMemory::allocate(&context, bytes).unwrap())
+                        .unwrap();
+                    target.open(number + 1);
+                }
+                let receipt = running.join().unwrap().unwrap();
+                assert_eq!(receipt.bytes, model.bytes());
+                let mut seen = BTreeMap::new();
+                let mut regions = target.regions().iter();
+                for block in &blocks {
+                    let memory = match block.bytes {
+                        0 => None,
+                        _ => regions.next().unwrap().device_memory(),
+                    };
+                    for tensor in &tensors[block.tensors.clone()] {
+                        let mut bytes = vec![0; tensor.bytes as usize];
+                        if let Some(memory) = memory {
+                            let at = block.offset_of(tensor) as usize;
+                            memory.read(at, &mut bytes).unwrap();
+                        }
+                        seen.insert(tensor.name.to_string(), bytes);
+                    }
+                }
+                assert_same(&seen, &all);
+            }
+            drop(context);
+            standin.assert_clean();
+        });
+    }
 }

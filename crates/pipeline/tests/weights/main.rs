@@ -13,6 +13,7 @@ mod fixture;
 mod gpu;
 mod layout;
 mod load;
+mod mapped;
 mod memory;
 mod reference;
 mod save;

@@ -98,6 +98,7 @@ class Checkpointer:
         timeout_s: float = 600.0,
         busy: str = "wait",
         trust: bool = False,
+        like: Any = None,
     ) -> None:
         """Opens a folder of checkpoints. The first save creates it if it is missing.
 
@@ -116,6 +117,7 @@ class Checkpointer:
             timeout_s: how long ranks wait for each other.
             busy: ``"wait"`` waits for a save that is under way, ``"refuse"`` raises.
             trust: unpickles values of any class, which runs code of the checkpoint: only for checkpoints of your own.
+            like: a state such as will be saved: ``prepare`` is called with it.
         """
         check_bounds(parity, memory_bytes_max, keep_last, keep_every)
         self._folder = os.fspath(folder)
@@ -141,8 +143,22 @@ class Checkpointer:
         self._finish: Any = None
         self._pruning: threading.Thread | None = None
         self._last: tuple[int | None, int] = (None, 0)
+        if like is not None:
+            self.prepare(like)
 
     # Saving.
+
+    def prepare(self, like: Any) -> None:
+        """Makes the memory of snapshots ready, so that the first save stops the job no longer than later ones.
+
+        It returns at once: memory is taken, and pinned where tensors are on a GPU, on a thread of its own. A save that comes
+        earlier waits for it. After the first save there is nothing left to prepare. All ranks of a job call it.
+
+        Arguments:
+            like: a state such as will be saved. It is not read.
+        """
+        with without_collector():
+            self._open_saver().prepare(self._given(like))
 
     def save(self, step: int, state: Any, async_: bool = True, metadata: Any = None) -> Saved | None:
         """Saves a state as a step. Returns when the state may change again; the flush goes on in the background.
@@ -365,6 +381,8 @@ class Checkpointer:
         made, more = _restoring.make(opened, plan.made, _framework.device_name(device))
         plan.fresh = made
         result = plan.result()
+        # A plan refers to itself, and would keep the tensors until the collector comes.
+        plan.fresh = {}
         sums = {key: told[key] + more[key] for key in told}
         return Restored(step=opened.step, metadata=json.loads(opened.metadata), **sums), result
 

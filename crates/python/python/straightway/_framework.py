@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+from . import _allocators
 from ._errors import SafetensorError
 from ._straightway import Tensor
 
@@ -55,7 +56,9 @@ class Framework:
 
     ``take`` is given a DLPack capsule, for the types that DLPack has; ``convert`` is given the tensor,
     for the others, or for all where ``take`` is ``None``. A library that ``may_copy`` is given tensors only when their
-    bytes are there; all others while the bytes are still on their way.
+    bytes are there; all others while the bytes are still on their way. A library that ``maps`` can be given the pages of
+    files; the arrays of others must not change when a file does. ``allocator`` gives the library's memory of a GPU;
+    without it, memory comes from the driver.
     """
 
     def __init__(
@@ -64,11 +67,22 @@ class Framework:
         take: Callable[[Any], Any] | None,
         convert: Callable[[Tensor], Any],
         may_copy: bool = False,
+        maps: bool = True,
+        allocator: Callable[[str], _allocators.Allocate] | None = None,
     ) -> None:
         self.name = name
         self.take = take
         self.convert = convert
         self.may_copy = may_copy
+        self.maps = maps
+        self.allocator = allocator
+
+    def allocate(self, device: str, memory: str) -> _allocators.Allocate | None:
+        """What allocates memory of a device; ``None`` where the driver does, or memory is the host's."""
+        _allocators.check(memory)
+        if memory == "driver" or self.allocator is None or not device.startswith("cuda:"):
+            return None
+        return self.allocator(device)
 
 
 def find(name: str | None) -> Framework:
@@ -111,7 +125,13 @@ def _torch() -> Framework:
     # The function below the public one does all the work on a capsule; with hundreds of thousands of
     # tensors the call in between is felt.
     take = getattr(torch._C, "_from_dlpack", from_dlpack)
-    return Framework("pt", take, convert)
+    return Framework("pt", take, convert, allocator=_allocators.of_torch(torch, _torch_types(torch)))
+
+
+def _torch_types(torch: Any) -> dict[str, Any]:
+    """What PyTorch calls the types that it has one element of to each of a file's."""
+    names = _NUMPY_NAMES | {"BF16": "bfloat16"} | _TORCH_NAMES
+    return {ours: getattr(torch, theirs) for ours, theirs in names.items() if hasattr(torch, theirs)}
 
 
 def _numpy() -> Framework:
@@ -146,7 +166,8 @@ def ndarray(dtype: str, shape: list[int], data: bytearray) -> Any:
 
 def _cupy() -> Framework:
     cupy = _need("cupy", "cupy")
-    return Framework("cupy", None, lambda tensor: cupy.from_dlpack(tensor))
+    allocator = _allocators.of_cupy(cupy, _NUMPY_NAMES)
+    return Framework("cupy", None, lambda tensor: cupy.from_dlpack(tensor), allocator=allocator)
 
 
 def _jax() -> Framework:
@@ -158,8 +179,8 @@ def _jax() -> Framework:
             return _need("jax.numpy", "jax").asarray(_numpy().convert(tensor))
         return dlpack.from_dlpack(tensor)
 
-    # JAX copies what is not aligned as it likes it.
-    return Framework("jax", None, convert, may_copy=True)
+    # JAX copies what is not aligned as it likes it, and takes an array for a value that never changes.
+    return Framework("jax", None, convert, may_copy=True, maps=False)
 
 
 def _copied(name: str, module: str) -> Framework:

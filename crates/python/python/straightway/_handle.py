@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from . import _framework, _slicing
+from ._allocators import Allocate, Owner
 from ._errors import SafetensorError
 from ._straightway import Loading, Mapped, Model, Receipt
 from ._weights import StorageOptions
@@ -23,10 +24,14 @@ class safe_open:
         framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"``, ``"tf"``, ``"paddle"``, ``"mlx"`` or ``"dlpack"``, or
             another name that safetensors has for them; ``None`` is PyTorch if it is installed, else NumPy.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
-        backend: ``"mmap"`` gives tensors of PyTorch and NumPy in host memory as views of the mapped file: bytes are
-            read when they are used, and never copied. If the file is changed in place, they change too. ``"pread"``
+        backend: ``"mmap"`` gives tensors in host memory as pages of the file: bytes are read when they are used, and
+            never copied. If the file is changed in place, they change too; if it is cut, the process ends by SIGBUS.
+            Libraries that copy tensors or take them for constants (JAX, TensorFlow, PaddlePaddle, MLX) are given what
+            was read. ``"pread"``
             reads each tensor when it is requested, with a receipt. Tensors on a GPU are always read.
-        route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route, and imply ``"pread"``.
+        route: ``None`` leaves it to ``backend``. ``"auto"`` reads by the most direct route; ``"direct"``, ``"staged"`` or
+            ``"buffered"`` require a route.
+        memory: who allocates memory of a GPU: as for ``load_file``.
         storage_options: how a store on a network is reached: as for ``load_file``.
 
     ``receipt`` is that of the last tensor that was read; ``None`` if all were mapped.
@@ -39,13 +44,19 @@ class safe_open:
         device: Any = "cpu",
         *,
         backend: str = "mmap",
-        route: str = "auto",
+        route: str | None = None,
+        memory: Owner = "framework",
         storage_options: StorageOptions | None = None,
     ) -> None:
-        check_backend(backend)
+        named = route_of(backend)
         self._framework = _framework.find(framework)
+        place = _framework.device_name(device)
         self._source: Source | None = Source(
-            _opened(filename, storage_options), self._framework, _framework.device_name(device), backend, route
+            _opened(filename, storage_options),
+            self._framework,
+            place,
+            named if route is None else route,
+            self._framework.allocate(place, memory),
         )
 
     def __enter__(self) -> safe_open:
@@ -127,14 +138,23 @@ class Slice:
 class Source:
     """An open model, and how its tensors are made: mapped, or read one at a time."""
 
-    def __init__(self, model: Model, framework: _framework.Framework, device: str, backend: str, route: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        framework: _framework.Framework,
+        device: str,
+        route: str | None,
+        allocate: Allocate | None = None,
+    ) -> None:
         self.model = model
         self.receipt: Receipt | None = None
         self._framework = framework
         self._device = device
-        self._route = route
+        self._route = route or "auto"
+        self._allocate = allocate
         self._mapped: Mapped | None = None
-        if backend == "mmap" and device == "host:" and route == "auto" and framework.name in ("pt", "np"):
+        # A library that copies gets only the part that is asked for.
+        if route is None and device == "host:" and framework.maps and not framework.may_copy:
             try:
                 self._mapped = Mapped(model)
             except (OSError, RuntimeError):
@@ -162,16 +182,17 @@ class Source:
         return part if cut.rest is None else part[cut.rest]
 
     def _read(self, name: str, part: tuple[list[int], list[int]] | None) -> Any:
-        loading = Loading.of(self.model, name, part, device=self._device, route=self._route)
+        loading = Loading.of(self.model, name, part, device=self._device, route=self._route, allocate=self._allocate)
         self.receipt = loading.wait()
         return loading.tensors(self._framework.take, self._framework.convert)[name]
 
 
-def check_backend(backend: str) -> None:
-    """Refuses a backend that safetensors does not have."""
+def route_of(backend: str) -> str | None:
+    """The route that a backend means: ``None`` maps files. One that safetensors does not have is refused."""
     if backend not in BACKENDS:
         known = ", ".join(f'"{name}"' for name in BACKENDS)
         raise SafetensorError(f'backend "{backend}" is invalid (expected one of: {known})')
+    return "auto" if backend == "pread" else None
 
 
 def _opened(filename: str | os.PathLike[str], storage_options: StorageOptions | None = None) -> Model:

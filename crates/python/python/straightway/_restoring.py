@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _framework
+from ._allocators import Allocate, Wanted
 from ._collector import without_collector
 from ._conversion import is_lossless
 from ._memory import Span, assign, holds, library, may_overlap_itself, strides_of, writable
@@ -247,7 +248,32 @@ def make(opened: Checkpoint, made: dict[str, str], device: str) -> tuple[dict[st
             continue
         framework = _framework.find(library if has_torch else "np")
         place = "host:" if framework.name == "np" else device
-        found, told = opened.gather(names, place, framework.take, framework.convert)
-        tensors |= found
-        sums = {key: sums[key] + told[key] for key in sums}
+        allocate = framework.allocate(place, "framework")
+        if allocate is not None:
+            found, told = _allocated(opened, names, place, allocate)
+            tensors |= found
+            sums = {key: sums[key] + told[key] for key in sums}
+            names = [name for name in names if name not in found]
+        if names:
+            found, told = opened.gather(names, place, framework.take, framework.convert)
+            tensors |= found
+            sums = {key: sums[key] + told[key] for key in sums}
     return tensors, sums
+
+
+def _allocated(opened: Checkpoint, names: list[str], place: str, allocate: Allocate) -> tuple[dict[str, Any], Told]:
+    """Makes tensors on a GPU in memory of their library's. Those that the library has no type for are left out."""
+    known = {name: (dtype, shape) for name, dtype, shape, *_ in opened.tensors()}
+    wanted: list[Wanted] = [(0, known[name][0], tuple(known[name][1])) for name in names]
+    given, _ = allocate(wanted)
+    made = {name: (tensor, address) for name, (tensor, address, is_tensor) in zip(names, given) if is_tensor}
+    targets: list[tuple[Described, list[int]]] = []
+    for name, (tensor, address) in made.items():
+        dtype, shape = known[name]
+        targets.append(((name, dtype, shape, address, tensor.nbytes, place, tensor), [0] * len(shape)))
+    if not targets:
+        return {}, nothing()
+    # The library's stream may still use memory that it handed out.
+    synchronize(place)
+    told = opened.restore(targets)
+    return {name: tensor for name, (tensor, _) in made.items()}, told

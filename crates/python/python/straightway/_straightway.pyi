@@ -7,6 +7,9 @@ from typing import Any, final
 from typing_extensions import Self
 
 _Described = tuple[str, str, list[int], int, int, str, Any]
+_Allocate = Callable[
+    [list[tuple[int, str | None, tuple[int, ...] | None]]], tuple[list[tuple[Any, int, bool]], int]
+]
 _Given = tuple[_Described, bool, tuple[list[int], list[int]] | None]
 
 __all__ = [
@@ -115,12 +118,19 @@ class Loading:
         device: str,
         filters: list[str],
         slices: list[tuple[str | None, int, int, int]],
-        route: str,
+        route: str | None,
         priority: str,
+        allocate: _Allocate | None = None,
     ) -> Self: ...
     @staticmethod
     def of(
-        model: Model, name: str, part: tuple[list[int], list[int]] | None, *, device: str, route: str
+        model: Model,
+        name: str,
+        part: tuple[list[int], list[int]] | None,
+        *,
+        device: str,
+        route: str,
+        allocate: _Allocate | None = None,
     ) -> Loading: ...
     def tensors(self, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any]) -> dict[str, Any]: ...
     def wait(self) -> Receipt: ...
@@ -152,6 +162,7 @@ class Stream:
         batch_bytes: int,
         route: str,
         priority: str,
+        allocate: _Allocate | None = None,
     ) -> Self: ...
     def next(
         self, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any], timeout_s: float | None = None
@@ -178,6 +189,7 @@ class Saver:
         busy: str,
         rate_bytes_per_s: float | None,
     ) -> Self: ...
+    def prepare(self, tensors: list[_Given]) -> None: ...
     def save(self, step: int, tensors: list[_Given], metadata: str) -> None: ...
     def write_shard(self, step: int, tensors: list[_Given]) -> None: ...
     def wait(self) -> dict[str, Any] | None: ...

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from . import _framework, _progress, _pytrees
+from ._allocators import Owner
 from ._progress import Callback
 from ._straightway import Loading, Model, Receipt
 from ._straightway import Stream as _Stream
@@ -114,23 +115,28 @@ def load(
     *,
     filter: str | Iterable[str] | None = None,
     slices: Iterable[Cut] = (),
-    route: str = "auto",
+    route: str | None = "auto",
     priority: Priority = "soon",
+    memory: Owner = "framework",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
     what: StrPath = "the model",
 ) -> Weights[Any]:
-    """Loads what is asked for of a model in one transfer."""
+    """Loads what is asked for of a model in one transfer. Without a route, what goes to host memory is mapped."""
     _progress.check(progress, timeout)
     library = _framework.find(framework)
+    if route is None and not library.maps:
+        route = "auto"
     _pytrees.register(Weights)
+    place = _framework.device_name(device)
     loading = Loading(
         model,
-        device=_framework.device_name(device),
+        device=place,
         filters=patterns(filter),
         slices=list(slices),
         route=route,
         priority=priority,
+        allocate=library.allocate(place, memory),
     )
     weights: Weights[Any] = Weights()
     if not library.may_copy:
@@ -148,13 +154,20 @@ def load_file(
     *,
     framework: str | None = None,
     filter: str | Iterable[str] | None = None,
-    route: str = "auto",
+    route: str | None = None,
     priority: Priority = "soon",
+    memory: Owner = "framework",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Weights[Any]:
     """Loads a safetensors file: a dictionary of its tensors, with a ``receipt``.
+
+    In host memory the tensors are the pages of the file, as those of safetensors are: bytes are read when they are used,
+    and the receipt says ``mapped``. A tensor that is written to changes the process's memory, not the file. If the file
+    is changed in place the tensors change, and if it is cut, the process ends by SIGBUS. ``route="auto"`` and
+    ``load_model`` read every byte into memory of the process instead, and so does ``framework="jax"``, whose arrays must
+    not change. Tensors on a GPU, and objects of a store on a network, are always read.
 
     Arguments:
         filename: the file: a path or a URI.
@@ -163,9 +176,14 @@ def load_file(
             package's own tensors); ``None`` is PyTorch if it is installed, else NumPy.
         filter: names, globs (``model.layers.*``) or regular expressions (``regex:^lm_head``). Only tensors that match
             one of them are read.
-        route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
+        route: ``None`` maps the file where the tensors go to host memory. ``"auto"`` reads it by the most direct route;
+            ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
         priority: ``"now"`` has lanes of its own, and background transfers make room for it; ``"background"`` gives way
             to other transfers of this process, as the flush of a checkpoint does.
+        memory: who allocates memory of a GPU. ``"framework"``: PyTorch's caching allocator, or CuPy's pool. The tensors
+            count as its own (``torch.cuda.memory_allocated``), and each of 1 MiB or more is freed with its last
+            reference; smaller ones share blocks of up to 16 MiB. ``"driver"``: one block of the CUDA driver, which goes
+            with the last of all tensors; so it is for all other libraries, and where GPUDirect Storage may serve.
         progress: ``None`` shows a bar after a second, in a terminal or a notebook; ``False`` shows none; a function is
             called with the bytes loaded and their total, about 20 times a second. What it raises ends the load.
         timeout: seconds, after which the load ends with ``TimeoutError``; ``None`` is no limit.
@@ -182,6 +200,7 @@ def load_file(
         filter=filter,
         route=route,
         priority=priority,
+        memory=memory,
         progress=progress,
         timeout=timeout,
         what=filename,
@@ -197,17 +216,21 @@ def load_model(
     slices: Iterable[Cut] = (),
     route: str = "auto",
     priority: Priority = "soon",
+    memory: Owner = "framework",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Weights[Any]:
     """Loads all tensors of a model: a folder, an index file, or a single file.
 
+    Every byte is read into memory that belongs to the process: no later change of a file changes a tensor.
+
     Arguments:
         folder: the folder, the index or the file: a path or a URI.
         slices: a list of ``(filter, dimension, start, stop)``. Of a tensor that a filter matches (``None`` matches
             all), only that part is read: the shard of a tensor-parallel rank.
-        device, framework, filter, route, priority, progress, timeout, storage_options: as for ``load_file``.
+        route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
+        device, framework, filter, priority, memory, progress, timeout, storage_options: as for ``load_file``.
     """
     return load(
         Model(folder, storage_options=storage_options),
@@ -217,6 +240,7 @@ def load_model(
         slices=slices,
         route=route,
         priority=priority,
+        memory=memory,
         progress=progress,
         timeout=timeout,
         what=folder,
@@ -233,6 +257,7 @@ def iterate(
     batch_bytes: int = 512 << 20,
     route: str = "auto",
     priority: Priority = "soon",
+    memory: Owner = "framework",
     progress: bool | Callback | None = None,
     timeout: float | None = None,
     storage_options: StorageOptions | None = None,
@@ -246,19 +271,21 @@ def iterate(
         batch_bytes: the approximate size of a batch.
         progress: as for ``load_file``, after each batch.
         timeout: seconds for each batch, after which ``TimeoutError`` is raised; ``None`` is no limit.
-        folder, device, framework, filter, slices, route, priority, storage_options: as for ``load_model``.
+        folder, device, framework, filter, slices, route, priority, memory, storage_options: as for ``load_model``.
     """
     _progress.check(progress, timeout)
     model = Model(folder, storage_options=storage_options)
     library = _framework.find(framework)
+    place = _framework.device_name(device)
     batches = _Stream(
         model,
-        device=_framework.device_name(device),
+        device=place,
         filters=patterns(filter),
         slices=list(slices),
         batch_bytes=batch_bytes,
         route=route,
         priority=priority,
+        allocate=library.allocate(place, memory),
     )
     watch = None if progress is False else _progress.Watch(progress, model.nbytes)
     return Stream(batches, library, watch, timeout)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _weights, numpy
-from ._handle import check_backend
+from ._handle import route_of
 from ._straightway import Receipt
 from ._weights import Weights
 
@@ -15,9 +15,8 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[Any]:
-    """Loads a safetensors file into JAX arrays. ``backend`` has no effect."""
-    check_backend(backend)
-    return _weights.load_file(filename, framework="jax")
+    """Loads a safetensors file into JAX arrays. The file is read whatever ``backend`` says: arrays must not change."""
+    return _weights.load_file(filename, framework="jax", route=route_of(backend))
 
 
 def save_file(

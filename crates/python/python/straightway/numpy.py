@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _container, _weights
 from ._framework import ndarray
-from ._handle import check_backend, safe_open
+from ._handle import route_of, safe_open
 from ._saving import describe
 from ._saving import save_file as _save_file
 from ._straightway import Receipt
@@ -21,9 +21,8 @@ __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[numpy.ndarray[Any, Any]]:
-    """Loads a safetensors file into NumPy arrays. ``backend`` has no effect."""
-    check_backend(backend)
-    return _weights.load_file(filename, framework="np")
+    """Loads a safetensors file into NumPy arrays: the pages of the file, or by ``backend="pread"`` memory of their own."""
+    return _weights.load_file(filename, framework="np", route=route_of(backend))
 
 
 def save_file(

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _weights, numpy
 from ._framework import from_numpy, to_numpy
-from ._handle import check_backend
+from ._handle import route_of
 from ._straightway import Receipt
 from ._weights import Weights
 
@@ -16,9 +16,8 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], device: str = "cpu", *, backend: str = "mmap") -> Weights[Any]:
-    """Loads a safetensors file into tensors of PaddlePaddle in host memory. ``backend`` has no effect."""
-    check_backend(backend)
-    return _weights.load_file(filename, device, framework="paddle")
+    """Loads a safetensors file into tensors of PaddlePaddle in host memory. ``"pread"`` reads before it copies."""
+    return _weights.load_file(filename, device, framework="paddle", route=route_of(backend))
 
 
 def save_file(

@@ -16,7 +16,9 @@ use straightway_pipeline::{
 
 use crate::{
     executor,
-    loading::{handed_over, place},
+    handover::handed_over,
+    loading::place,
+    memory::Memory,
     receipt::Receipt,
     stores::stores,
     subject::{Described, Subject},
@@ -115,7 +117,13 @@ impl Checkpoint {
             tensors,
             fetched,
         } = gathered;
-        let tensors = handed_over(py, &region, &tensors, take.as_ref(), &convert)?;
+        let tensors = handed_over(
+            py,
+            &Memory::Region(region),
+            &tensors,
+            take.as_ref(),
+            &convert,
+        )?;
         Ok((tensors, told(py, &fetched, seconds)?))
     }
 

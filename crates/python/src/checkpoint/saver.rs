@@ -101,6 +101,17 @@ impl Saver {
         })
     }
 
+    /// Makes memory ready for states like this one, on a thread of its own.
+    fn prepare(&self, py: Python<'_>, tensors: Vec<Given>) -> PyResult<()> {
+        let parts: PyResult<Vec<_>> = tensors.into_iter().map(Held::new).collect();
+        let parts = parts?;
+        self.with(py, |saver| {
+            let sources: Result<Vec<_>> = parts.iter().map(Held::source).collect();
+            saver.prepare(&sources?)
+        })?
+        .or_raise()
+    }
+
     /// As `save`, but without a commit: `wait_part` gives what `Store.commit` needs of every rank.
     fn write_shard(&self, py: Python<'_>, step: u64, tensors: Vec<Given>) -> PyResult<()> {
         self.start(py, tensors, |saver, sources| {

@@ -230,9 +230,20 @@ extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
     let mut world = begin_work!("cuEventRecord");
-    let is_stream = world.streams.contains_key(&(stream as usize));
+    let is_stream = stream.is_null() || world.streams.contains_key(&(stream as usize));
     if !is_stream || world.record(event as usize, stream as usize).is_none() {
         world.misuse("an event was recorded that is none, or on a stream that is none");
+        return INVALID_HANDLE;
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _flags: c_uint) -> u32 {
+    let mut world = begin_work!("cuStreamWaitEvent");
+    let is_stream = world.streams.contains_key(&(stream as usize));
+    if !is_stream || world.wait_for(event as usize, stream as usize).is_none() {
+        world.misuse("a stream that is none waited, or for an event that is none");
         return INVALID_HANDLE;
     }
     SUCCESS

@@ -74,6 +74,7 @@ entry_points! {
         stream_create = "cuStreamCreate"(*mut CUstream, c_uint);
         stream_destroy = "cuStreamDestroy_v2"(CUstream);
         stream_synchronize = "cuStreamSynchronize"(CUstream);
+        stream_wait_event = "cuStreamWaitEvent"(CUstream, CUevent, c_uint);
         event_create = "cuEventCreate"(*mut CUevent, c_uint);
         event_destroy = "cuEventDestroy_v2"(CUevent);
         event_record = "cuEventRecord"(CUevent, CUstream);

@@ -51,6 +51,10 @@ impl Stream {
         memory: &Arc<DeviceMemory>,
         spans: &[Span],
     ) -> Result<Copying, Box<Refused>> {
+        if let Err(error) = self.hold_for([memory].into_iter()) {
+            let slot = Some(slot);
+            return Err(Box::new(Refused { slot, error }));
+        }
         let kept = Kept::One(Arc::clone(memory));
         let of = |slot: &Slot, span: &Span| stretch(slot, memory, span);
         // SAFETY: each stretch lies in `memory`, which is kept.
@@ -75,9 +79,29 @@ impl Stream {
             })?;
             stretch(slot, memory, &landing.span)
         };
+        let memories = landings.iter().filter_map(|landing| {
+            let region = regions.get(landing.region as usize)?;
+            region.device_memory()
+        });
+        if let Err(error) = self.hold_for(memories) {
+            let slot = Some(slot);
+            return Err(Box::new(Refused { slot, error }));
+        }
         let kept = Kept::Regions(Arc::clone(regions));
         // SAFETY: each stretch lies in one of `regions`, which are kept.
         unsafe { self.start(direction, slot, kept, landings, of) }
+    }
+
+    /// Makes the stream wait for what the copies with these memories wait for. Neighbours mostly have one fence.
+    fn hold_for<'a>(&self, memories: impl Iterator<Item = &'a Arc<DeviceMemory>>) -> Result<()> {
+        let mut last = None;
+        for fence in memories.filter_map(|memory| memory.fence()) {
+            if !last.is_some_and(|last| Arc::ptr_eq(last, fence)) {
+                fence.hold(self)?;
+            }
+            last = Some(fence);
+        }
+        Ok(())
     }
 
     /// From the first stretch that the driver took, the slot is in flight: whatever goes wrong after

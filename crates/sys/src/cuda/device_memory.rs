@@ -14,6 +14,7 @@ use straightway_core::{Bytes, Error, Kind, Result};
 use super::Owner;
 use super::code::Code;
 use super::context::Context;
+use super::fence::Fence;
 
 /// What the driver calls memory that lives on a device (`CU_MEMORYTYPE_DEVICE`).
 const MEMORY_TYPE_DEVICE: u64 = 2;
@@ -26,6 +27,8 @@ pub struct DeviceMemory {
     len: usize,
     /// Who owns it, or `None` if it is ours to free.
     lender: Option<Owner>,
+    /// What copies into it and out of it wait for.
+    after: Option<Arc<Fence>>,
 }
 
 impl DeviceMemory {
@@ -46,6 +49,7 @@ impl DeviceMemory {
             address,
             len,
             lender: None,
+            after: None,
         })
     }
 
@@ -63,9 +67,22 @@ impl DeviceMemory {
             address,
             len,
             lender: Some(owner),
+            after: None,
         };
         memory.verify()?;
         Ok(memory)
+    }
+
+    /// The same, where copies wait for a mark in a stream of the owner's.
+    #[must_use]
+    pub fn after(mut self, fence: &Arc<Fence>) -> Self {
+        self.after = Some(Arc::clone(fence));
+        self
+    }
+
+    /// What copies with it wait for.
+    pub(super) fn fence(&self) -> Option<&Arc<Fence>> {
+        self.after.as_ref()
     }
 
     /// Part of this memory, which is kept until the part goes.
@@ -78,6 +95,7 @@ impl DeviceMemory {
             address: self.place(offset, len)?,
             len,
             lender: Some(Arc::clone(self) as Owner),
+            after: self.after.clone(),
         })
     }
 

@@ -48,6 +48,15 @@ impl Event {
         unsafe { (self.context.api().event_record)(self.raw, stream) }.ok()
     }
 
+    /// Makes what is put into `stream` from here on wait until the mark is passed.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of this event's context, which is current.
+    pub(crate) unsafe fn hold(&self, stream: CUstream) -> Result<(), Code> {
+        // SAFETY: the event is live, and the caller vouches for the stream.
+        unsafe { (self.context.api().stream_wait_event)(stream, self.raw, 0) }.ok()
+    }
+
     /// Whether the mark is passed.
     pub(crate) fn is_passed(&self) -> Result<bool, Code> {
         // SAFETY: the event is live; the call needs no current context.

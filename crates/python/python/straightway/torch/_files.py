@@ -10,7 +10,7 @@ import torch
 
 from .. import _container, _saving, _weights
 from .._errors import NoDataError, SafetensorError
-from .._handle import check_backend
+from .._handle import route_of
 from .._memory import readable
 from .._straightway import Receipt
 from .._weights import Weights
@@ -20,15 +20,16 @@ StrPath = str | os.PathLike[str]
 
 
 def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") -> Weights[torch.Tensor]:
-    """Loads a safetensors file into PyTorch's tensors.
+    """Loads a safetensors file into PyTorch's tensors. In host memory they are the pages of the file: see below.
 
     Arguments:
         filename: the file.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
-        backend: ``"mmap"`` or ``"pread"``, as in safetensors. The whole file is read in both cases.
+        backend: ``"mmap"`` maps the file where the device is the CPU, as safetensors does: bytes are read when they are
+            used, and a file that is changed in place changes the tensors. ``"pread"`` reads every byte into memory of
+            the process. Tensors on a GPU are read in both cases.
     """
-    check_backend(backend)
-    return _weights.load_file(filename, device, framework="pt")
+    return _weights.load_file(filename, device, framework="pt", route=route_of(backend))
 
 
 def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[str, str] | None = None) -> Receipt:

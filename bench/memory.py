@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""Memory: PyTorch's allocator beside the driver's, freeing tensor by tensor, and mapped files beside safetensors.
+
+    python3 bench/memory.py --folder /dev/shm/bench [--out FILE] [--only gpu|small|cpu|prepare] [--gb 16] [--rounds 5]
+
+- gpu: a model of 291 tensors (the shapes of Llama 3 8B, bfloat16, in 8 files, scaled to --gb) in the page cache or
+  tmpfs is loaded to the GPU by fresh processes in turn, with memory="framework" and memory="driver": the first load of each
+  process, and three later ones. The limit is a copy from pinned memory. Afterwards nine of ten tensors are deleted,
+  and `memory_allocated` is read again.
+- small: 200,000 tensors of 33 KB.
+- cpu: a file of 2 GB in the page cache, `load_file` of both packages in 11 alternating pairs: load and use every byte,
+  load and copy into parameters that exist. Ratios are safetensors' time over ours.
+- prepare: the stop of the first three saves of 8 GB on the GPU, with and without `Checkpointer.prepare`.
+
+One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors; without a GPU only cpu runs. Under
+200 s on an H200.
+"""
+
+import argparse
+import datetime
+import gc
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+from machine import about
+from versions import lower_bound
+
+FILES = 8
+LATER = 3
+PAIRS = 11
+SMALL_TENSORS = 200_000
+SMALL_BYTES = 33 << 10
+
+
+def shapes():
+    """The tensors of Llama 3 8B."""
+    yield "model.embed_tokens.weight", (128256, 4096)
+    for layer in range(32):
+        name = f"model.layers.{layer}"
+        yield f"{name}.input_layernorm.weight", (4096,)
+        yield f"{name}.mlp.down_proj.weight", (4096, 14336)
+        yield f"{name}.mlp.gate_proj.weight", (14336, 4096)
+        yield f"{name}.mlp.up_proj.weight", (14336, 4096)
+        yield f"{name}.post_attention_layernorm.weight", (4096,)
+        yield f"{name}.self_attn.k_proj.weight", (1024, 4096)
+        yield f"{name}.self_attn.o_proj.weight", (4096, 4096)
+        yield f"{name}.self_attn.q_proj.weight", (4096, 4096)
+        yield f"{name}.self_attn.v_proj.weight", (1024, 4096)
+    yield "model.norm.weight", (4096,)
+    yield "lm_head.weight", (128256, 4096)
+
+
+def write(path, tensors):
+    """Writes a safetensors file of noise, in little time."""
+    if os.path.exists(path):
+        return
+    header, at = {}, 0
+    for name, dtype, shape, nbytes in tensors:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + nbytes]}
+        at += nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % 4096)
+    noise = os.urandom(4 << 20) * 8
+    with open(f"{path}.part", "wb", buffering=0) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        while at:
+            at -= file.write(memoryview(noise)[: min(at, len(noise))])
+    os.rename(f"{path}.part", path)
+
+
+def llm(folder, gb):
+    """The model, scaled to so many GB by its first dimensions."""
+    path = os.path.join(folder, f"llm-{gb}")
+    os.makedirs(path, exist_ok=True)
+    scale = gb * 1e9 / sum(2 * math.prod(shape) for _, shape in shapes())
+    tensors = []
+    for name, shape in shapes():
+        shape = (max(1, round(shape[0] * scale)), *shape[1:]) if len(shape) > 1 else shape
+        tensors.append((name, "BF16", list(shape), 2 * math.prod(shape)))
+    each = math.ceil(len(tensors) / FILES)
+    for number in range(FILES):
+        write(os.path.join(path, f"model-{number + 1}-of-{FILES}.safetensors"), tensors[number * each :][:each])
+    return path
+
+
+def child(*args):
+    """What a process of its own answers."""
+    done = subprocess.run([sys.executable, __file__, "--child", *args], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"memory: {' '.join(args)} failed")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def loads(memory, path, later):
+    """Loads a model in a fresh process: first, later, and what deleting nine of ten tensors frees."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+    options = {} if memory == "0.1.1" else {"memory": memory}
+    start = time.perf_counter()
+    import straightway
+
+    weights = straightway.load_model(path, device="cuda:0", **options)
+    first = time.perf_counter() - start
+    nbytes, receipt = weights.receipt.bytes, weights.receipt.to_dict()
+    seconds = []
+    for _ in range(later):
+        del weights
+        gc.collect()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        weights = straightway.load_model(path, device="cuda:0", **options)
+        seconds.append(time.perf_counter() - start)
+    before = torch.cuda.memory_allocated()
+    names = list(weights)
+    gone = [name for number, name in enumerate(names) if number % 10]
+    freed = sum(weights[name].nbytes for name in gone)
+    check = {name: int(weights[name].view(torch.uint8).sum()) for name in names[:: max(1, len(names) // 20)]}
+    for name in gone:
+        del weights[name]
+    gc.collect()
+    dropped = before - torch.cuda.memory_allocated()
+    return {
+        "bytes": nbytes, "first_s": first, "later_s": seconds, "allocated": before, "deleted": freed,
+        "dropped": dropped, "check": check, "bound_by": receipt["bound_by"], "routes": receipt["routes"],
+    }  # fmt: skip
+
+
+def pinned(gb):
+    """The rate of a copy from pinned memory."""
+    import torch
+
+    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty_like(host, device="cuda")
+    rates = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(gb):
+            device.copy_(host, non_blocking=True)
+        torch.cuda.synchronize()
+        rates.append(gb * host.nbytes / (time.perf_counter() - start))
+    return statistics.median(rates)
+
+
+def saves(mode, folder):
+    """The stops of three saves of 8 GB."""
+    import torch
+
+    import straightway
+
+    state = {f"t{n}": torch.full((512 << 18,), float(n), device="cuda") for n in range(16)}
+    torch.cuda.synchronize()
+    shutil.rmtree(folder, ignore_errors=True)
+    stops = []
+    with straightway.Checkpointer(folder, rank=0, world_size=1, run="bench", keep_last=1) as checkpointer:
+        prepared = 0.0
+        if mode == "prepare":
+            start = time.perf_counter()
+            checkpointer.prepare(like=state)
+            prepared = time.perf_counter() - start
+            time.sleep(5)
+        for step in range(3):
+            start = time.perf_counter()
+            checkpointer.save(step, state)
+            stops.append(time.perf_counter() - start)
+            checkpointer.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+    return {"prepare_s": prepared, "stops_s": stops}
+
+
+def on_gpu(folder, gb, rounds, small):
+    """Framework and driver in turn."""
+    if small:
+        path = os.path.join(folder, "small")
+        os.makedirs(path, exist_ok=True)
+        tensors = [(f"layer.{n:06}.w", "U8", [SMALL_BYTES], SMALL_BYTES) for n in range(SMALL_TENSORS)]
+        write(os.path.join(path, "model.safetensors"), tensors)
+    else:
+        path = llm(folder, gb)
+    found = {"framework": [], "driver": []}
+    for number in range(rounds):
+        for memory in sorted(found, reverse=number % 2 == 0):
+            found[memory].append(child("loads", memory, path, str(LATER)))
+    limit = child("pinned", str(gb))
+    same = len({json.dumps(turn["check"]) for turns in found.values() for turn in turns}) == 1
+    rows = []
+    for memory, turns in found.items():
+        nbytes = turns[0]["bytes"]
+        first = statistics.median(turn["first_s"] for turn in turns)
+        later = statistics.median(s for turn in turns for s in turn["later_s"])
+        rows.append(
+            {
+                "work": "200,000 small tensors" if small else f"{gb} GB model", "memory": memory, "same_bytes": same,
+                "first_s": first, "later_s": later, "first_of_pinned": nbytes / first / limit,
+                "later_of_pinned": nbytes / later / limit, "later_bytes_per_s": nbytes / later,
+                "pinned_bytes_per_s": limit, "dropped_of_deleted": turns[0]["dropped"] / turns[0]["deleted"],
+                "allocated_of_bytes": turns[0]["allocated"] / nbytes, "turns": turns,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def on_cpu(folder):
+    """`load_file` of both packages, warm."""
+    import safetensors.torch
+    import torch
+
+    import straightway.torch
+
+    path = os.path.join(folder, "cpu.safetensors")
+    write(path, [(f"t{n:03}", "I64", [(2 << 30) // 64 // 8], (2 << 30) // 64) for n in range(64)])
+    sides = {"safetensors": safetensors.torch.load_file, "straightway": straightway.torch.load_file}
+    parameters = {name: torch.zeros_like(tensor) for name, tensor in sides["safetensors"](path).items()}
+
+    def touch(tensors):
+        return sum(int(tensor.sum()) for tensor in tensors.values())
+
+    def copy(tensors):
+        for name, tensor in tensors.items():
+            parameters[name].copy_(tensor)
+
+    rows = []
+    for what, use in (("load and touch every byte", touch), ("load and copy into parameters", copy)):
+        seconds = {name: [] for name in sides}
+        answers = set()
+        for pair in range(PAIRS + 1):
+            for name in list(sides)[:: 1 if pair % 2 else -1]:
+                gc.collect()
+                start = time.perf_counter()
+                tensors = sides[name](path)
+                answers.add(use(tensors))
+                del tensors
+                took = time.perf_counter() - start
+                if pair:
+                    seconds[name].append(took)
+        ratios = [theirs / ours for theirs, ours in zip(seconds["safetensors"], seconds["straightway"])]
+        rows.append(
+            {
+                "work": f"CPU, 2 GB: {what}", "same_bytes": len(answers) == 1, "bar": 0.97,
+                "ratio": statistics.median(ratios), "ratio_lower_bound": lower_bound(ratios), "seconds": seconds,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def main():
+    if sys.argv[1:2] == ["--child"]:
+        work, *args = sys.argv[2:]
+        done = {
+            "loads": lambda memory, path, later: loads(memory, path, int(later)),
+            "pinned": lambda gb: pinned(int(gb)),
+            "saves": saves,
+        }[work](*args)
+        print(json.dumps(done))
+        return 0
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--folder", required=True)
+    options.add_argument("--gb", type=int, default=16)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--only", choices=("gpu", "small", "cpu", "prepare"))
+    options.add_argument("--out")
+    args = options.parse_args()
+    os.makedirs(args.folder, exist_ok=True)
+    import torch
+
+    works = [args.only] if args.only else ["gpu", "small", "prepare", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    result = {"date": datetime.date.today().isoformat(), "machine": about(), "torch": torch.__version__, "rows": []}
+    for work in works:
+        if work == "cpu":
+            result["rows"] += on_cpu(args.folder)
+        elif work == "prepare":
+            for mode in ("prepare", "plain"):
+                row = child("saves", mode, os.path.join(args.folder, "run"))
+                result["rows"].append({"work": f"stops of saves, {mode}", **row})
+        else:
+            result["rows"] += on_gpu(args.folder, args.gb, args.rounds if work == "gpu" else 2, work == "small")
+    if args.out:
+        with open(args.out, "w") as file:
+            json.dump(result, file, indent=1)
+    for row in result["rows"]:
+        if "ratio" in row:
+            print(f"{row['work']:45} {row['ratio']:.3f} of safetensors' speed, same bytes: {row['same_bytes']}")
+        elif "stops_s" in row:
+            stops = " ".join(f"{s:.3f} s" for s in row["stops_s"])
+            print(f"{row['work']:45} {stops}, prepare {row['prepare_s']:.4f} s")
+        else:
+            print(
+                f"{row['work']:22} {row['memory']:10} first {row['first_s']:.3f} s ({row['first_of_pinned']:.3f} of "
+                f"pinned), later {row['later_s']:.3f} s ({row['later_of_pinned']:.3f}), memory_allocated "
+                f"{row['allocated_of_bytes']:.3f} of the model, dropped {row['dropped_of_deleted']:.3f} of what was "
+                f"deleted, same bytes: {row['same_bytes']}"
+            )
+    later = {row["memory"]: row["later_s"] for row in result["rows"] if row["work"] == f"{args.gb} GB model"}
+    if later:
+        print(f"framework's speed over the driver's: {later['driver'] / later['framework']:.3f} (bar 0.98)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

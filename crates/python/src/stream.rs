@@ -1,0 +1,203 @@
+//! Loads batch by batch: the next loads while the last is used.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use pyo3::{exceptions::PyTimeoutError, prelude::*, types::PyDict};
+use straightway_core::Place;
+use straightway_io::Progress;
+use straightway_pipeline::weights::{self, Loader, Selection};
+use straightway_sys::cuda::Context;
+
+use crate::{
+    blocks::{Begun, Blocks},
+    error::OrRaise,
+    handover::handed_over,
+    loading::{Cut, class, loader, place, select},
+    memory::Memory,
+    model::Model,
+    receipt::Receipt,
+    subject::context,
+    waiting::DEAF_MAX,
+};
+
+/// A model batch by batch.
+#[pyclass(module = "straightway._straightway")]
+#[derive(Debug)]
+pub(crate) struct Stream {
+    batches: Batches,
+    progress: Arc<Progress>,
+    receipts: Vec<straightway_core::Receipt>,
+}
+
+/// Where the batches come from.
+#[derive(Debug)]
+enum Batches {
+    /// A thread that loads each into memory of its own. Behind a lock only because Python's objects may be shared between
+    /// threads.
+    Own(Mutex<weights::Stream>),
+    /// Loads into memory of a library's, which is allocated where the last batch is handed out.
+    Library(Library),
+}
+
+/// Loads into memory of a library's.
+#[derive(Debug)]
+struct Library {
+    model: Py<Model>,
+    loader: Loader,
+    context: Context,
+    place: Place,
+    allocate: Py<PyAny>,
+    left: VecDeque<Selection>,
+    next: Option<Begun>,
+}
+
+#[pymethods]
+impl Stream {
+    #[new]
+    #[pyo3(signature = (model, *, device, filters, slices, batch_bytes, route, priority, allocate=None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "they are named where it is called"
+    )]
+    fn new(
+        model: Bound<'_, Model>,
+        device: &str,
+        filters: Vec<String>,
+        slices: Vec<Cut>,
+        batch_bytes: u64,
+        route: &str,
+        priority: &str,
+        allocate: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let (opened, place) = (model.get(), place(device)?);
+        let selection = select(opened, &filters, slices)?;
+        let loader = loader(opened, route, class(priority)?)?;
+        let progress = Arc::clone(&loader.progress);
+        let batches = match (place, allocate) {
+            (Place::Gpu(number), Some(allocate)) if !loader.may_go_direct(&selection, place) => {
+                let left = loader.batches(&opened.0, &selection, batch_bytes);
+                Batches::Library(Library {
+                    model: model.unbind(),
+                    context: context(number).or_raise()?,
+                    place,
+                    allocate,
+                    left: left.or_raise()?.into(),
+                    next: None,
+                    loader,
+                })
+            }
+            _ => {
+                let stream = loader.stream(&opened.0, &selection, place, batch_bytes);
+                Batches::Own(Mutex::new(stream.or_raise()?))
+            }
+        };
+        Ok(Self {
+            batches,
+            progress,
+            receipts: Vec::new(),
+        })
+    }
+
+    /// The tensors of the next batch by name, as `Loading.tensors` has them; `None` after the last. A batch that takes
+    /// longer than `timeout_s` ends the stream with `TimeoutError`.
+    #[pyo3(signature = (take, convert, timeout_s=None))]
+    fn next<'py>(
+        &mut self,
+        py: Python<'py>,
+        take: Option<Bound<'py, PyAny>>,
+        convert: Bound<'py, PyAny>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let batch = match &mut self.batches {
+            Batches::Own(batches) => {
+                let batches = batches.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let look = |py: Python<'py>| {
+                    let next = py.detach(|| batches.next_within(DEAF_MAX));
+                    py.check_signals()?;
+                    Ok(next)
+                };
+                let Some(batch) = wait(py, &self.progress, timeout_s, look)? else {
+                    return Ok(None);
+                };
+                let loaded = batch.or_raise()?;
+                self.receipts.push(loaded.receipt);
+                let memory = Memory::Region(loaded.region);
+                handed_over(py, &memory, &loaded.tensors, take.as_ref(), &convert)?
+            }
+            Batches::Library(library) => {
+                let Some((blocks, work)) = library.take(py)? else {
+                    return Ok(None);
+                };
+                let look = |py: Python<'py>| work.wait_briefly(py);
+                let receipt = wait(py, work.progress(), timeout_s, look)?;
+                self.receipts.push(receipt);
+                library.next = library.begin(py)?;
+                let tensors = PyDict::new(py);
+                blocks.add(&tensors, take.as_ref(), &convert)?;
+                tensors
+            }
+        };
+        Ok(Some(batch))
+    }
+
+    /// How each batch came, of those that were taken.
+    #[getter]
+    fn receipts(&self) -> Vec<Receipt> {
+        self.receipts.iter().cloned().map(Receipt).collect()
+    }
+}
+
+impl Library {
+    /// The load of the next batch; `None` after the last.
+    fn take(&mut self, py: Python<'_>) -> PyResult<Option<Begun>> {
+        match self.next.take() {
+            None => self.begin(py),
+            next => Ok(next),
+        }
+    }
+
+    /// Begins the load of another batch.
+    fn begin(&mut self, py: Python<'_>) -> PyResult<Option<Begun>> {
+        let Some(selection) = self.left.pop_front() else {
+            return Ok(None);
+        };
+        let model = self.model.get();
+        let layout = self.loader.layout(&model.0, &selection, self.place);
+        // What is over is stopped when it goes, and must stop no other.
+        let loader = Loader {
+            progress: Arc::default(),
+            ..self.loader.clone()
+        };
+        let of = (&loader, &self.context);
+        Blocks::begin(py, model, layout, of, self.allocate.bind(py)).map(Some)
+    }
+}
+
+/// Waits for what `look` finds. After `timeout_s`, or where `look` raises, the load is stopped.
+fn wait<'py, T>(
+    py: Python<'py>,
+    progress: &Progress,
+    timeout_s: Option<f64>,
+    mut look: impl FnMut(Python<'py>) -> PyResult<Option<T>>,
+) -> PyResult<T> {
+    let begun = Instant::now();
+    loop {
+        match look(py) {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => {}
+            Err(raised) => {
+                progress.cancel();
+                return Err(raised);
+            }
+        }
+        if let Some(limit) = timeout_s.filter(|s| begun.elapsed().as_secs_f64() > *s) {
+            progress.cancel();
+            let message = format!("the next batch took longer than {limit} s");
+            return Err(PyTimeoutError::new_err(message));
+        }
+    }
+}

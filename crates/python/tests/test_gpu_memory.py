@@ -1,0 +1,231 @@
+"""Tensors on a GPU in memory that a library allocates.
+
+PyTorch's own allocator needs a GPU. Without one, the stand-in for the CUDA driver is the GPU, and a small library of the
+test's own allocates: what crosses the border between the two languages is the same.
+"""
+
+import gc
+import os
+
+import numpy
+import pytest
+import safetensors.numpy
+import straightway
+from test_load import child
+
+#: A folder with the stand-in under the name libcuda.so.1: `target/debug/standin` after the tests of Rust.
+STANDIN = os.environ.get("STRAIGHTWAY_STANDIN_FOLDER")
+
+#: A library that allocates by the driver, for tensors that are only addresses.
+LIBRARY = """
+    import ctypes, gc, sys, weakref
+    import numpy
+    import straightway
+    from straightway import _framework, _weights
+
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+
+    class Block:
+        allocated = 0
+
+        def __init__(self, nbytes, dtype=None, shape=None):
+            address = ctypes.c_uint64()
+            if dtype is not None:
+                sizes = {"U8": 1, "I16": 2, "F32": 4, "I64": 8}
+                nbytes = sizes[dtype] * int(numpy.prod(shape))
+            cuda.cuCtxPushCurrent_v2(context)
+            assert nbytes == 0 or cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(nbytes)) == 0
+            cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+            self.address, self.nbytes, self.dtype, self.shape = address.value, nbytes, dtype, shape
+            Block.allocated += nbytes
+
+        def __del__(self):
+            Block.allocated -= self.nbytes
+            assert self.nbytes == 0 or cuda.cuMemFree_v2(ctypes.c_uint64(self.address)) == 0
+
+    def read(address, nbytes):
+        bytes = ctypes.create_string_buffer(nbytes)
+        cuda.cuCtxPushCurrent_v2(context)
+        assert nbytes == 0 or cuda.cuMemcpyDtoH_v2(bytes, ctypes.c_uint64(address), ctypes.c_size_t(nbytes)) == 0
+        cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        return bytes.raw[:nbytes]
+
+    asked = []
+
+    def allocate(wanted):
+        asked.append(len(wanted))
+        blocks = [Block(*block) for block in wanted]
+        return [(block, block.address, block.dtype is not None) for block in blocks], 0
+
+    class Small:
+        "A tensor in a block that others are in too."
+
+        def __init__(self, tensor):
+            capsule = tensor.__dlpack__()
+            name, pointer = b"dltensor", ctypes.pythonapi.PyCapsule_GetPointer
+            pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+            self.address = ctypes.cast(pointer(capsule, name), ctypes.POINTER(ctypes.c_uint64))[0]
+            self.nbytes, self.kept = tensor.nbytes, capsule
+
+    library = _framework.Framework("test", None, Small, allocator=lambda device: allocate)
+    _framework.find = lambda name: library
+    expected = {}
+    import safetensors.numpy
+    expected = safetensors.numpy.load_file(sys.argv[1])
+
+    def same(tensors):
+        return {name: read(t.address, t.nbytes) for name, t in tensors.items()} == {
+            name: array.tobytes() for name, array in expected.items()
+        }
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = numpy.random.default_rng(3)
+    tensors = {f"large.{n}": rng.integers(0, 255, (3 << 20) + 4096 * n, numpy.uint8) for n in range(10)}
+    tensors |= {f"small.{n}": rng.integers(0, 255, (n, 3), numpy.int16) for n in range(40)}
+    path = tmp_path / "m.safetensors"
+    safetensors.numpy.save_file(tensors, path)
+    return path
+
+
+def run(code, path):
+    if STANDIN is None:
+        pytest.skip("STRAIGHTWAY_STANDIN_FOLDER is not set: it names the folder of the stand-in for the CUDA driver")
+    import textwrap
+
+    plan = {"LD_LIBRARY_PATH": STANDIN, "STRAIGHTWAY_STANDIN": "seed=3 delay_us_max=50"}
+    return child(textwrap.dedent(LIBRARY) + textwrap.dedent(code), path, **plan)
+
+
+def test_a_load_fills_memory_of_the_library_and_each_large_tensor_is_freed_alone(path):
+    code = """
+        weights = straightway.load_file(sys.argv[1], device="cuda:0")
+        print(same(weights), type(weights["large.3"]).__name__, type(weights["small.3"]).__name__)
+        print(max(asked) > 1 and asked[0] == 1, weights.receipt.bytes == sum(a.nbytes for a in expected.values()))
+        before = Block.allocated
+        freed = sum(weights.pop(f"large.{n}").nbytes for n in range(9))
+        print(before - Block.allocated == freed)
+        weights.clear()
+        print(Block.allocated)
+    """
+    assert run(code, path).splitlines() == ["True Block Small", "True True", "True", "0"]
+
+
+def test_memory_of_the_driver_remains_an_option_and_another_word_is_refused(path):
+    code = """
+        weights = straightway.load_file(sys.argv[1], device="cuda:0", memory="driver")
+        print(same(weights), asked, Block.allocated)
+        try:
+            straightway.load_model(sys.argv[1], device="cuda:0", memory="own")
+        except ValueError as error:
+            print(error)
+    """
+    assert run(code, path).splitlines() == ["True [] 0", "memory is \"framework\" or \"driver\", not 'own'"]
+
+
+def test_a_stream_of_batches_holds_two_of_them_at_the_most(path):
+    code = """
+        found, peak = {}, 0
+        stream = straightway.iterate(sys.argv[1], device="cuda:0", batch_bytes=4 << 20)
+        for name, tensor in stream:
+            found[name] = read(tensor.address, tensor.nbytes)
+            del tensor
+            peak = max(peak, Block.allocated)
+        print(found == {name: array.tobytes() for name, array in expected.items()}, peak <= 2 * (4 << 20) + (1 << 20))
+        print(sum(receipt.bytes for receipt in stream.receipts) == sum(a.nbytes for a in expected.values()))
+        del stream
+        print(Block.allocated)
+        stream = straightway.iterate(sys.argv[1], device="cuda:0", batch_bytes=4 << 20)
+        next(stream)
+        del stream
+        gc.collect()
+    """
+    assert run(code, path).splitlines() == ["True True", "True", "0"]
+
+
+def test_single_tensors_and_parts_of_them_are_in_memory_of_the_library(path):
+    code = """
+        with straightway.safe_open(sys.argv[1], framework="test", device="cuda:0") as f:
+            tensor = f.get_tensor("large.2")
+            part = f.get_slice("large.4")[100:300]
+            print(type(tensor).__name__, read(tensor.address, tensor.nbytes) == expected["large.2"].tobytes())
+            print(type(part).__name__, read(part.address, part.nbytes) == expected["large.4"][100:300].tobytes())
+    """
+    assert run(code, path).splitlines() == ["Block True", "Block True"]
+
+
+def test_what_an_allocator_raises_ends_the_load(path):
+    code = """
+        def fails(wanted):
+            if len(asked) == 2:
+                raise MemoryError("no more")
+            return allocate(wanted)
+        library.allocator = lambda device: fails
+        try:
+            straightway.load_file(sys.argv[1], device="cuda:0")
+        except MemoryError as error:
+            print(error)
+        for _ in range(100):
+            straightway.load_model(sys.argv[1], framework="test", filter="small.1")
+            gc.collect()
+            if Block.allocated == 0:
+                break
+        print(Block.allocated)
+    """
+    assert run(code, path).splitlines() == ["no more", "0"]
+
+
+def test_a_checkpoint_is_loaded_into_memory_of_the_library(path, tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    code = """
+        import os, torch
+        state = {"w": torch.arange(5000, dtype=torch.float32), "n": torch.tensor(7), "empty": torch.zeros(0, 3), "x": 5}
+        folder = os.path.join(os.path.dirname(sys.argv[1]), "run")
+        with straightway.Checkpointer(folder, rank=0, world_size=1, run="r") as checkpointer:
+            checkpointer.save(1, state, async_=False)
+            loaded = checkpointer.load(1, device="cuda:0")
+        print({name: type(value).__name__ for name, value in loaded.items()})
+        print(all(read(loaded[n].address, loaded[n].nbytes) == state[n].numpy().tobytes() for n in ("w", "n", "empty")))
+        loaded.clear()
+        print(Block.allocated)
+    """
+    kinds = {"w": "Block", "n": "Block", "empty": "Block", "x": "int"}
+    assert run(code, path).splitlines() == [str(kinds), "True", "0"]
+
+
+def test_torch_owns_its_tensors(path):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU: PyTorch's allocator needs one")
+    expected = safetensors.numpy.load_file(path)
+    before = torch.cuda.memory_allocated()
+    weights = straightway.load_file(path, device="cuda:0", framework="pt")
+    for name, array in expected.items():
+        numpy.testing.assert_array_equal(weights[name].cpu().numpy(), array)
+    total = sum(array.nbytes for array in expected.values())
+    taken = torch.cuda.memory_allocated() - before
+    assert total <= taken < total * 1.05
+    deleted = sum(weights.pop(f"large.{n}").nbytes for n in range(9))
+    gc.collect()
+    assert taken - (torch.cuda.memory_allocated() - before) >= deleted
+    weights.clear()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+    # Memory that PyTorch's stream still uses is written to afterwards only.
+    busy = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    for _ in range(200):
+        busy.fill_(7)
+    del busy
+    weights = straightway.load_file(path, device="cuda:0", framework="pt")
+    torch.cuda.synchronize()
+    for name, array in expected.items():
+        numpy.testing.assert_array_equal(weights[name].cpu().numpy(), array)
+    del weights
+    driver = straightway.load_file(path, device="cuda:0", framework="pt", memory="driver")
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+    numpy.testing.assert_array_equal(driver["large.1"].cpu().numpy(), expected["large.1"])
