@@ -10,7 +10,7 @@ mod divided;
 
 use std::{ptr::NonNull, sync::Arc};
 
-use straightway_core::{Error, Kind, Place, Result};
+use straightway_core::{Error, Kind, PciAddress, Place, Result};
 
 pub use divided::Divided;
 
@@ -18,6 +18,8 @@ use crate::{
     cuda::{Context, DeviceMemory, Driver, Owner},
     cufile::Registration,
     memory::HostMemory,
+    peer::Provider,
+    root::Root,
     shared,
     slot::Slot,
     streaming,
@@ -38,10 +40,11 @@ enum Memory {
     Device(Arc<DeviceMemory>),
 }
 
-/// Host memory of somebody else's, who is kept.
+/// Memory of somebody else's that the CPU reaches, who is kept.
 #[derive(Debug)]
 struct Lent {
     start: NonNull<u8>,
+    place: Place,
     _owner: Owner,
 }
 
@@ -69,6 +72,30 @@ impl Region {
         length(bytes)?;
         let lent = Lent {
             start,
+            place: Place::Host,
+            _owner: owner,
+        };
+        Ok(Self::new(Memory::Lent(lent), bytes))
+    }
+
+    /// Memory in a BAR of a device that somebody else has mapped, who is kept until the region goes: a GPU's memory as
+    /// its driver exports it, with pages of its BAR1.
+    ///
+    /// Refused unless every page of it lies inside a BAR of that device.
+    ///
+    /// # Safety
+    ///
+    /// As for [`lent_host`](Self::lent_host), and the pages stay where they are as long as `owner` is kept.
+    pub unsafe fn lent_bar(
+        device: PciAddress,
+        start: NonNull<u8>,
+        bytes: u64,
+        owner: Owner,
+    ) -> Result<Self> {
+        Provider::at(device).check(start, length(bytes)?, &Root::machine())?;
+        let lent = Lent {
+            start,
+            place: Place::P2p(device),
             _owner: owner,
         };
         Ok(Self::new(Memory::Lent(lent), bytes))
@@ -89,6 +116,10 @@ impl Region {
                 Ok(Self::new(Memory::Host(memory), bytes))
             }
             Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
+            Place::P2p(address) => {
+                let memory = Arc::new(HostMemory::in_bar(address, bytes)?);
+                Ok(Self::new(Memory::Host(memory), bytes))
+            }
         }
     }
 
@@ -130,7 +161,8 @@ impl Region {
     /// Where it is.
     pub fn place(&self) -> Place {
         match &self.memory {
-            Memory::Host(_) | Memory::Lent(_) => Place::Host,
+            Memory::Host(memory) => memory.place(),
+            Memory::Lent(lent) => lent.place,
             Memory::Device(memory) => Place::Gpu(memory.context().device().ordinal()),
         }
     }
@@ -161,12 +193,12 @@ impl Region {
     pub fn pin(&self, context: &Context) -> Result<()> {
         match &self.memory {
             Memory::Host(memory) if memory.is_pinned() => Ok(()),
-            Memory::Host(memory) => {
+            Memory::Host(memory) if memory.place() == Place::Host => {
                 // Pages that are there already are pinned in half the time.
                 memory.populate();
                 memory.pin(context)
             }
-            Memory::Lent(_) | Memory::Device(_) => {
+            Memory::Host(_) | Memory::Lent(_) | Memory::Device(_) => {
                 let message = "it is not host memory of our own";
                 Err(Error::new(Kind::Invalid, "pin", "the region", message))
             }

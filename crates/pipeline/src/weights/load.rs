@@ -84,7 +84,7 @@ impl Loader {
     pub fn layout(&self, model: &Model, selection: &Selection, place: Place) -> Layout {
         let gds = &self.executor.settings().gds;
         let phase = match place {
-            Place::Host => Phase::OfFile,
+            Place::Host | Place::P2p(_) => Phase::OfFile,
             Place::Gpu(_) if gds.may_serve(place, selection.bytes(), self.choice) => Phase::OfFile,
             Place::Gpu(_) => Phase::Free,
         };
