@@ -1,7 +1,7 @@
 //! How a job's bytes reach the memory of a device without the CPU, and what proves that they did.
 //!
-//! There are two mechanisms, and one way to book what they moved: a plan says `Direct`, and the receipt says what is proven
-//! of that ([`Proof`]).
+//! There are two mechanisms, and one way to book what they moved: a plan says `Direct`, and the receipt says what is
+//! proven of that ([`Proof`]).
 
 use straightway_core::Leg;
 use straightway_sys::cufile::Counters;

@@ -2,8 +2,8 @@
 //!
 //! O_DIRECT with such memory is either DMA from device to device or refused by the kernel, as long as the file system
 //! goes around the page cache ([`Survey::usable`]) and the bytes are on a drive at all (not in a hole). But a success
-//! code does not say that the bytes are right: Linux 6.16 reports success and gives the drive a wrong address. So before
-//! the first transfer between a drive and a provider, in each direction, a block is moved both ways, through BAR memory
+//! code does not say that the bytes are right: Linux 6.16 reports success and gives the drive a wrong address. So
+//! before the first transfer between a drive and a provider, in each direction, a block is moved both ways, through BAR memory
 //! and through host memory, and compared. What was proven holds for this boot, kernel, drive and provider.
 //!
 //! The proof, and how its bytes are booked, is the same for memory of a GPU that its driver offers in this way. cuFile
@@ -29,7 +29,7 @@ use crate::request::usize_of;
 use drive::Drive;
 use kept::{Kept, Key};
 use refusal::Refusal;
-pub use refusal::{BROKEN, MD_MIN, is_broken, numbers};
+pub use refusal::{BROKEN, MD_MIN, is_broken, major_minor};
 
 /// A handle to what was proven of peer-to-peer DMA. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,12 @@ impl Peers {
         };
         for ((file, survey), first) in files.iter().zip(&mut *surveys).zip(firsts) {
             // Where O_DIRECT does not go around the page cache, the CPU copies, and says nothing.
-            let (Ok(alignment), Some(first)) = (survey.usable(), first) else {
+            let Ok(alignment) = survey.usable() else {
+                continue;
+            };
+            let Some(first) = first else {
+                // Nothing of it is moved.
+                survey.device_direct = true;
                 continue;
             };
             if leg == Leg::Read {
@@ -116,7 +121,7 @@ impl Peers {
         }
         let refuse = |cause: Refusal| cause.error(file, &drive, provider, &key.kernel);
         // Not even tried: the drive would write to wherever the wrong address is.
-        if numbers(&key.kernel).is_some_and(is_broken) {
+        if major_minor(&key.kernel).is_some_and(is_broken) {
             return Err(refuse(Refusal::BrokenKernel));
         }
         let trial = Trial::new(provider, file, block)?;

@@ -3,8 +3,8 @@
 //!
 //! QEMU emulates the processor as well, on every machine: under KVM an access to an emulated BAR by a vector
 //! instruction ends the guest. The kernel comes from `tools/guest-kernel`. What a test runs inside is a script for
-//! busybox's shell, with programs that are taken along; what it prints is [`Ran::log`], and where the drives' DMA went is
-//! [`Ran::trace`].
+//! busybox's shell, with programs that are taken along; what it prints is [`Ran::log`], and where the drives' DMA went
+//! is [`Ran::trace`].
 
 mod initrd;
 mod trace;
@@ -60,8 +60,8 @@ pub struct Ran {
 /// How long a guest may take.
 const SECONDS_MAX: u32 = 170;
 
-/// The bytes of a drive, and of the provider's memory.
-pub const DRIVE_BYTES: u64 = 64 << 20;
+/// The bytes of the provider's memory.
+const BAR_BYTES: u64 = 64 << 20;
 
 /// Modules that every guest has.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_blk"];
@@ -94,12 +94,12 @@ impl Guest<'_> {
         let at = |name: &str| folder.path().join(name);
         self.initrd(&kernel)?.write(&at("initrd"))?;
         for drive in Drive::ALL {
-            File::create(at(&format!("{drive:?}.img")))?.set_len(DRIVE_BYTES)?;
+            File::create(at(&format!("{drive:?}.img")))?.set_len(drive.bytes())?;
         }
-        fs::write(at("A.img"), pattern(DRIVE_BYTES))?;
+        fs::write(at("A.img"), pattern(Drive::A.bytes()))?;
         fs::copy(at("A.img"), at("V.img"))?;
         let made = Command::new("mkfs.ext4")
-            .args(["-q", "-F"])
+            .args(["-q", "-F", "-b", "4096"])
             .arg(at("D.img"))
             .output()?;
         if !made.status.success() {
@@ -211,7 +211,7 @@ impl Guest<'_> {
                 String::new()
             };
             let memory = if drive == Drive::B {
-                format!(",cmb_size_mb={}", DRIVE_BYTES >> 20)
+                format!(",cmb_size_mb={}", BAR_BYTES >> 20)
             } else {
                 String::new()
             };

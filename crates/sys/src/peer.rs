@@ -2,8 +2,8 @@
 //!
 //! Linux 6.2 and later hand it out by a mapping of `p2pmem/allocate` in the device's folder of sysfs. To the CPU it is
 //! memory like any other, only slow. A mapping proves nothing by being there, so it is checked: every page of it lies
-//! inside a BAR of the device, by the page table and the device's list of resources, and the provider has that much less
-//! to give.
+//! inside a BAR of the device, by the page table and the device's list of resources, and the provider has that much
+//! less to give.
 //!
 //! The kernel takes the mapping away when the device is unbound, and a later access by the CPU ends the process with
 //! SIGBUS. It does so for no other reason.

@@ -34,7 +34,7 @@ pub fn is_broken(version: (u32, u32)) -> bool {
 }
 
 /// The first two numbers of a kernel's release, such as `7.2.12+deb13-amd64`.
-pub fn numbers(release: &str) -> Option<(u32, u32)> {
+pub fn major_minor(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
@@ -69,22 +69,24 @@ impl Refusal {
             ),
             Self::WrongData(wrong, of) => (
                 format!(
-                    "Linux {kernel} reported success between {name} and {provider}, and {wrong} of {of} bytes are wrong"
+                    "Linux {kernel} reported success between {name} and {provider}, and {wrong} of {of} bytes \
+                     are wrong"
                 ),
                 "boot another kernel, and report this one".to_owned(),
             ),
             Self::Os(source) => match (source.raw_os_error(), drive.driver) {
                 (Some(REMOTE_IO | INVALID), Driver::Nvme) => (
                     format!(
-                        "Linux allows no path between {name} and {provider} ({source}): they share no PCIe switch, and it \
-                         does not know that this processor forwards peer-to-peer DMA"
+                        "Linux allows no path between {name} and {provider} ({source}): they share no PCIe switch, \
+                         and it does not know that this processor forwards peer-to-peer DMA"
                     ),
                     "put both below one switch, or use a machine with an AMD Zen or a listed Intel processor"
                         .to_owned(),
                 ),
                 (Some(REMOTE_IO), Driver::Md) => (
                     format!(
-                        "md passes peer-to-peer DMA on since Linux {}.{} only, and only where all members take it ({source})",
+                        "md passes peer-to-peer DMA on since Linux {}.{} only, and only where all members take it \
+                         ({source})",
                         MD_MIN.0, MD_MIN.1
                     ),
                     "boot a later kernel, or use a single drive".to_owned(),
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn only_the_version_that_was_seen_to_lie_is_broken() {
-        let broken = |release| numbers(release).is_some_and(is_broken);
+        let broken = |release| major_minor(release).is_some_and(is_broken);
         assert!(broken("6.16.12+deb14-amd64") && broken("6.16-rc1"));
         for release in [
             "6.12.95",

@@ -25,6 +25,14 @@ pub enum Drive {
 impl Drive {
     /// All there are.
     pub const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::M];
+
+    /// How long it is.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::D => 128 << 20,
+            _ => 16 << 20,
+        }
+    }
 }
 
 /// A command of a drive with data.
