@@ -399,9 +399,10 @@ impl Planner<'_> {
     /// Whether the address of region offset `at` suits DMA.
     fn in_step(&self, at: u64, alignment: Alignment) -> bool {
         let memory_bytes = match self.policy.place {
-            Place::Host | Place::P2p(_) => alignment.memory_bytes,
-            // cuFile stages what is not on 4 KiB through a cache of its own, without a word.
-            Place::Gpu(_) => alignment.memory_bytes.max(Alignment::PAGE_BYTES),
+            Place::Host => alignment.memory_bytes,
+            // cuFile stages what is not on 4 KiB through a cache of its own, without a word. And DMA into a BAR is
+            // proven with whole pages: an emulated drive was seen to lose bytes at other addresses.
+            Place::Gpu(_) | Place::P2p(_) => alignment.memory_bytes.max(Alignment::PAGE_BYTES),
         };
         (self.policy.region_address + at).is_multiple_of(memory_bytes)
     }

@@ -36,7 +36,8 @@ through first 1 --to-device $A $C
 through drive 3 --to-device $A $C
 through to-file 5 $A /mnt/ext4/first
 through to-file-again 7 $A /mnt/ext4/one
-through file 9 /mnt/ext4/one /mnt/ext4/two
+through file-first 9 /mnt/ext4/one /mnt/ext4/two
+through file 25 /mnt/ext4/one /mnt/ext4/two
 cmp $A $C && cmp $A /mnt/ext4/one && cmp $A /mnt/ext4/two && echo "equal: all"
 cat /run/straightway/p2p-proofs | wc -l
 cat /sys/bus/pci/devices/$P/p2pmem/available
@@ -48,15 +49,19 @@ modprobe brd rd_nr=1 rd_size=16384
 through to-ram 13 --to-device $A /dev/ram0
 losetup /dev/loop0 /mnt/ext4/one
 through loop 15 --to-device /dev/loop0 $C
-dmsetup create linear --table "0 32768 linear $E 0"
-through dm 17 --to-device $A /dev/mapper/linear
+mdadm --create /dev/md0 --run --metadata=1.2 --level=0 --raid-devices=2 $C $E >/dev/null 2>&1
+through md 23 --to-device $A /dev/md0
+cmp -n 16777216 $A /dev/md0 && echo "equal: md"
+mdadm --stop /dev/md0 >/dev/null 2>&1
+dmsetup --noudevsync create linear --table "0 32768 linear $E 0"
+through dm 17 --to-device $A /dev/dm-0
 dd if=/dev/zero of=/mnt/tmp/file bs=1M count=1 2>/dev/null
 through tmpfs 19 /mnt/tmp/file /mnt/ext4/x
 cd /sys/kernel/config/nvmet
 mkdir -p subsystems/nqn.t/namespaces/1 ports/1
 echo 1 >subsystems/nqn.t/attr_allow_any_host
 echo -n $E >subsystems/nqn.t/namespaces/1/device_path
-dmsetup remove linear
+dmsetup --noudevsync remove linear
 echo 1 >subsystems/nqn.t/namespaces/1/enable
 echo tcp >ports/1/addr_trtype
 echo ipv4 >ports/1/addr_adrfam
@@ -85,6 +90,12 @@ straightway doctor --json /mnt/ext4 >/tmp/out 2>/tmp/err
 echo "doctor: $(tr -d '\n' </tmp/out)"
 "#;
 
+/// Programs that some cases need.
+const OPTIONAL: [(&str, &str); 2] = [
+    ("dmsetup", "/usr/sbin/dmsetup"),
+    ("mdadm", "/usr/sbin/mdadm"),
+];
+
 fn boot(topology: Topology, script: &str) -> Option<Ran> {
     if !Guest::is_possible() {
         return None;
@@ -94,17 +105,31 @@ fn boot(topology: Topology, script: &str) -> Option<Ran> {
         ("straightway", Path::new(env!("CARGO_BIN_EXE_straightway"))),
         ("guest", &own),
     ];
-    let dmsetup = Path::new("/usr/sbin/dmsetup");
-    if dmsetup.exists() {
-        programs.push(("dmsetup", dmsetup));
+    for (name, path) in OPTIONAL {
+        if Path::new(path).exists() {
+            programs.push((name, Path::new(path)));
+        } else {
+            eprintln!("skipped: {name} in the guest: it is not installed (package {name})");
+        }
     }
     let guest = Guest {
         topology,
         programs: &programs,
-        modules: &["brd", "loop", "dm_mod", "nvmet", "nvmet_tcp", "nvme_tcp"],
+        modules: &[
+            "brd",
+            "loop",
+            "dm_mod",
+            "nvmet",
+            "nvmet_tcp",
+            "nvme_tcp",
+            "raid0",
+        ],
         script,
     };
-    Some(guest.run().unwrap())
+    let ran = guest.run().unwrap();
+    // It is shown where a test fails.
+    eprintln!("{}", ran.log);
+    Some(ran)
 }
 
 /// The receipts that the script printed, by name.
@@ -174,7 +199,7 @@ fn check_copies(ran: &Ran) {
     for (name, mark, files) in [
         ("drive", 3, &[][..]),
         ("to-file-again", 7, &["one"]),
-        ("file", 9, &["one", "two"]),
+        ("file", 25, &["one", "two"]),
     ] {
         let receipt = receipts
             .get(name)
@@ -226,8 +251,7 @@ fn check_refusals(ran: &Ran) {
         ("region-virtio-direct", "takes no peer-to-peer DMA"),
         ("no-provider", "has no memory for its peers (p2pmem)"),
     ] {
-        if name == "dm" && !Path::new("/usr/sbin/dmsetup").exists() {
-            eprintln!("skipped: LVM in the guest: no dmsetup (package dmsetup)");
+        if name == "dm" && !Path::new(OPTIONAL[0].1).exists() {
             continue;
         }
         let seen = error(ran, name);
@@ -245,6 +269,12 @@ fn check_refusals(ran: &Ran) {
             .collect()
     };
     let all = 16 << 20;
+    if Path::new(OPTIONAL[1].1).exists() {
+        // Since Linux 7.2 md passes it on: the members take it.
+        assert!(ran.log.contains("equal: md"), "{}", ran.log);
+        let expected = (Route::Direct, Reason::ComparedP2pdma, all);
+        assert_eq!(rows("md"), [expected, expected]);
+    }
     assert_eq!(
         rows("region"),
         [(Route::Direct, Reason::ComparedP2pdma, all)]
@@ -269,6 +299,40 @@ fn check_refusals(ran: &Ran) {
     assert_eq!(rows("region-hole"), hole);
 }
 
+fn check_doctor(ran: &Ran) {
+    let line = ran.said("doctor: ").next().unwrap_or_default();
+    let seen: serde_json::Value = serde_json::from_str(line).unwrap();
+    let find = |id: &str| {
+        let mut checks = seen["checks"].as_array().unwrap().iter();
+        let check = checks.find(|check| check["id"] == id).unwrap();
+        format!(
+            "{} {}",
+            check["state"].as_str().unwrap(),
+            check["seen"].as_str().unwrap()
+        )
+    };
+    assert!(
+        find("peer.memory").starts_with("pass p2p:0000:"),
+        "{}",
+        find("peer.memory")
+    );
+    assert!(
+        find("peer.drive").starts_with("pass nvme"),
+        "{}",
+        find("peer.drive")
+    );
+    assert!(
+        find("peer.path").starts_with("pass below one switch with p2p:"),
+        "{}",
+        find("peer.path")
+    );
+    assert!(
+        find("kernel.version").starts_with("pass 7."),
+        "{}",
+        find("kernel.version")
+    );
+}
+
 #[test]
 fn below_a_switch_copies_go_through_the_bar_alone_and_what_cannot_is_refused_with_its_cause() {
     let script = format!("{COPIES}{PROOF}{REFUSED}");
@@ -277,6 +341,7 @@ fn below_a_switch_copies_go_through_the_bar_alone_and_what_cannot_is_refused_wit
     };
     check_copies(&ran);
     check_refusals(&ran);
+    check_doctor(&ran);
 }
 
 #[test]

@@ -60,11 +60,15 @@ fn driver(root: &Root, name: &str, path: &str) -> Driver {
             .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     if starts("nvme") {
-        let transport = root
-            .text(format!("{path}/device/transport"))
-            .or_else(|| root.text(format!("/sys/block/{name}/device/transport")));
-        return match transport.as_deref().map(str::trim) {
-            None | Some("pcie") => Driver::Nvme,
+        // A namespace under multipath belongs to a subsystem, whose folder has its controllers.
+        let device = format!("{path}/device");
+        let controllers = root.list(&device).into_iter();
+        let folders = controllers.map(|entry| format!("{device}/{entry}"));
+        let transports = std::iter::once(device.clone()).chain(folders);
+        let mut transports =
+            transports.filter_map(|folder| root.text(format!("{folder}/transport")));
+        return match transports.find(|transport| transport.trim() != "pcie") {
+            None => Driver::Nvme,
             Some(_) => Driver::NvmeFabric,
         };
     }
@@ -86,12 +90,19 @@ mod tests {
     fn a_drive_is_known_by_its_name_and_transport() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::at(folder.path());
-        let device = folder.path().join("sys/block/nvme4n1/device");
-        std::fs::create_dir_all(&device).unwrap();
-        std::fs::write(device.join("transport"), "tcp\n").unwrap();
+        for (controller, transport) in [
+            ("nvme4n1/device", "tcp\n"),
+            ("nvme5n1/device/nvme7", "rdma\n"),
+            ("nvme0n1/device", "pcie\n"),
+        ] {
+            let device = folder.path().join("sys/devices/x/block").join(controller);
+            std::fs::create_dir_all(&device).unwrap();
+            std::fs::write(device.join("transport"), transport).unwrap();
+        }
         for (name, expected) in [
             ("nvme0n1", Driver::Nvme),
             ("nvme4n1", Driver::NvmeFabric),
+            ("nvme5n1", Driver::NvmeFabric),
             ("md0", Driver::Md),
             ("dm-3", Driver::DeviceMapper),
             ("vda", Driver::Virtio),

@@ -11,9 +11,10 @@ mkdir -p /mnt/ext4 /mnt/tmp /tmp /run
 mount -t tmpfs tmp /tmp
 mount -t tmpfs tmp /mnt/tmp
 mount -t debugfs debug /sys/kernel/debug 2>/dev/null
-mount -t configfs config /sys/kernel/config 2>/dev/null
 ip link set lo up
 for module in $(cat /modules.wanted); do modprobe "$module"; done
+# Some modules bring it.
+mount -t configfs config /sys/kernel/config 2>/dev/null
 drive() {
     for controller in /sys/class/nvme/nvme*; do
         [ "$(tr -d ' ' <"$controller/serial")" = "$1" ] || continue
