@@ -11,6 +11,7 @@
 pub mod error;
 pub mod extent;
 pub mod object;
+pub mod pci;
 pub mod plan;
 pub mod policy;
 pub mod quantity;
@@ -25,6 +26,7 @@ pub mod uri;
 pub use error::{Error, Kind, Result};
 pub use extent::Extent;
 pub use object::Object;
+pub use pci::PciAddress;
 pub use plan::{Chunk, Delivery, Piece, Plan, Portion};
 pub use policy::Policy;
 pub use quantity::{Bytes, Rate, Seconds};

@@ -12,7 +12,7 @@ use crate::{
 pub struct Policy {
     /// Which route the user wants.
     pub choice: Choice,
-    /// Where the region is.
+    /// Where the region is; across, where the ring is.
     pub place: Place,
     /// The region's address, from which follows what in it is aligned.
     pub region_address: u64,

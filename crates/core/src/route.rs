@@ -4,9 +4,12 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind, Result};
+use crate::{
+    error::{Error, Kind, Result},
+    pci::PciAddress,
+};
 
-/// Where a region's memory is. As text: `host:`, `cuda:0`.
+/// Where a region's memory is. As text: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
@@ -14,13 +17,16 @@ pub enum Place {
     Host,
     /// The memory of the GPU with this number.
     Gpu(u32),
+    /// Memory in a BAR of this PCI device, which other devices reach by peer-to-peer DMA and the CPU by a mapping:
+    /// the controller memory buffer of an NVMe drive, or a GPU's memory that its driver offers as `p2pmem`.
+    P2p(PciAddress),
 }
 
 /// How a chunk travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
-    /// By DMA straight into or out of the region: O_DIRECT for host memory, cuFile for a GPU.
+    /// By DMA straight into or out of the region: O_DIRECT for memory that the CPU can map, cuFile for a GPU.
     Direct,
     /// By DMA into a small ring, and on from there by a copy.
     Staged,
@@ -96,8 +102,10 @@ pub enum Reason {
     Demanded,
     /// The bytes were damaged or lost, and were made anew from parity.
     Rebuilt,
-    /// GPUDirect Storage is not proven for this object and GPU.
+    /// DMA between this object and the region's device is not proven.
     NotProven,
+    /// A hole of the file. No drive has these bytes: the CPU makes the zeros.
+    Hole,
     /// cuFile moved the bytes itself, by way of host memory.
     CompatMode,
     /// cuFile moved the bytes and did not say how.
@@ -106,6 +114,8 @@ pub enum Reason {
     ProvenP2pdma,
     /// Proven by cuFile's counters: the nvidia-fs driver.
     ProvenNvidiaFs,
+    /// Peer-to-peer DMA into or out of BAR memory by the kernel (P2PDMA), proven by a comparison of bytes.
+    ComparedP2pdma,
 }
 
 impl Route {
@@ -124,11 +134,14 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self> {
         let number = text.strip_prefix("cuda:").map(str::parse);
-        match (text, number) {
-            ("host:", _) => Ok(Self::Host),
-            (_, Some(Ok(number))) => Ok(Self::Gpu(number)),
+        let address = text.strip_prefix("p2p:").map(str::parse);
+        match (text, number, address) {
+            ("host:", _, _) => Ok(Self::Host),
+            (_, Some(Ok(number)), _) => Ok(Self::Gpu(number)),
+            (_, _, Some(Ok(address))) => Ok(Self::P2p(address)),
             _ => {
-                let message = "memory is `host:`, or `cuda:` and a number";
+                let message =
+                    "memory is `host:`, `cuda:` and a number, or `p2p:` and a PCI address";
                 Err(Error::new(Kind::Invalid, "find memory", text, message))
             }
         }
@@ -140,6 +153,7 @@ impl fmt::Display for Place {
         match self {
             Self::Host => f.pad("host:"),
             Self::Gpu(number) => f.pad(&format!("cuda:{number}")),
+            Self::P2p(address) => f.pad(&format!("p2p:{address}")),
         }
     }
 }
@@ -188,11 +202,13 @@ impl fmt::Display for Reason {
             Self::Tls => "received over TLS, decrypted and copied",
             Self::Demanded => "asked for",
             Self::Rebuilt => "made anew from parity",
-            Self::NotProven => "GPUDirect Storage is not proven here",
+            Self::NotProven => "DMA to that memory is not proven here",
+            Self::Hole => "a hole: zeros by the CPU",
             Self::CompatMode => "cuFile's compatibility mode",
             Self::Unknown => "cuFile did not say how",
             Self::ProvenP2pdma => "proven by cuFile's counters, P2PDMA",
             Self::ProvenNvidiaFs => "proven by cuFile's counters, nvidia-fs",
+            Self::ComparedP2pdma => "P2PDMA, proven by comparison",
         })
     }
 }
@@ -203,10 +219,20 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_is_shown() {
-        for text in ["host:", "cuda:0", "cuda:15"] {
+        for text in ["host:", "cuda:0", "cuda:15", "p2p:0000:04:00.0"] {
             assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
         }
-        for text in ["", "cuda:", "cuda:x", "cuda:-1", "gpu:0", "tpu"] {
+        for text in [
+            "",
+            "cuda:",
+            "cuda:x",
+            "cuda:-1",
+            "gpu:0",
+            "tpu",
+            "p2p:",
+            "p2p:04:00.0",
+            "p2p:0000:04:20.0",
+        ] {
             assert!(text.parse::<Place>().is_err(), "{text}");
         }
     }

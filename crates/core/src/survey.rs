@@ -48,12 +48,14 @@ pub struct Survey {
     /// Why O_DIRECT goes through the page cache all the same, or may, or what there is in its place; `None` where it is
     /// proven to go around it.
     pub doubt: Option<Reason>,
-    /// Whether DMA between this object and the region's GPU is proven.
-    pub gpu_direct: bool,
+    /// Whether DMA between this object and the memory of the region's device is proven.
+    pub device_direct: bool,
     /// How the bytes come where that is over a socket; `direct` is then [`Alignment::NONE`].
     pub socket: Option<Reason>,
     /// Which extents are in the page cache: sorted, apart, whole pages.
     pub resident: Vec<Extent>,
+    /// Which extents no drive has, where that matters: sorted, apart, whole pages.
+    pub holes: Vec<Extent>,
 }
 
 impl Survey {
@@ -73,12 +75,12 @@ impl Survey {
         }
     }
 
-    /// What O_DIRECT asks for, or why it is not used. With a GPU, cuFile's counters prove more than the
+    /// What O_DIRECT asks for, or why it is not used. With a device's memory, proof counts for more than what the
     /// file system says.
     pub fn usable(&self) -> Result<Alignment, Reason> {
         match (self.direct, self.doubt) {
             (None, doubt) => Err(doubt.unwrap_or(Reason::NoDirectIo)),
-            (Some(_), Some(doubt)) if !self.gpu_direct => Err(doubt),
+            (Some(_), Some(doubt)) if !self.device_direct => Err(doubt),
             (Some(alignment), _) => Ok(alignment),
         }
     }
@@ -86,23 +88,29 @@ impl Survey {
     /// The first run of `extent` whose blocks are either all in the page cache or not all there. Runs begin
     /// and end on multiples of `block_bytes`, so that no block is in two of them.
     pub(crate) fn first_run(&self, extent: Extent, block_bytes: u64) -> (Extent, bool) {
-        let first = self
-            .resident
-            .partition_point(|run| run.end() <= extent.offset);
-        let blocks = self.resident[first..]
-            .iter()
-            .map(|run| run.interior(block_bytes));
-        let next = blocks
-            .take_while(|run| run.offset < extent.end())
-            .find(|run| !run.is_empty() && run.end() > extent.offset);
-        match next {
-            Some(run) if run.offset <= extent.offset => (
-                Extent::between(extent.offset, run.end().min(extent.end())),
-                true,
-            ),
-            Some(run) => (Extent::between(extent.offset, run.offset), false),
-            None => (extent, false),
-        }
+        first_run(&self.resident, extent, block_bytes)
+    }
+
+    /// The same for holes.
+    pub(crate) fn first_hole(&self, extent: Extent, block_bytes: u64) -> (Extent, bool) {
+        first_run(&self.holes, extent, block_bytes)
+    }
+}
+
+/// The first run of `extent` that lies in one of `runs`, or in none.
+fn first_run(runs: &[Extent], extent: Extent, block_bytes: u64) -> (Extent, bool) {
+    let first = runs.partition_point(|run| run.end() <= extent.offset);
+    let blocks = runs[first..].iter().map(|run| run.interior(block_bytes));
+    let next = blocks
+        .take_while(|run| run.offset < extent.end())
+        .find(|run| !run.is_empty() && run.end() > extent.offset);
+    match next {
+        Some(run) if run.offset <= extent.offset => (
+            Extent::between(extent.offset, run.end().min(extent.end())),
+            true,
+        ),
+        Some(run) => (Extent::between(extent.offset, run.offset), false),
+        None => (extent, false),
     }
 }
 

@@ -165,6 +165,7 @@ impl Post {
         let place = match self.place {
             Place::Host => String::new(),
             Place::Gpu(ordinal) => format!("-gpu{ordinal}"),
+            Place::P2p(_) => "-p2p".to_owned(),
         };
         let track = match self.track {
             Track::Drive => "drive",
@@ -214,7 +215,7 @@ impl Post {
         };
         let engine = self.settings.wrap(self.store.engine(&spec)?);
         let stage: Box<dyn Stage> = match &self.context {
-            None => Box::new(HostStage::default()),
+            None => Box::new(HostStage::with_ring_at(self.place)),
             Some(context) => Box::new(DeviceStage::new(context)?),
         };
         Ok(Lane::new(Parts {

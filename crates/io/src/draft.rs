@@ -6,6 +6,8 @@
 //! [`sweep`] removes it. A random number tells the drafts of one target apart: containers that share a
 //! folder repeat the numbers of processes.
 //!
+//! A block device has no draft: it is written in place.
+//!
 //! A draft has the permissions of the file that it replaces or copies from its first moment, so that nobody reads in it
 //! what they may not read in that file. The permissions of a new file follow from the umask.
 
@@ -108,6 +110,7 @@ impl FileDraft {
         let there = statat(folder, name, AtFlags::empty()).ok();
         match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             None | Some(FileType::RegularFile) => {}
+            Some(FileType::BlockDevice) => return Self::in_place(folder, name, bytes),
             Some(FileType::Directory) => return refuse("it is a folder, and a file is meant"),
             // A rename would put a file where a device or pipe was, /dev/null for one.
             Some(_) => return refuse("what is there is no file to replace"),
@@ -139,6 +142,19 @@ impl FileDraft {
             }
         }
         refuse("other processes keep removing its temporary file")
+    }
+
+    /// A block device. It is written where it is: what it held is gone from the first byte on, and an error leaves it
+    /// as far as it was written.
+    fn in_place(folder: &Arc<Folder>, name: &OsStr, bytes: u64) -> Result<Self> {
+        let file = File::open_device(&folder.join(name), folder.as_fd(), name.as_ref(), bytes)?;
+        Ok(Self {
+            file: Arc::new(file),
+            folder: Arc::clone(folder),
+            temporary: name.to_owned(),
+            name: name.to_owned(),
+            committed: true,
+        })
     }
 
     fn begin(
@@ -216,7 +232,8 @@ impl FileDraft {
         mut new: Option<&mut Vec<(Arc<Folder>, OsString)>>,
     ) -> Result<()> {
         let mut folders = BTreeMap::new();
-        for mut draft in drafts {
+        // What is written in place has its name already.
+        for mut draft in drafts.into_iter().filter(|draft| !draft.committed) {
             let (folder, name) = (Arc::clone(&draft.folder), draft.name.clone());
             let is_new =
                 new.is_some() && statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_err();

@@ -19,6 +19,7 @@ use crate::{
     crew::Crew,
     job::{Job, planning},
     objects::Objects,
+    pass::Pass,
     scattered::Scattered,
     settings::Settings,
     store::{Files, Store},
@@ -161,7 +162,7 @@ impl Executor {
     /// Gives a job to its lanes.
     fn post(&self, job: Job) -> Ticket {
         let job = Arc::new(job);
-        let counted = job.pass.as_ref().and_then(|pass| pass.session.counters());
+        let counted = job.pass.as_ref().and_then(Pass::counters);
         let (answers, inbox) = channel();
         for track in Track::ALL {
             let chunks = job.chunks(track).len();
@@ -177,7 +178,7 @@ impl Executor {
                 _urgent: is_urgent.then(|| self.lanes.traffic.enter()),
             };
             let region = job.lead_region().map(Arc::as_ref);
-            let crew = self.crew(job.objects.store(), track, region);
+            let crew = self.crew(job.objects.store(), track, job.lanes_place(), region);
             let posted = crew.and_then(|crew| crew.post(posted, chunks, &answers));
             // Lanes of another track may be at work already: they stop, and are waited for.
             posted.unwrap_or_else(|error| job.fail(error));
@@ -198,14 +199,22 @@ impl Executor {
         let files: Arc<dyn Store> = Arc::new(Files::default());
         [Track::Drive, Track::Cached]
             .into_iter()
-            .try_for_each(|track| self.crew(&files, track, Some(region))?.make_ready())
+            .try_for_each(|track| {
+                let place = match region.place() {
+                    place @ Place::Gpu(_) => place,
+                    Place::Host | Place::P2p(_) => Place::Host,
+                };
+                let crew = self.crew(&files, track, place, Some(region))?;
+                crew.make_ready()
+            })
     }
 
-    /// The lanes of a track that serve a store and the place of `region`.
+    /// The lanes of a track that serve a store and a place; `region` has the context where that is a GPU.
     fn crew(
         &self,
         store: &Arc<dyn Store>,
         track: Track,
+        place: Place,
         region: Option<&Region>,
     ) -> Result<Arc<Crew>> {
         let Lanes {
@@ -214,7 +223,6 @@ impl Executor {
             traffic,
             ..
         } = &*self.lanes;
-        let place = region.map_or(Place::Host, Region::place);
         let context = region.and_then(Region::context);
         if context.is_some() {
             settings.check_gpu()?;

@@ -81,7 +81,7 @@ impl Gds {
     /// has been proven: who chooses where in the region bytes go can then keep them in step.
     pub fn may_serve(&self, place: Place, bytes: u64, choice: Choice) -> bool {
         match place {
-            Place::Host => false,
+            Place::Host | Place::P2p(_) => false,
             Place::Gpu(ordinal) => self.is_wanted(ordinal, bytes, choice),
         }
     }
@@ -122,7 +122,7 @@ impl Gds {
                 tracing::debug!(%error, "not by cuFile");
                 warnings.push(format!("GPUDirect Storage was not used: {error}"));
                 for survey in surveys {
-                    survey.gpu_direct = false;
+                    survey.device_direct = false;
                 }
                 Ok(None)
             }
@@ -143,12 +143,12 @@ impl Gds {
             if survey.direct.is_none() {
                 continue;
             }
-            survey.gpu_direct = match self.when {
+            survey.device_direct = match self.when {
                 GdsUse::Force => session.handle(file).map(|_| true)?,
                 _ => session.proof(file, leg)?.is_direct(),
             };
         }
-        if !surveys.iter().any(|survey| survey.gpu_direct) {
+        if !surveys.iter().any(|survey| survey.device_direct) {
             return Ok(None);
         }
         let (registered, registration_s) = session.register(region)?;

@@ -8,15 +8,18 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use straightway_core::{Choice, Chunk, Direction, Error, Kind, Place, Plan, Result, Route};
+use straightway_core::{
+    Choice, Chunk, Direction, Error, Kind, Leg, PciAddress, Place, Plan, Result, Route,
+};
 use straightway_sys::Region;
 
 use crate::{
     ask::Ask,
     books::Opening,
-    gds::{Pass, Proof},
+    gds::Proof,
     inspect::Inspect,
     objects::Objects,
+    pass::Pass,
     progress::Progress,
     scattered::Scattered,
     stage::Regions,
@@ -39,8 +42,10 @@ pub(crate) struct Job {
     /// Bytes that were wanted of portions that were refused.
     refused_bytes: AtomicU64,
     pub(crate) ask: Ask,
-    /// What it has of cuFile, where some of its bytes go that way.
+    /// What it has of a mechanism by which some of its bytes reach a device without the CPU.
     pub(crate) pass: Option<Pass>,
+    /// The device in whose BAR a copy across has its ring, if that is not in host memory.
+    through: Option<PciAddress>,
     /// What its planning found to be another way than it should.
     pub(crate) warnings: Vec<String>,
     /// When its planning began.
@@ -66,6 +71,7 @@ impl Job {
             inspect: None,
             refused_bytes: AtomicU64::new(0),
             pass: None,
+            through: None,
             warnings: Vec::new(),
             taken: Default::default(),
             failed: AtomicBool::new(false),
@@ -115,12 +121,30 @@ impl Job {
 
     /// The region whose place its lanes serve: one on a GPU where there is one.
     pub(crate) fn lead_region(&self) -> Option<&Arc<Region>> {
-        let on_gpu = |region: &&Arc<Region>| region.place() != Place::Host;
+        let on_gpu = |region: &&Arc<Region>| matches!(region.place(), Place::Gpu(_));
         self.regions.iter().find(on_gpu).or(self.regions.first())
     }
 
     fn place(&self) -> Place {
         self.lead_region().map_or(Place::Host, |r| r.place())
+    }
+
+    /// Where its lanes work: at a GPU, or with a ring in a BAR. The CPU reaches a region in a BAR as it does host memory.
+    pub(crate) fn lanes_place(&self) -> Place {
+        match (self.through, self.place()) {
+            (Some(provider), _) => Place::P2p(provider),
+            (None, place @ Place::Gpu(_)) => place,
+            (None, Place::Host | Place::P2p(_)) => Place::Host,
+        }
+    }
+
+    /// The legs of its way.
+    pub(crate) fn legs(&self) -> &'static [Leg] {
+        match self.direction {
+            Direction::In => &[Leg::Read],
+            Direction::Out => &[Leg::Write],
+            Direction::Across => &[Leg::Read, Leg::Write],
+        }
     }
 
     /// What looks at its portions, where it has any.
@@ -169,11 +193,11 @@ impl Job {
         .with_hint("`straightway doctor` says what is missing; --route auto stages instead"))
     }
 
-    /// Whether a chunk goes by way of the ring: the CPU and the drive reach into host memory only.
+    /// Whether a chunk goes by way of the ring: the CPU and O_DIRECT do not reach into memory of a GPU.
     pub(crate) fn needs_slot(&self, chunk: &Chunk) -> bool {
         match (self.place(), chunk.route) {
             _ if self.direction == Direction::Across || self.inspect.is_some() => true,
-            (Place::Host, route) => route == Route::Staged,
+            (Place::Host | Place::P2p(_), route) => route == Route::Staged,
             (Place::Gpu(_), route) => route != Route::Direct,
         }
     }

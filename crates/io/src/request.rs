@@ -42,7 +42,7 @@ pub(crate) fn handle(file: Arc<File>) -> Arc<dyn Handle> {
 
 /// What an I/O is counted in: it can be continued at a multiple of this.
 pub(crate) fn block_bytes(io: &Io) -> u64 {
-    let on_gpu = matches!(&io.buf, Buf::Window(w) if w.region().place() != Place::Host);
+    let on_gpu = matches!(&io.buf, Buf::Window(w) if matches!(w.region().place(), Place::Gpu(_)));
     match io.by {
         // cuFile wants whole pages, whatever the drive would take.
         By::Direct if on_gpu => Alignment::PAGE_BYTES,

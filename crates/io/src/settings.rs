@@ -1,13 +1,14 @@
 //! How the executor is set up: lanes, depth, chunk size, memory, engine.
 
 use straightway_core::{
-    Alignment, Bytes, Error, Kind, Place, Plan, Policy, Rate, Result, extent::down,
+    Alignment, Bytes, Error, Kind, PciAddress, Place, Plan, Policy, Rate, Result, extent::down,
 };
 use straightway_sys::uring::DEPTH_MAX;
 
 use crate::{
     engine::Engine,
     gds::Gds,
+    peer::Peers,
     track::Track,
     wrapper::{
         faulty::{Faults, Faulty},
@@ -80,6 +81,11 @@ pub struct Settings {
     pub pinned_bytes: u64,
     /// Whether GPUDirect Storage is used: [`GdsUse`](crate::gds::GdsUse).
     pub gds: Gds,
+    /// The device in whose BAR memory copies from file to file have their ring: drives then move the bytes by
+    /// peer-to-peer DMA, and what cannot is an error.
+    pub through: Option<PciAddress>,
+    /// What is proven of peer-to-peer DMA.
+    pub peers: Peers,
     /// Which engine goes to the drive.
     pub engine: DriveEngine,
     /// A limit on all I/Os of those who name no share of their own: of a copy from file to file that is the reads and
@@ -117,6 +123,8 @@ impl Default for Settings {
             gpu_chunk_bytes: 4 << 20,
             pinned_bytes: 128 << 20,
             gds: Gds::default(),
+            through: None,
+            peers: Peers::default(),
             engine: DriveEngine::Auto,
             rate_max: None,
             rate_measured: None,
@@ -231,9 +239,11 @@ impl Settings {
     /// How many lanes serve a track and a place at most.
     pub(crate) fn lanes(&self, track: Track, place: Place) -> u32 {
         match (track, place) {
-            (Track::Drive, Place::Host) => self.drive_lanes.max(self.copying_lanes()),
+            (Track::Drive, Place::Host | Place::P2p(_)) => {
+                self.drive_lanes.max(self.copying_lanes())
+            }
             (Track::Drive, Place::Gpu(_)) => self.drive_lanes,
-            (Track::Cached | Track::Checked, Place::Host) => self.cached_lanes,
+            (Track::Cached | Track::Checked, Place::Host | Place::P2p(_)) => self.cached_lanes,
             (Track::Cached, Place::Gpu(_)) => self.gpu_lanes,
             // A quarter more: so much time goes into checking what a load only copies.
             (Track::Checked, Place::Gpu(_)) => {
@@ -251,7 +261,7 @@ impl Settings {
     /// How many of them serve a plan. One keeps a drive busy as long as it need not copy as well.
     pub(crate) fn lanes_for(&self, plan: &Plan, track: Track, place: Place) -> u32 {
         match (track, place) {
-            (Track::Drive, Place::Host) if plan.is_staged() => self.copying_lanes(),
+            (Track::Drive, Place::Host | Place::P2p(_)) if plan.is_staged() => self.copying_lanes(),
             (Track::Drive, _) => self.drive_lanes,
             (Track::Checked, _) if plan.is_checked_from_drive() => {
                 self.lanes(track, place).min(CHECKED_DRIVE_LANES)
@@ -264,7 +274,7 @@ impl Settings {
     pub fn ring(&self, track: Track, place: Place) -> RingSize {
         let drive_share = self.pinned_bytes / DRIVE_SHARE;
         let bytes = match (track, place) {
-            (_, Place::Host) => self.staging_bytes,
+            (_, Place::Host | Place::P2p(_)) => self.staging_bytes,
             (Track::Drive, Place::Gpu(_)) => drive_share,
             (Track::Cached, Place::Gpu(_)) => self.pinned_bytes - drive_share,
             // Restores do not run beside loads: they have as much for themselves.
@@ -272,14 +282,14 @@ impl Settings {
         };
         let depth = self.depth as usize;
         let (slot_bytes, most) = match track {
-            Track::Drive if place == Place::Host => (
+            Track::Drive if !matches!(place, Place::Gpu(_)) => (
                 self.chunk_bytes,
                 depth + (depth / SPARE_SHARE).max(SPARE_MIN),
             ),
             Track::Drive => (self.chunk_bytes, depth * 2),
             Track::Cached => match place {
                 // Into host memory nothing is staged; this is for copies from file to file.
-                Place::Host => (self.chunk_bytes, CACHED_SLOTS_MAX),
+                Place::Host | Place::P2p(_) => (self.chunk_bytes, CACHED_SLOTS_MAX),
                 Place::Gpu(_) => (self.gpu_chunk_bytes, CACHED_SLOTS_MAX),
             },
             // Cut again for the portions that come.
@@ -306,7 +316,7 @@ impl Settings {
     /// The most that a chunk through the page cache has.
     pub(crate) fn cached_chunk_bytes(&self, place: Place) -> u64 {
         match place {
-            Place::Host => self.cached_chunk_bytes,
+            Place::Host | Place::P2p(_) => self.cached_chunk_bytes,
             Place::Gpu(_) => self.gpu_chunk_bytes,
         }
     }

@@ -86,7 +86,7 @@ impl Tally {
         *self.routes.entry((leg, route, reason)).or_default() += bytes;
     }
 
-    /// Books what went by cuFile as what its counters prove that it was.
+    /// Books what was planned as direct as what is proven that it was.
     pub(crate) fn attribute(&mut self, leg: Leg, proof: Proof) {
         let planned = (leg, Route::Direct, Reason::Aligned);
         if let Some(bytes) = self.routes.remove(&planned) {
@@ -135,7 +135,8 @@ impl Tally {
     pub fn note_ring(&mut self, slots: usize, wanted: usize) {
         if (1..wanted).contains(&slots) {
             self.warn(&format!(
-                "only {slots} of {wanted} slots of the ring could be pinned: let the process lock more memory (`ulimit -l`)"
+                "only {slots} of {wanted} slots of the ring could be had: let the process lock more memory (`ulimit -l`), \
+                 or where the ring is in a BAR, use a smaller --staging"
             ));
         }
     }

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Direction, Error, Kind, Leg, Rate, Receipt, Result};
+use straightway_core::{Direction, Error, Kind, Rate, Receipt, Result};
 use straightway_sys::cufile::Counters;
 
 use crate::{
@@ -65,12 +65,12 @@ impl Ticket {
         job.outcome()?;
         if let (Some(pass), Some(lanes)) = (&job.pass, &mut self.lanes) {
             // Jobs by cuFile that ran beside this one are counted with it. Bytes count as direct only where all were.
-            let leg = job.direction().leg();
-            let proof = pass.session.proof_since(self.counted, leg);
-            job.check_route(proof)?;
-            lanes.attribute(leg, proof);
-            books.register(pass.registration_s);
-            books.name("cuFile");
+            for &leg in job.legs() {
+                let proof = pass.proof_since(self.counted, leg);
+                job.check_route(proof)?;
+                lanes.attribute(leg, proof);
+            }
+            pass.enter(books);
         }
         check_all_moved(job, self.lanes.as_ref())?;
         let synced = Instant::now();
@@ -97,13 +97,8 @@ impl Drop for Ticket {
 /// Every byte must have been counted once on each leg. A lane that panicked is missing here, and
 /// its job must not pass for done.
 fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
-    let legs: &[_] = match job.direction() {
-        Direction::In => &[Leg::Read],
-        Direction::Out => &[Leg::Write],
-        Direction::Across => &[Leg::Read, Leg::Write],
-    };
     let wanted = job.arrived_bytes();
-    for &leg in legs {
+    for &leg in job.legs() {
         let rows = lanes.map(Tally::routes).unwrap_or_default();
         let moved: u64 = rows.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
         if moved != wanted {

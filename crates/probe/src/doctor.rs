@@ -27,6 +27,7 @@ mod live;
 mod live_probe;
 mod measured;
 mod nvidia_fs;
+mod peer;
 mod platform;
 mod sample;
 mod storage;

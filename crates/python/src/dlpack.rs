@@ -68,7 +68,8 @@ struct Owned {
 /// The device as DLPack names it.
 pub(crate) fn device(place: Place) -> (i32, i32) {
     match place {
-        Place::Host => (DEVICE_CPU, 0),
+        // The CPU reaches memory in a BAR by its mapping.
+        Place::Host | Place::P2p(_) => (DEVICE_CPU, 0),
         Place::Gpu(number) => (DEVICE_CUDA, i32::try_from(number).unwrap_or(i32::MAX)),
     }
 }

@@ -77,7 +77,7 @@ impl Tensor {
     fn device(&self) -> String {
         match self.memory.place() {
             Place::Host => "cpu".to_owned(),
-            Place::Gpu(number) => format!("cuda:{number}"),
+            place @ (Place::Gpu(_) | Place::P2p(_)) => place.to_string(),
         }
     }
 
@@ -94,7 +94,7 @@ impl Tensor {
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         use pyo3::exceptions::PyAttributeError;
-        if self.memory.place() != Place::Host {
+        if matches!(self.memory.place(), Place::Gpu(_)) {
             let message =
                 "it is in a GPU's memory: take it with `cupy.from_dlpack`, or load it to `cpu`";
             return Err(PyAttributeError::new_err(message));

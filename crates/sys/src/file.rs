@@ -31,6 +31,7 @@ use crate::{
     identity::Identity,
     limit,
     mapping::Mapping,
+    mount::DeviceNumber,
     status::Status,
 };
 
@@ -64,6 +65,8 @@ pub struct File {
     opened: Option<Identity>,
     /// Whether bytes were written through the page cache since the last sync.
     unsynced: AtomicBool,
+    /// Whether it is a block device that is written in place, whose length is its own.
+    is_device: bool,
     /// It as memory, once that was asked for.
     mapping: OnceLock<Option<Mapping>>,
 }
@@ -154,6 +157,49 @@ impl File {
         Ok(file)
     }
 
+    /// Opens a block device of a folder to write `bytes` to it in place. One that is mounted, or in use otherwise, is
+    /// refused.
+    pub fn open_device(target: &Path, at: BorrowedFd<'_>, name: &Path, bytes: u64) -> Result<Self> {
+        let failed = |errno| {
+            let error = open_failed("write to", target, errno);
+            match errno {
+                Errno::BUSY => error.with_hint("it is mounted or in use: unmount it first"),
+                _ => error,
+            }
+        };
+        // Of a block device this asks for nobody else's use of it, and creates nothing.
+        let flags = OFlags::RDWR | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let buffered = openat(at, name, flags, Mode::empty()).map_err(failed)?;
+        let status = Status::of(&buffered).map_err(failed)?;
+        let room = match status.kind {
+            FileType::BlockDevice => seek(&buffered, SeekFrom::End(0)).map_err(failed)?,
+            _ => return Err(failed(Errno::NOTBLK)),
+        };
+        let wanted = up(bytes, Alignment::PAGE_BYTES);
+        if room < wanted {
+            let why =
+                format!("it has {room} bytes, and {wanted} in whole blocks are to be written");
+            return Err(Error::new(Kind::Invalid, "write to", target.display(), why));
+        }
+        let opening = (at, name, OFlags::RDWR);
+        let file = Self::with_direct(target, opening, bytes, buffered, &status);
+        Ok(Self {
+            is_device: true,
+            ..file
+        })
+    }
+
+    /// The device that its bytes are on: itself, or the one of its file system.
+    pub fn device(&self) -> Result<DeviceNumber> {
+        let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
+        let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+        Ok(DeviceNumber::of(if is_device {
+            stat.st_rdev
+        } else {
+            stat.st_dev
+        }))
+    }
+
     /// Sets its room aside: a disk that is too full says so before any byte is written.
     pub fn reserve(&self) -> Result<()> {
         // On tmpfs room is memory, and setting it aside zeroes it on one core before all cores write.
@@ -197,6 +243,7 @@ impl File {
             direct,
             opened: None,
             unsynced: AtomicBool::new(false),
+            is_device: false,
             mapping: OnceLock::new(),
         }
     }
@@ -343,6 +390,9 @@ impl File {
 
     /// Cuts it to `bytes`: an aligned tail was written past its end.
     pub fn truncate(&self, bytes: u64) -> Result<()> {
+        if self.is_device {
+            return Ok(());
+        }
         ftruncate(&self.buffered, bytes).map_err(|e| self.error("truncate", e.into()))
     }
 

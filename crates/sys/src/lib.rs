@@ -24,6 +24,7 @@ mod mapping;
 pub mod memory;
 pub mod mount;
 pub mod nonce;
+pub mod peer;
 pub mod plain_file;
 pub mod region;
 pub mod request;

@@ -1,4 +1,5 @@
-//! Host memory that DMA can use: aligned, on huge pages where they help, faulted in on demand.
+//! Memory that DMA can use: aligned, on huge pages where they help, faulted in on demand. It is the host's, or
+//! mapped from a BAR of a PCI device ([`Provider`]); to the CPU both are the same.
 //!
 //! Anonymous mappings rather than the allocator: the kernel aligns them, gives them back at once,
 //! and lets us ask for huge pages. A read of 4 GiB into 4 KiB pages spends a third of its CPU time
@@ -15,11 +16,12 @@ use std::{
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use straightway_core::{Bytes, Error, Kind, Result, extent::up};
+use straightway_core::{Bytes, Error, Kind, PciAddress, Place, Result, extent::up};
 
 use crate::{
     cuda::{Context, Pin},
     limit::available_memory,
+    peer::Provider,
     root::Root,
 };
 
@@ -39,7 +41,7 @@ const POPULATE_THREADS_MAX: usize = 8;
 /// The next memory's number.
 static IDS: AtomicU64 = AtomicU64::new(1);
 
-/// Owned, zeroed host memory, aligned to 2 MiB where it is at least that long and to a page else.
+/// Owned memory: of the host zeroed, and aligned to 2 MiB where it is at least that long; else aligned to a page.
 #[derive(Debug)]
 pub struct HostMemory {
     id: u64,
@@ -47,6 +49,8 @@ pub struct HostMemory {
     bytes: usize,
     map: NonNull<u8>,
     map_bytes: usize,
+    /// The host, or the device whose BAR it is in.
+    place: Place,
     /// Its registration with the CUDA driver, once it has one.
     pin: OnceLock<Pin>,
 }
@@ -98,8 +102,34 @@ impl HostMemory {
             bytes,
             map,
             map_bytes,
+            place: Place::Host,
             pin: OnceLock::new(),
         })
+    }
+
+    /// Maps `bytes` of a device's BAR memory, which hold whatever was there before. The provider has whole pages.
+    pub fn in_bar(provider: PciAddress, bytes: u64) -> Result<Self> {
+        let whole = usize::try_from(up(bytes.max(1), 4096)).ok();
+        let length = usize::try_from(bytes).ok().zip(whole);
+        let (bytes, map_bytes) = length.ok_or_else(|| {
+            let why = format!("{} are more than memory can have", Bytes(bytes));
+            Error::new(Kind::Invalid, "use the BAR memory of", provider, why)
+        })?;
+        let map = Provider::at(provider).map(map_bytes)?;
+        Ok(Self {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            start: map,
+            bytes,
+            map,
+            map_bytes,
+            place: Place::P2p(provider),
+            pin: OnceLock::new(),
+        })
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// Faults every page in now, so that the first transfer does not pay for it. The kernel zeroes
@@ -129,7 +159,7 @@ impl HostMemory {
         // Linux before 5.14 lacks it: the pages then come with the first transfer, as they would
         // have without this call.
         // SAFETY: the range lies inside this value's own mapping, which has at least one byte;
-        // populating changes no byte's value.
+        // populating changes no byte's value. BAR memory is there from the start.
         let _ = unsafe {
             let start = self.start.as_ptr().add(offset).cast();
             madvise(start, bytes, Advice::LinuxPopulateWrite)

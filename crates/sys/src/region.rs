@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use straightway_core::{Error, Kind, Place, Result};
+use straightway_core::{Error, Kind, PciAddress, Place, Result};
 
 pub use divided::Divided;
 
@@ -21,6 +21,8 @@ use crate::{
     cuda::{Context, DeviceMemory, Driver, Owner},
     cufile::Registration,
     memory::HostMemory,
+    peer::Provider,
+    root::Root,
     shared,
     slot::Slot,
     streaming,
@@ -49,10 +51,11 @@ struct Late {
     given: OnceLock<Arc<DeviceMemory>>,
 }
 
-/// Host memory of somebody else's, who is kept.
+/// Memory of somebody else's that the CPU reaches, who is kept.
 #[derive(Debug)]
 struct Lent {
     start: NonNull<u8>,
+    place: Place,
     _owner: Owner,
 }
 
@@ -80,6 +83,30 @@ impl Region {
         length(bytes)?;
         let lent = Lent {
             start,
+            place: Place::Host,
+            _owner: owner,
+        };
+        Ok(Self::new(Memory::Lent(lent), bytes))
+    }
+
+    /// Memory in a BAR of a device that somebody else has mapped, who is kept until the region goes: a GPU's memory as
+    /// its driver exports it, with pages of its BAR1.
+    ///
+    /// Refused unless every page of it lies inside a BAR of that device.
+    ///
+    /// # Safety
+    ///
+    /// As for [`lent_host`](Self::lent_host), and the pages stay where they are as long as `owner` is kept.
+    pub unsafe fn lent_bar(
+        device: PciAddress,
+        start: NonNull<u8>,
+        bytes: u64,
+        owner: Owner,
+    ) -> Result<Self> {
+        Provider::at(device).check(start, length(bytes)?, &Root::machine())?;
+        let lent = Lent {
+            start,
+            place: Place::P2p(device),
             _owner: owner,
         };
         Ok(Self::new(Memory::Lent(lent), bytes))
@@ -100,6 +127,10 @@ impl Region {
                 Ok(Self::new(Memory::Host(memory), bytes))
             }
             Place::Gpu(number) => Self::device(&Driver::load()?.device(number)?.context()?, bytes),
+            Place::P2p(address) => {
+                let memory = Arc::new(HostMemory::in_bar(address, bytes)?);
+                Ok(Self::new(Memory::Host(memory), bytes))
+            }
         }
     }
 
@@ -174,7 +205,8 @@ impl Region {
     /// Where it is.
     pub fn place(&self) -> Place {
         match &self.memory {
-            Memory::Host(_) | Memory::Lent(_) => Place::Host,
+            Memory::Host(memory) => memory.place(),
+            Memory::Lent(lent) => lent.place,
             Memory::Device(memory) => Place::Gpu(memory.context().device().ordinal()),
             Memory::Late(late) => Place::Gpu(late.context.device().ordinal()),
         }
@@ -214,12 +246,12 @@ impl Region {
     pub fn pin(&self, context: &Context) -> Result<()> {
         match &self.memory {
             Memory::Host(memory) if memory.is_pinned() => Ok(()),
-            Memory::Host(memory) => {
+            Memory::Host(memory) if memory.place() == Place::Host => {
                 // Pages that are there already are pinned in half the time.
                 memory.populate();
                 memory.pin(context)
             }
-            Memory::Lent(_) | Memory::Device(_) | Memory::Late(_) => {
+            Memory::Host(_) | Memory::Lent(_) | Memory::Device(_) | Memory::Late(_) => {
                 let message = "it is not host memory of our own";
                 Err(Error::new(Kind::Invalid, "pin", "the region", message))
             }

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use straightway_core::Result;
+use straightway_core::{Bytes, PciAddress, Result};
 
 use crate::{
     cuda::{Context, Event},
@@ -40,6 +40,23 @@ impl Slot {
         let memory = Arc::new(HostMemory::new(whole)?);
         memory.populate();
         Ok(Self::cut(&memory, count, bytes))
+    }
+
+    /// A ring in the BAR memory of a device. Where there is too little of that for `count` slots there are fewer, and
+    /// where there is not enough for one, the error says how much is free.
+    pub fn bar_ring(provider: PciAddress, count: usize, bytes: usize) -> Result<Vec<Self>> {
+        let mut attempt = count.max(1);
+        loop {
+            let whole = (attempt as u64).saturating_mul(bytes as u64);
+            match HostMemory::in_bar(provider, whole) {
+                Ok(memory) => return Ok(Self::cut(&Arc::new(memory), attempt, bytes)),
+                Err(error) if attempt == 1 => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, wanted = %Bytes(whole), "trying with half the ring");
+                    attempt /= 2;
+                }
+            }
+        }
     }
 
     /// A ring that the GPU reaches by itself: pinned, each slot with its event. Everything that is

@@ -14,7 +14,7 @@ pub mod sockets;
 use std::{io, os::fd::AsRawFd, time::Duration};
 
 use io_uring::{IoUring, Submitter, opcode, squeue, types};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, Kind, Place, Result};
 
 use crate::{
     file::By,
@@ -214,7 +214,8 @@ impl Tables {
             return None;
         };
         let memory = slot.memory();
-        if memory.bytes() > BUFFER_BYTES_MAX {
+        // Memory in a BAR cannot be registered: the kernel answers EFAULT.
+        if memory.bytes() > BUFFER_BYTES_MAX || memory.place() != Place::Host {
             return None;
         }
         let iovec = libc::iovec {

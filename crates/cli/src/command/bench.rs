@@ -164,7 +164,7 @@ impl Args {
         use RouteChoice::{Buffered, Direct, Staged, Warm};
         match (self.route.as_slice(), self.device) {
             ([], Place::Host) => &[Direct, Staged, Buffered, Warm],
-            ([], Place::Gpu(_)) => &[Staged, Buffered, Warm],
+            ([], Place::Gpu(_) | Place::P2p(_)) => &[Staged, Buffered, Warm],
             (asked, _) => asked,
         }
     }

@@ -1,9 +1,9 @@
 //! `straightway copy`: files and folders, by the straightest way, with a receipt.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{os::unix::fs::FileTypeExt, path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{
-    Choice, Error, Extent, Kind, Move, Place, Rate, Receipt, Uri, survey::whole_pages,
+    Choice, Error, Extent, Kind, Move, PciAddress, Place, Rate, Receipt, Uri, survey::whole_pages,
 };
 use straightway_io::{
     Ask, Executor, Handle, Objects, Progress, Region, ReportFile,
@@ -23,20 +23,30 @@ use super::{
 ///
 /// Each file appears under its name when it is whole and durable, or not at all. With `host:` or
 /// `cuda:0` as the target the bytes are read into that memory and let go: what a program that loads
-/// the file would wait for.
+/// the file would wait for. `p2p:` and a PCI address is memory in a BAR of that device, which drives reach by
+/// peer-to-peer DMA.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to copy: files and folders, or objects by URI.
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<PathBuf>,
 
-    /// Where to: a file, a folder, a URI, or memory: `host:`, `cuda:0`.
+    /// Where to: a file, a folder, a URI, or memory: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
     #[arg(value_name = "DST")]
     target: PathBuf,
 
     /// Which way the bytes are to go.
     #[arg(long, value_enum, default_value_t)]
     route: RouteChoice,
+
+    /// Copy through memory in a BAR of a PCI device, such as `p2p:0000:04:00.0`: drives move the bytes by peer-to-peer
+    /// DMA, and none of them goes through host memory. What cannot is an error.
+    #[arg(long, value_name = "MEMORY", value_parser = through)]
+    through: Option<PciAddress>,
+
+    /// The target is a block device, and what is on it may be overwritten. An error then leaves it half written.
+    #[arg(long, conflicts_with = "verify")]
+    to_device: bool,
 
     /// Read every copy back from the drive and compare it.
     #[arg(long)]
@@ -66,6 +76,31 @@ impl Args {
         self.target.to_str()?.parse().ok()
     }
 
+    /// An error where options do not go together, or a device would be overwritten that was not meant.
+    fn check(&self, work: &Work) -> Result<(), Error> {
+        let is_copy = matches!(work, Work::Copy(_));
+        let is_direct = matches!(self.route, RouteChoice::Auto | RouteChoice::Direct);
+        if self.through.is_some() && !(is_copy && is_direct) {
+            let message = "that is for copies from file to file, by the direct route";
+            return Err(Error::new(Kind::Invalid, "use", "--through", message));
+        }
+        let meta = std::fs::metadata(&self.target);
+        let is_device = is_copy && meta.is_ok_and(|meta| meta.file_type().is_block_device());
+        let target = self.target.display();
+        match (is_device, self.to_device) {
+            (true, false) => {
+                let message = "it is a block device, and what is on it would be lost";
+                Err(Error::new(Kind::Invalid, "write to", target, message)
+                    .with_hint("--to-device overwrites it"))
+            }
+            (false, true) => {
+                let message = "it is no block device";
+                Err(Error::new(Kind::Invalid, "overwrite", target, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// An error where the trace would be written over what is copied.
     fn check_trace(&self, work: &Work) -> Result<(), Error> {
         let Some(trace) = &self.trace else {
@@ -80,6 +115,17 @@ impl Args {
         let message = "it is being read";
         let target = trace.display();
         Err(Error::new(Kind::Invalid, "write to", target, message))
+    }
+}
+
+/// The device of memory in a BAR.
+fn through(text: &str) -> Result<PciAddress, Error> {
+    match text.parse()? {
+        Place::P2p(address) => Ok(address),
+        Place::Host | Place::Gpu(_) => {
+            let message = "copies go through memory in a BAR, such as p2p:0000:04:00.0";
+            Err(Error::new(Kind::Invalid, "copy through", text, message))
+        }
     }
 }
 
@@ -104,6 +150,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             &args.target,
         )?),
     };
+    args.check(&work)?;
     args.check_trace(&work)?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
     // A trace that cannot be written is better known before the work than after it.
@@ -117,6 +164,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut settings = args.tuning.settings_for(&args.sources[0], sizes)?;
     settings.trace.clone_from(&trace);
+    settings.through = args.through;
     settings.check()?;
     if matches!(work, Work::Copy(_)) {
         // Of a copy every byte is an I/O twice, and people mean the bytes.

@@ -5,9 +5,12 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use straightway_core::{Alignment, Bytes, Choice, Rate, Route, Scheme, Uri, extent::down};
-use straightway_io::{Settings, settings::DriveEngine};
+use straightway_io::{Peers, Settings, settings::DriveEngine};
 use straightway_net::suited_for;
 use straightway_probe::profile;
+
+/// Where proofs of peer-to-peer DMA are kept until the machine is booted anew. Only root reaches memory in a BAR.
+const PEER_PROOFS: &str = "/run/straightway/p2p-proofs";
 
 /// Chunks are whole pages.
 const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
@@ -122,6 +125,7 @@ impl Tuning {
             ring_lanes: self.lanes.unwrap_or(usual.ring_lanes),
             staging_bytes: staging,
             rate_max: self.limit,
+            peers: Peers::kept_in(PEER_PROOFS.into()),
             engine: match self.engine {
                 EngineChoice::Auto => DriveEngine::Auto,
                 EngineChoice::IoUring => DriveEngine::Ring,

@@ -105,6 +105,11 @@ impl Layout {
         }
     }
 
+    /// Lets nothing more be added to the last chunk: what follows has another reason.
+    pub(super) fn close(&mut self) {
+        self.open = false;
+    }
+
     /// Whether the open chunk can take a piece that begins in `block`.
     fn reaches(&self, object: u32, block: u64, chunk_bytes: u64) -> bool {
         self.open

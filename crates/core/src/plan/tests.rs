@@ -131,7 +131,7 @@ fn what_may_go_through_the_page_cache_all_the_same_is_never_called_direct() {
         }
         // cuFile's counters prove more than the file system says.
         let proven = Survey {
-            gpu_direct: true,
+            device_direct: true,
             ..survey
         };
         let auto = plan(Choice::Auto, &proven).unwrap();
@@ -282,7 +282,7 @@ fn survey() -> impl Strategy<Value = Survey> {
         any::<bool>(),
         proptest::collection::vec(run, 0..5),
     )
-        .prop_map(|(direct, gpu_direct, runs)| {
+        .prop_map(|(direct, device_direct, runs)| {
             let mut at = 0;
             let resident = runs.into_iter().map(|(skip, pages)| {
                 let extent = Extent::new((at + skip + 1) * 4096, pages * 4096);
@@ -292,7 +292,7 @@ fn survey() -> impl Strategy<Value = Survey> {
             Survey {
                 resident: resident.collect(),
                 direct: direct.then_some(ALIGNMENT),
-                gpu_direct,
+                device_direct,
                 ..Survey::default()
             }
         })
@@ -622,4 +622,74 @@ fn where_the_ring_is_faster_auto_takes_it_and_direct_can_still_be_had() {
         routes(Choice::Only(Route::Direct)),
         [(Route::Direct, Reason::Aligned); 4]
     );
+}
+
+fn provider() -> Place {
+    "p2p:0000:04:00.0".parse().unwrap()
+}
+
+#[test]
+fn holes_of_a_file_go_by_the_ring_into_bar_memory_and_are_counted_apart() {
+    let policy = Policy {
+        place: provider(),
+        ..Policy::new(Choice::Only(Route::Direct), MIB)
+    };
+    let survey = Survey {
+        device_direct: true,
+        holes: vec![Extent::new(MIB, 8192), Extent::new(3 * MIB, MIB)],
+        ..Survey::direct(ALIGNMENT)
+    };
+    let plan = plan_one(vec![move_of(0, 0, 4 * MIB, 0)], survey, &policy);
+    let sums = plan.bytes_by_route();
+    assert_eq!(sums[&(Route::Direct, Reason::Aligned)], 3 * MIB - 8192);
+    assert_eq!(sums[&(Route::Staged, Reason::Hole)], MIB + 8192);
+    assert_eq!(sums.len(), 2);
+}
+
+#[test]
+fn bar_memory_that_is_not_proven_is_reached_by_the_ring_and_refused_where_direct_is_demanded() {
+    let survey = Survey::direct(ALIGNMENT);
+    let policy = Policy {
+        place: provider(),
+        ..Policy::new(Choice::Auto, MIB)
+    };
+    let plan = plan_one(vec![move_of(0, 0, MIB, 0)], survey.clone(), &policy);
+    let chunk = plan.chunks()[0];
+    assert_eq!(
+        (chunk.route, chunk.reason),
+        (Route::Staged, Reason::NotProven)
+    );
+    let objects = vec![Object::new("o", 1 << 40)];
+    let moves = vec![move_of(0, 0, MIB, 0)];
+    let transfer = Transfer::new(Direction::In, objects, moves, MIB).unwrap();
+    let demanded = Policy {
+        choice: Choice::Only(Route::Direct),
+        ..policy
+    };
+    let error = Plan::new(&transfer, &[survey], &[], &demanded).unwrap_err();
+    assert!(error.to_string().contains("not proven"), "{error}");
+}
+
+#[test]
+fn a_ring_in_a_bar_takes_whole_blocks_of_ragged_extents_by_dma() {
+    let policy = Policy {
+        place: provider(),
+        ..Policy::new(Choice::Only(Route::Direct), MIB)
+    };
+    let survey = Survey {
+        device_direct: true,
+        ..Survey::direct(ALIGNMENT)
+    };
+    let objects = vec![Object::new("o", 10_000)];
+    let moves = vec![move_of(0, 100, 9900, 100)];
+    let transfer = Transfer::new(Direction::Across, objects, moves, 0).unwrap();
+    let surveys = [survey];
+    let plan = Plan::new(&transfer, &surveys, &surveys, &policy).unwrap();
+    let chunk = plan.chunks()[0];
+    let direct = (Route::Direct, Reason::Aligned);
+    assert_eq!(
+        ((chunk.route, chunk.reason), chunk.onward),
+        (direct, Some(direct))
+    );
+    assert_eq!(chunk.extent, Extent::new(0, 12_288));
 }

@@ -85,7 +85,7 @@ impl Direct {
 impl Engine for Direct {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
         let is_direct = match &io.buf {
-            Buf::Window(window) => window.region().place() != Place::Host,
+            Buf::Window(window) => matches!(window.region().place(), Place::Gpu(_)),
             Buf::Slot(_) => false,
         };
         if is_direct {

@@ -1,15 +1,17 @@
-//! What cuFile's counters prove.
+//! What is proven of bytes that were to go direct: by cuFile's counters, or by a comparison.
 
 use straightway_core::{Reason, Route};
 use straightway_sys::cufile::Paths;
 
-/// Which way cuFile moved bytes, by its own counters.
+/// Which way bytes went between a drive and the memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// Direct, by peer-to-peer DMA of the kernel.
     P2pdma,
     /// Direct, by nvidia-fs.
     NvidiaFs,
+    /// Direct, by peer-to-peer DMA of the kernel without cuFile: bytes were compared.
+    Compared,
     /// Through host memory.
     Compat,
     /// There are no counters, or they tell of several ways at once.
@@ -36,7 +38,7 @@ impl Proof {
 
     /// Whether the bytes went straight between drive and GPU.
     pub fn is_direct(self) -> bool {
-        matches!(self, Self::P2pdma | Self::NvidiaFs)
+        matches!(self, Self::P2pdma | Self::NvidiaFs | Self::Compared)
     }
 
     /// How the bytes count in a receipt: only what is proven is direct.
@@ -44,6 +46,7 @@ impl Proof {
         match self {
             Self::P2pdma => (Route::Direct, Reason::ProvenP2pdma),
             Self::NvidiaFs => (Route::Direct, Reason::ProvenNvidiaFs),
+            Self::Compared => (Route::Direct, Reason::ComparedP2pdma),
             Self::Compat => (Route::Staged, Reason::CompatMode),
             Self::Unknown => (Route::Staged, Reason::Unknown),
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use straightway_core::{
-    Choice, Direction, Extent, Move, Place, Plan, Policy, Result, Survey, Transfer,
+    Choice, Direction, Extent, Leg, Move, Place, Plan, Policy, Result, Route, Survey, Transfer,
 };
 use straightway_sys::Region;
 
@@ -12,6 +12,8 @@ use crate::{
     ask::{Ask, Checked},
     books::Opening,
     objects::Objects,
+    pass::Pass,
+    peer::{First, only_files},
     scattered::Scattered,
     settings::Settings,
     store::pair::Pair,
@@ -53,14 +55,31 @@ impl Job {
         };
         let moves = extents.into_iter().map(in_place).collect();
         let transfer = Transfer::new(Direction::Across, objects.list(), moves, 0)?;
-        let surveys = survey(objects, &transfer, ask.choice)?;
-        let onward = unread(&twins)?;
-        let policy = Policy::new(ask.choice, settings.chunk_bytes);
+        let (mut surveys, mut onward) = (survey(objects, &transfer, ask.choice)?, unread(&twins)?);
+        let mut policy = Policy::new(ask.choice, settings.chunk_bytes);
+        if let Some(provider) = settings.through {
+            // Asked for by name, so a detour is an error.
+            policy.choice = Choice::Only(Route::Direct);
+            policy.place = Place::P2p(provider);
+            let firsts = firsts(&transfer);
+            for (objects, surveys, leg) in [
+                (objects, &mut surveys, Leg::Read),
+                (&twins, &mut onward, Leg::Write),
+            ] {
+                let files = || objects.files().map_err(|_| only_files(&objects.name()));
+                let how = (leg, policy.choice);
+                settings
+                    .peers
+                    .survey(provider, files, (surveys, &firsts), how, &mut Vec::new())?;
+            }
+        }
         let plan = Plan::new(&transfer, &surveys, &onward, &policy)?;
         let store = Pair::of(objects.store(), twins.store());
         let objects = Objects::new(store, objects.handles().to_vec());
         Ok(Self {
             twins: Some(twins),
+            pass: settings.through.map(|_| Pass::Compared),
+            through: settings.through,
             ..Self::new(Direction::Across, ask, plan, objects, opening)
         })
     }
@@ -125,14 +144,17 @@ impl Job {
         };
         let mut warnings = Vec::new();
         let wanted = (direction.leg(), choice);
-        let gds = &settings.gds;
-        let pass = gds.survey(
-            || objects.files(),
-            &mut surveys,
-            region,
-            wanted,
-            &mut warnings,
-        )?;
+        let files = || objects.files();
+        let pass = if let Place::P2p(provider) = region.place() {
+            let all = (&mut surveys[..], &firsts(&transfer)[..]);
+            let peers = &settings.peers;
+            let is_proven = peers.survey(provider, files, all, wanted, &mut warnings)?;
+            is_proven.then_some(Pass::Compared)
+        } else {
+            let gds = &settings.gds;
+            let pass = gds.survey(files, &mut surveys, region, wanted, &mut warnings)?;
+            pass.map(Pass::CuFile)
+        };
         let span = (region.place(), region.address());
         let policy = policy(direction, choice, span, settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
@@ -143,6 +165,18 @@ impl Job {
             ..Self::new(direction, ask, plan, objects, opening)
         })
     }
+}
+
+/// What a transfer moves first of each object.
+fn firsts(transfer: &Transfer) -> Vec<First> {
+    let mut firsts = vec![None; transfer.objects().len()];
+    for m in transfer.moves().iter().filter(|m| !m.extent.is_empty()) {
+        let first: &mut First = &mut firsts[m.object as usize];
+        if first.is_none_or(|known| m.extent.offset < known.offset) {
+            *first = Some(m.extent);
+        }
+    }
+    firsts
 }
 
 /// How a transfer with a region is cut.

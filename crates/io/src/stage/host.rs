@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use straightway_core::Result;
+use straightway_core::{PciAddress, Place, Result};
 use straightway_sys::{
     Region, Slot, Window,
     cuda::{Direction, Landing},
@@ -19,6 +19,22 @@ pub(crate) struct HostStage {
     pending: VecDeque<Pending>,
     /// Lists that were used before, so that no copy has to allocate one.
     spare: Vec<Vec<Landing>>,
+    /// The device in whose BAR the ring is, if it is not in host memory.
+    provider: Option<PciAddress>,
+}
+
+impl HostStage {
+    /// A stage whose ring is in that place.
+    pub(crate) fn with_ring_at(place: Place) -> Self {
+        let provider = match place {
+            Place::P2p(provider) => Some(provider),
+            Place::Host | Place::Gpu(_) => None,
+        };
+        Self {
+            provider,
+            ..Self::default()
+        }
+    }
 }
 
 /// A copy that is still to be made.
@@ -47,7 +63,10 @@ pub(super) fn copy(
 
 impl Stage for HostStage {
     fn ring(&self, count: usize, bytes: usize) -> Result<Vec<Slot>> {
-        Slot::ring(count, bytes)
+        match self.provider {
+            Some(provider) => Slot::bar_ring(provider, count, bytes),
+            None => Slot::ring(count, bytes),
+        }
     }
 
     fn start(&mut self, copy: Copy, regions: &Regions, landings: &[Landing]) {

@@ -239,6 +239,7 @@ fn region_at(place: Place, bytes: &[u8]) -> Result<Arc<Region>> {
     let len = bytes.len() as u64;
     let mut region = match place {
         Place::Host => Region::host(len)?,
+        Place::P2p(_) => Region::at(place, len)?,
         Place::Gpu(number) => Region::device(&Driver::load()?.device(number)?.context()?, len)?,
     };
     region.write_at(0, bytes)?;

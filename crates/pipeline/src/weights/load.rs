@@ -106,7 +106,7 @@ impl Loader {
     /// Where what is selected of a model goes in a region of that place.
     pub fn layout(&self, model: &Model, selection: &Selection, place: Place) -> Layout {
         let phase = match place {
-            Place::Host => Phase::OfFile,
+            Place::Host | Place::P2p(_) => Phase::OfFile,
             Place::Gpu(_) if self.may_go_direct(selection, place) => Phase::OfFile,
             Place::Gpu(_) => Phase::Free,
         };

@@ -1,7 +1,7 @@
 //! All checks: what a run looks at, and what the guide describes.
 
 use super::{
-    check::Check, device, driver, fabric, kernel, library, live, nvidia_fs, platform, storage,
+    check::Check, device, driver, fabric, kernel, library, live, nvidia_fs, peer, platform, storage,
 };
 
 /// Every check, in the order of the guide.
@@ -14,6 +14,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         nvidia_fs::CHECKS,
         library::CHECKS,
         platform::CHECKS,
+        peer::CHECKS,
         fabric::CHECKS,
         storage::CHECKS,
         device::CHECKS,

@@ -6,6 +6,8 @@
 use std::{collections::BTreeMap, io::Read, path::Path};
 
 use straightway_core::{Error, Result};
+pub(super) use straightway_io::peer::major_minor;
+use straightway_sys::peer::Provider;
 use straightway_sys::root::{FILE_BYTES_MAX, Root};
 
 use super::{cufile::Cufile, measured::Measured};
@@ -69,6 +71,11 @@ impl<'a> Facts<'a> {
             file_system,
             Some("tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs")
         )
+    }
+
+    /// Whether any device has memory that drives could reach by peer-to-peer DMA.
+    pub(super) fn has_peer_memory(&self) -> bool {
+        !self.gpus.is_empty() || !Provider::all(self.root).is_empty()
     }
 
     /// Whether a kernel module is loaded or built in.
@@ -227,10 +234,4 @@ fn container(root: &Root, environment: &BTreeMap<String, String>) -> Option<&'st
     marked
         .map(|(_, name)| *name)
         .or_else(|| root.exists("/.dockerenv").then_some("Docker"))
-}
-
-/// The first two numbers of a version such as `6.18.44-generic` or `580.159.04`.
-pub(super) fn major_minor(version: &str) -> Option<(u32, u32)> {
-    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

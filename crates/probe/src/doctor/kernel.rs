@@ -1,6 +1,7 @@
 //! Checks of the kernel: peer-to-peer DMA, the IOMMU, and what it lets this process do.
 
 use straightway_core::Bytes;
+use straightway_io::peer::is_broken;
 
 use super::{
     check::{Check, Layer, Outcome},
@@ -23,8 +24,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "kernel version",
         ways: P2PDMA,
-        why: "P2PDMA from user space came with Linux 6.2",
-        mend: "boot a kernel of 6.2 or later, or use nvidia-fs",
+        why: "P2PDMA from user space came with Linux 6.2; Linux 6.16 reports success and moves wrong bytes",
+        mend: "boot a kernel of 6.2 or later but not 6.16, or use nvidia-fs",
         look: look_version,
     },
     Check {
@@ -110,7 +111,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn look_version(facts: &Facts<'_>) -> Outcome {
-    if facts.gpus.is_empty() {
+    if !facts.has_peer_memory() {
         return Outcome::skip("no GPU");
     }
     let Some(release) = &facts.kernel.release else {
@@ -120,13 +121,16 @@ fn look_version(facts: &Facts<'_>) -> Outcome {
         Some(version) if version < P2PDMA_KERNEL => {
             Outcome::fail(format!("Linux {release} is before P2PDMA"))
         }
+        Some(version) if is_broken(version) => Outcome::fail(format!(
+            "Linux {release} gives drives wrong addresses for BAR memory and reports success"
+        )),
         Some(_) => Outcome::pass(release.clone()),
         None => Outcome::skip(format!("no version in {release:?}")),
     }
 }
 
 fn look_p2pdma(facts: &Facts<'_>) -> Outcome {
-    if facts.gpus.is_empty() {
+    if !facts.has_peer_memory() {
         return Outcome::skip("no GPU");
     }
     let options = ["CONFIG_PCI_P2PDMA", "CONFIG_ZONE_DEVICE"];
@@ -147,7 +151,7 @@ fn look_p2pdma(facts: &Facts<'_>) -> Outcome {
 }
 
 fn look_symbols(facts: &Facts<'_>) -> Outcome {
-    if facts.gpus.is_empty() {
+    if !facts.has_peer_memory() {
         return Outcome::skip("no GPU");
     }
     if facts.kernel.option("CONFIG_PCI_P2PDMA") == Some(false) {

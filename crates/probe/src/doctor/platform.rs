@@ -82,7 +82,7 @@ fn look_container(facts: &Facts<'_>) -> Outcome {
 
 /// Looks at the switch ports above GPUs, drives and adapters; a root port's ACS does no harm.
 fn look_acs(facts: &Facts<'_>) -> Outcome {
-    if facts.gpus.is_empty() {
+    if !facts.has_peer_memory() {
         return Outcome::skip("no GPU");
     }
     let ends = facts

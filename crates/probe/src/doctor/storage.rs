@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use straightway_core::text::shell_word;
+use straightway_io::peer::{MD_MIN, major_minor};
 use straightway_sys::mount::Mount;
 
 use super::{
@@ -86,7 +87,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "block layers",
         ways: DIRECT,
         why: "encryption, LVM, parity RAID and loop devices handle each byte or hide the drive; RAID \
-              0 and 1 work with nvidia-fs and not with P2PDMA",
+              0 and 1 work with nvidia-fs, and with P2PDMA since Linux 7.2",
         mend: "put the file system straight on an NVMe drive or partition, or on RAID 0 with \
                nvidia-fs",
         look: look_layers,
@@ -296,9 +297,12 @@ fn look_layers(facts: &Facts<'_>) -> Outcome {
         match &layer.kind {
             LayerKind::Partition => {}
             LayerKind::Raid(level) if matches!(level.as_str(), "raid0" | "raid1") => {
-                raid = Some(format!(
-                    "{name} is {level}: nvidia-fs takes it, P2PDMA does not"
-                ));
+                let kernel = facts.kernel.release.as_deref().and_then(major_minor);
+                if kernel.is_none_or(|version| version < MD_MIN) {
+                    raid = Some(format!(
+                        "{name} is {level}: nvidia-fs takes it, P2PDMA does not before Linux 7.2"
+                    ));
+                }
             }
             LayerKind::Raid(level) => return Outcome::fail(format!("{name} is {level}")),
             LayerKind::Mapper(made_by) if made_by == "CRYPT" => {

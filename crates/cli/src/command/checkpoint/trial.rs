@@ -220,6 +220,15 @@ impl Tensor {
                 let memory = region.device_memory().expect("it is on a GPU");
                 Memory::Device(Arc::clone(memory))
             }
+            Place::P2p(_) => {
+                let message = "a trial has its tensors in host memory or on a GPU";
+                return Err(Error::new(
+                    Kind::Invalid,
+                    "run a trial with",
+                    place,
+                    message,
+                ));
+            }
         };
         Ok(Self {
             name: format!("rank{rank}.layer{number}"),

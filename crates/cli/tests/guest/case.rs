@@ -1,0 +1,34 @@
+//! What the guest says of a case, a line of JSON each.
+
+use serde::{Deserialize, Serialize};
+use straightway_core::{Leg, Reason, Receipt, Route, receipt::RouteBytes};
+
+/// The word at the beginning of a line about a case.
+pub(crate) const WORD: &str = "case: ";
+
+/// A case that ran in the guest.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Case {
+    /// What it is about.
+    pub(crate) name: String,
+    /// The mark before it; the one after it is the next number.
+    pub(crate) mark: u64,
+    /// Whether what arrived is what was sent.
+    pub(crate) is_equal: bool,
+    /// What the receipt says of each leg.
+    pub(crate) routes: Vec<RouteBytes>,
+    /// Bytes that drives must have moved to or from the BAR, by the receipt and the list of I/Os.
+    pub(crate) bar_bytes: u64,
+    /// The same for host memory.
+    pub(crate) host_bytes: u64,
+    /// Its files on drive D: what else is moved there is metadata.
+    pub(crate) files: Vec<String>,
+}
+
+/// The bytes of a leg that a receipt books as direct, by P2PDMA.
+pub(crate) fn direct(receipt: &Receipt, leg: Leg) -> u64 {
+    let wanted = (leg, Route::Direct, Reason::ComparedP2pdma);
+    let is_wanted = |row: &&RouteBytes| (row.leg, row.route, row.reason) == wanted;
+    let rows = receipt.routes.iter().filter(is_wanted);
+    rows.map(|row| row.bytes).sum()
+}

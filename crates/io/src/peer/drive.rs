@@ -1,0 +1,117 @@
+//! The block device that a file's bytes are on, as far as it matters to peer-to-peer DMA.
+
+use straightway_sys::{
+    mount::DeviceNumber,
+    root::{Root, name},
+};
+
+/// What drives a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Driver {
+    /// NVMe on PCIe, the driver that takes peer-to-peer DMA.
+    Nvme,
+    /// NVMe over a network.
+    NvmeFabric,
+    /// md, which takes it where all of its members do, in later kernels.
+    Md,
+    /// LVM, dm-crypt and the like.
+    DeviceMapper,
+    Virtio,
+    Loop,
+    /// A drive made of memory.
+    Memory,
+    Other,
+}
+
+/// A block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Drive {
+    /// Its name, such as `nvme0n1`.
+    pub(super) name: String,
+    pub(super) driver: Driver,
+    /// What tells it from any other, also from one that comes to have its number.
+    pub(super) identity: String,
+}
+
+impl Drive {
+    pub(super) fn of(root: &Root, number: DeviceNumber) -> Self {
+        let link = format!("/sys/dev/block/{number}");
+        let folder = root.reach(&link);
+        // A partition is a folder in that of its drive.
+        let whole = match root.exists(folder.join("partition")) {
+            true => folder.parent().unwrap_or(&folder).to_owned(),
+            false => folder.clone(),
+        };
+        let label = name(&whole);
+        let wwid = root.text(whole.join("wwid")).unwrap_or_default();
+        let serial = root.text(whole.join("device/serial")).unwrap_or_default();
+        let path = folder.display().to_string();
+        Self {
+            driver: driver(root, &label, &path),
+            identity: [path.as_str(), wwid.trim(), serial.trim()].join(" "),
+            name: label,
+        }
+    }
+}
+
+fn driver(root: &Root, name: &str, path: &str) -> Driver {
+    let starts = |with: &str| {
+        name.strip_prefix(with)
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    if starts("nvme") {
+        // A namespace under multipath belongs to a subsystem, whose folder has its controllers.
+        let device = format!("{path}/device");
+        let controllers = root.list(&device).into_iter();
+        let folders = controllers.map(|entry| format!("{device}/{entry}"));
+        let transports = std::iter::once(device.clone()).chain(folders);
+        let mut transports =
+            transports.filter_map(|folder| root.text(format!("{folder}/transport")));
+        return match transports.find(|transport| transport.trim() != "pcie") {
+            None => Driver::Nvme,
+            Some(_) => Driver::NvmeFabric,
+        };
+    }
+    match name {
+        _ if starts("md") => Driver::Md,
+        _ if name.starts_with("dm-") => Driver::DeviceMapper,
+        _ if name.starts_with("vd") || path.contains("/virtio") => Driver::Virtio,
+        _ if starts("loop") => Driver::Loop,
+        _ if starts("ram") || starts("zram") || starts("pmem") => Driver::Memory,
+        _ => Driver::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_is_known_by_its_name_and_transport() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::at(folder.path());
+        for (controller, transport) in [
+            ("nvme4n1/device", "tcp\n"),
+            ("nvme5n1/device/nvme7", "rdma\n"),
+            ("nvme0n1/device", "pcie\n"),
+        ] {
+            let device = folder.path().join("sys/devices/x/block").join(controller);
+            std::fs::create_dir_all(&device).unwrap();
+            std::fs::write(device.join("transport"), transport).unwrap();
+        }
+        for (name, expected) in [
+            ("nvme0n1", Driver::Nvme),
+            ("nvme4n1", Driver::NvmeFabric),
+            ("nvme5n1", Driver::NvmeFabric),
+            ("md0", Driver::Md),
+            ("dm-3", Driver::DeviceMapper),
+            ("vda", Driver::Virtio),
+            ("loop7", Driver::Loop),
+            ("ram0", Driver::Memory),
+            ("sda", Driver::Other),
+        ] {
+            let path = format!("/sys/devices/x/block/{name}");
+            assert_eq!(driver(&root, name, &path), expected, "{name}");
+        }
+    }
+}
