@@ -14,16 +14,8 @@ use straightway_core::{
 use straightway_sys::Region;
 
 use crate::{
-    ask::Ask,
-    books::Opening,
-    gds::Proof,
-    inspect::Inspect,
-    objects::Objects,
-    pass::Pass,
-    progress::Progress,
-    scattered::Scattered,
-    stage::Regions,
-    track::Track,
+    ask::Ask, books::Opening, gds::Proof, inspect::Inspect, objects::Objects, pass::Pass,
+    progress::Progress, scattered::Scattered, stage::Regions, track::Track,
 };
 
 /// A planned transfer, ready to run.

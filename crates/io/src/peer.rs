@@ -132,7 +132,7 @@ impl Peers {
         match wrong {
             Ok(0) => {
                 tracing::debug!(drive = drive.name, %provider, ?leg, "peer-to-peer DMA is proven");
-                self.lock().add(key);
+                self.lock().add(&key);
                 Ok(())
             }
             Ok(wrong) => Err(refuse(Refusal::WrongData(wrong, block.bytes))),

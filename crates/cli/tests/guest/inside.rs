@@ -149,7 +149,7 @@ fn dma_bytes(events: &[Event], op: Op, data: &[Extent]) -> u64 {
 
 /// When a file is cut to a length inside its last block, ext4 reads that block into host memory and writes it back.
 fn tail_bytes(length: u64, is_written: bool) -> u64 {
-    if is_written && length % PAGE != 0 {
+    if is_written && !length.is_multiple_of(PAGE) {
         2 * PAGE
     } else {
         0

@@ -7,7 +7,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stdout,
+    clippy::cast_possible_truncation,
     clippy::print_stderr,
     reason = "tests"
 )]

@@ -38,9 +38,10 @@ impl Drive {
         let link = format!("/sys/dev/block/{number}");
         let folder = root.reach(&link);
         // A partition is a folder in that of its drive.
-        let whole = match root.exists(folder.join("partition")) {
-            true => folder.parent().unwrap_or(&folder).to_owned(),
-            false => folder.clone(),
+        let whole = if root.exists(folder.join("partition")) {
+            folder.parent().unwrap_or(&folder).to_owned()
+        } else {
+            folder.clone()
         };
         let label = name(&whole);
         let wwid = root.text(whole.join("wwid")).unwrap_or_default();

@@ -2,7 +2,12 @@
 //!
 //! A line for each. A proof of another boot or kernel is of no use, and is dropped with the next that is added.
 
-use std::{collections::BTreeSet, fs, io::Write, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use straightway_core::{Leg, PciAddress};
 use straightway_sys::root::Root;
@@ -63,7 +68,7 @@ impl Kept {
         !key.boot.is_empty() && self.lines.contains(&key.line())
     }
 
-    pub(super) fn add(&mut self, key: Key) {
+    pub(super) fn add(&mut self, key: &Key) {
         let now = format!("{}\t{}\t", key.boot, key.kernel);
         self.lines.retain(|line| line.starts_with(&now));
         if self.lines.len() < PROOFS_MAX {
@@ -78,7 +83,7 @@ impl Kept {
 }
 
 /// Replaces the file as a whole.
-fn write(path: &PathBuf, lines: &BTreeSet<String>) -> std::io::Result<()> {
+fn write(path: &Path, lines: &BTreeSet<String>) -> std::io::Result<()> {
     let folder = path.parent().ok_or(std::io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(folder)?;
     let mut file = tempfile(folder)?;
@@ -89,7 +94,7 @@ fn write(path: &PathBuf, lines: &BTreeSet<String>) -> std::io::Result<()> {
 }
 
 /// A new file of a folder, which nobody else may read.
-fn tempfile(folder: &std::path::Path) -> std::io::Result<(PathBuf, fs::File)> {
+fn tempfile(folder: &Path) -> std::io::Result<(PathBuf, fs::File)> {
     use std::os::unix::fs::OpenOptionsExt;
     let path = folder.join(format!(".{:016x}", straightway_sys::nonce::nonce()));
     let mut options = fs::OpenOptions::new();
@@ -121,7 +126,7 @@ mod tests {
         let path = folder.path().join("run/p2p");
         let mut kept = Kept::at(path.clone());
         assert!(!kept.has(&key("a", Leg::Read)));
-        kept.add(key("a", Leg::Read));
+        kept.add(&key("a", Leg::Read));
         let kept = Kept::at(path.clone());
         assert!(kept.has(&key("a", Leg::Read)));
         for other in [
@@ -132,7 +137,7 @@ mod tests {
             assert!(!kept.has(&other), "{other:?}");
         }
         let mut kept = Kept::at(path.clone());
-        kept.add(key("b", Leg::Read));
+        kept.add(&key("b", Leg::Read));
         assert!(
             !Kept::at(path).has(&key("a", Leg::Read)),
             "that boot is over"
@@ -142,7 +147,7 @@ mod tests {
     #[test]
     fn without_the_number_of_the_boot_nothing_is_known() {
         let mut kept = Kept::default();
-        kept.add(key("", Leg::Read));
+        kept.add(&key("", Leg::Read));
         assert!(!kept.has(&key("", Leg::Read)));
     }
 }
