@@ -44,6 +44,6 @@ pub use progress::Progress;
 pub use report_file::ReportFile;
 pub use settings::Settings;
 pub use store::{Handle, Store};
-pub use straightway_sys::{File, Region};
+pub use straightway_sys::{File, Region, nonce::nonce};
 pub use tally::Tally;
 pub use ticket::Ticket;
