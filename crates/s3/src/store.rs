@@ -129,8 +129,8 @@ impl S3 {
 
     fn open_one(&self, named: &Named, front_bytes: u32) -> Result<Arc<dyn Handle>> {
         let (key, version) = self.key(&named.name)?;
-        if key.is_empty() {
-            let error = self.refuse(&named.name, "it is a bucket, and no object");
+        if key.is_empty() || key.len() == self.prefix.len() {
+            let error = self.refuse(&named.name, "it is a bucket or a prefix, and no object");
             return Err(error.with_hint("name an object in it"));
         }
         let name = self.describe(&named.name);
