@@ -6,7 +6,7 @@ use std::{
 };
 
 use straightway_core::{
-    Direction, Rate, Receipt,
+    Direction, Leg, Rate, Reason, Receipt, Route,
     receipt::{Bound, Registration, SCHEMA},
 };
 use straightway_sys::CpuTime;
@@ -136,6 +136,16 @@ impl Books {
     pub fn add_read(&mut self, lanes: &Tally) {
         self.legs[0] += lanes.bytes();
         self.add_lanes(lanes);
+    }
+
+    /// Adds what a service copied itself.
+    pub fn add_served(&mut self, bytes: u64) {
+        self.legs.iter_mut().for_each(|leg| *leg += bytes);
+        for leg in [Leg::Read, Leg::Write] {
+            self.tally
+                .count(leg, Route::Service, Reason::SameService, bytes);
+        }
+        self.name("service");
     }
 
     fn add_lanes(&mut self, lanes: &Tally) {

@@ -150,7 +150,7 @@ impl Flight {
                 let piece = self.piece(job);
                 (piece.extent, self.slot_offset(job, piece))
             }
-            Route::Buffered | Route::Direct | Route::Staged | Route::Socket => {
+            Route::Buffered | Route::Direct | Route::Staged | Route::Socket | Route::Service => {
                 (self.chunk.extent, 0)
             }
         };
@@ -247,7 +247,7 @@ impl Flight {
                 By::Resident
             }
             Route::Buffered => By::PageCache,
-            Route::Direct | Route::Staged | Route::Socket => By::Direct,
+            Route::Direct | Route::Staged | Route::Socket | Route::Service => By::Direct,
         };
         let op = match self.leg {
             Leg::Read => Op::Read,

@@ -414,7 +414,10 @@ fn names_with_odd_characters_are_names(store: &dyn Store) -> Checked {
     ];
     // SeaweedFS takes a backslash for a slash.
     let is_s3 = store.describe(name("")).starts_with("s3://");
-    let names: Vec<_> = names.into_iter().filter(|n| !(is_s3 && *n == "\\")).collect();
+    let names: Vec<_> = names
+        .into_iter()
+        .filter(|n| !(is_s3 && *n == "\\"))
+        .collect();
     for (number, object) in (0_u8..).zip(&names) {
         add(store, object, &[number])?;
     }

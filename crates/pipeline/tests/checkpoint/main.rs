@@ -17,6 +17,7 @@ mod power;
 mod ranks;
 mod removal;
 mod reshard;
+mod s3;
 mod save;
 mod smaller;
 mod store;

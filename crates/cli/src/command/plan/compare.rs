@@ -91,7 +91,7 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
             (Route::Buffered, Cache::Cold) => &mut measured.buffered,
             (Route::Buffered, Cache::Warm) => &mut measured.cached,
             // A drive has no sockets.
-            (Route::Socket, _) => continue,
+            (Route::Socket | Route::Service, _) => continue,
         };
         // What a drive can do is its best; what a path does is what it did with that block and depth.
         let rate = Some(Rate(match knee.track.route {
