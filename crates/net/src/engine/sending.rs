@@ -153,7 +153,9 @@ impl HttpEngine {
             if let Err(error) = session.encrypt(&connection.out) {
                 return self.fail(key, Judgement::of(self.untrusted(key, &error)), now);
             }
-            return self.send(key, now);
+            // Not at once: a long body would be sent by a long recursion.
+            let bytes = connection.lend_outgoing().unwrap_or_default();
+            return self.operate(key, Payload::Send { bytes, from: 0 }, now);
         }
         let payload = if sending.is_kept {
             let bytes = sending.body.take().expect("the ring does not have it");

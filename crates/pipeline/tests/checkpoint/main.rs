@@ -18,6 +18,7 @@ mod ranks;
 mod removal;
 mod reshard;
 mod s3;
+mod s3_kill;
 mod save;
 mod smaller;
 mod store;

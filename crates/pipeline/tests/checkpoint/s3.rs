@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// A prefix of its own in the bucket at this address.
-fn prefix(url: &str, name: &str) -> Arc<dyn Store> {
+pub(crate) fn prefix(url: &str, name: &str) -> Arc<dyn Store> {
     let mut access = Access::default();
     for (name, value) in [
         ("endpoint_url", url),
@@ -51,7 +51,7 @@ fn fresh(url: &str) -> Arc<dyn Store> {
 }
 
 /// All objects below a store.
-fn objects(store: &dyn Store) -> Vec<String> {
+pub(crate) fn objects(store: &dyn Store) -> Vec<String> {
     let all = list_all(store).unwrap();
     let mut names: Vec<_> = all
         .objects

@@ -312,9 +312,9 @@ fn what_killed_saves_left_in_a_store_without_locks_goes_when_it_is_old() {
     let before = all(&steps);
     // One that may be alive stays, with its hold.
     let now = SystemTime::now();
-    steps.sweep_aged(now + LEFT_AFTER / 2).unwrap();
+    steps.sweep_aged(now + LEFT_AFTER / 2, LEFT_AFTER).unwrap();
     assert_eq!(all(&steps), before);
-    steps.sweep_aged(now + LEFT_AFTER * 2).unwrap();
+    steps.sweep_aged(now + LEFT_AFTER * 2, LEFT_AFTER).unwrap();
     assert_eq!(all(&steps), ["step-3"], "with the shards and the hold");
     assert_eq!(steps.steps().unwrap(), [3]);
 }
