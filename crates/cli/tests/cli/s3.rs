@@ -263,7 +263,7 @@ fn what_is_wrong_is_told_in_one_line_with_a_hint() {
         (&["ls", "--anonymous", "s3://lab/"], "hint: "),
         (&["copy", "s3://lab/none", "host:"], "hint: "),
         (
-            &["copy", "/proc/self/exe", "s3://lab/x"],
+            &["copy", "/proc/self/exe", "https://127.0.0.1/x"],
             "does not support it",
         ),
         (
