@@ -65,7 +65,7 @@ impl Remote {
     }
 
     /// The same as an object in the making.
-    pub(crate) fn to_write(self) -> Self {
+    pub(crate) fn into_target(self) -> Self {
         let operation = "write";
         Self { operation, ..self }
     }

@@ -92,7 +92,7 @@ impl Upload {
         } else {
             u32::try_from(bytes.div_ceil(part_bytes)).expect("parts are counted by 32 bits")
         };
-        let remote = Remote::known(name, bytes, None, origin, service, client).to_write();
+        let remote = Remote::known(name, bytes, None, origin, service, client).into_target();
         Self {
             remote: Arc::new(remote),
             bytes,
@@ -159,7 +159,7 @@ impl Upload {
         crate::together(&missing, FINISHERS_MAX, |number| {
             let kept = self.lock().remove(number).map(|kept| kept.bytes);
             let bytes = kept.unwrap_or_else(|| vec![0; self.part_length(*number)]);
-            self.send(*number, bytes).map(drop)
+            self.send(*number, &bytes).map(drop)
         })?;
         let all = self.stored.iter().map(|stored| stored.get().copied());
         all.collect::<Option<_>>().ok_or_else(|| {
@@ -274,7 +274,7 @@ impl Kept {
     }
 
     fn is_whole(&self) -> bool {
-        self.written == [0..self.bytes.len()]
+        matches!(&self.written[..], [all] if all.len() == self.bytes.len())
     }
 }
 

@@ -60,16 +60,14 @@ impl S3 {
             let message = "it would be copied to itself";
             return Err(Error::new(Kind::Invalid, "copy", source_name, message));
         }
-        let (bytes, tag) = match (named.bytes, &named.tag) {
-            (Some(bytes), Some(Tag::Text(tag))) => (bytes, tag.clone()),
-            _ => {
-                let opened = from.open(std::slice::from_ref(named))?.remove(0);
-                let tag = match opened.tag() {
-                    Some(Tag::Text(tag)) => tag,
-                    _ => return Err(from.not_s3("copy", &named.name)),
-                };
-                (opened.object().bytes, tag)
-            }
+        let (bytes, tag) = if let (Some(bytes), Some(tag)) = (named.bytes, &named.tag) {
+            (bytes, Some(tag.clone()))
+        } else {
+            let opened = from.open(std::slice::from_ref(named))?.remove(0);
+            (opened.object().bytes, opened.tag())
+        };
+        let Some(Tag::Text(tag)) = tag else {
+            return Err(from.not_s3("copy", &named.name));
         };
         let mut place = format!("/{}/{}", from.bucket().name, in_path(&source_key));
         if let Some(version) = version {

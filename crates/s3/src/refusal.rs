@@ -108,8 +108,15 @@ impl Refusal {
                 Next::SlowDown(self.retry_after)
             }
             _ if self.is_full() => Next::Fail,
-            (_, "RequestTimeout" | "InternalError" | "OperationAborted")
-            | (_, "ConditionalRequestConflict" | "IncompleteBody" | "BadDigest")
+            (
+                _,
+                "RequestTimeout"
+                | "InternalError"
+                | "OperationAborted"
+                | "ConditionalRequestConflict"
+                | "IncompleteBody"
+                | "BadDigest",
+            )
             | (408 | 500 | 502 | 504, _) => Next::Retry,
             _ => Next::Fail,
         };

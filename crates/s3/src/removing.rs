@@ -122,10 +122,11 @@ impl S3 {
     pub(crate) fn remove_keys(&self, keys: &[String]) -> Result<()> {
         let name = self.describe(OsStr::new(""));
         for keys in keys.chunks(BATCH_KEYS) {
-            let objects: String = keys
-                .iter()
-                .map(|key| format!("<Object><Key>{}</Key></Object>", escaped(key)))
+            let objects = keys.iter().map(|key| escaped(key));
+            let objects: Vec<_> = objects
+                .flat_map(|key| ["<Object><Key>".into(), key, "</Key></Object>".into()])
                 .collect();
+            let objects = objects.concat();
             let body = format!("<Delete><Quiet>true</Quiet>{objects}</Delete>");
             let digest = BASE64_STANDARD.encode(Md5::digest(&body));
             let request = Ask {
@@ -201,7 +202,7 @@ impl S3 {
             let page: Uploads = parse(answer.body(), "ListMultipartUploadsResult")
                 .ok_or_else(|| self.not_s3("list", OsStr::new("")))?;
             // A service may list more than was asked for.
-            let own = page.uploads.into_iter();
+            let own = page.open.into_iter();
             all.extend(own.filter(|upload| upload.key.starts_with(self.prefix())));
             let next = page.next_key_marker.filter(|_| page.is_truncated);
             let next = next.map(|key| (key, page.next_upload_id_marker.unwrap_or_default()));

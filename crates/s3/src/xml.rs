@@ -91,7 +91,7 @@ pub(crate) struct Uploads {
     #[serde(default)]
     pub(crate) next_upload_id_marker: Option<String>,
     #[serde(default, rename = "Upload")]
-    pub(crate) uploads: Vec<OpenUpload>,
+    pub(crate) open: Vec<OpenUpload>,
 }
 
 /// An upload that was neither completed nor aborted.

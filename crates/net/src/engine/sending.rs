@@ -101,13 +101,10 @@ impl HttpEngine {
                 return self.finished.push(Done::new(io, Err(error)));
             }
         };
-        let (bytes, sum) = match &body {
-            Some(body) => (body.len(), crc64nvme(body)),
-            None => {
-                let bytes = upload.part_length(number);
-                (bytes, crc64nvme_of_io(&io, bytes))
-            }
-        };
+        let bytes = upload.part_length(number);
+        let sum = body
+            .as_deref()
+            .map_or_else(|| crc64nvme_of_io(&io, bytes), crc64nvme);
         let part = Part {
             number,
             bytes: bytes as u64,

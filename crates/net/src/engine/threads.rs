@@ -66,7 +66,7 @@ fn write(io: &Io) -> Result<(usize, u32)> {
             (number, body)
         }
     };
-    let retries = upload.send(number, body)?;
+    let retries = upload.send(number, &body)?;
     Ok((io.bytes, retries))
 }
 

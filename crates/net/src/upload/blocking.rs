@@ -12,11 +12,11 @@ use crate::{
 
 impl Upload {
     /// Sends a part, and notes that the server has it. Answers how often it was sent again.
-    pub(crate) fn send(&self, number: u32, bytes: Vec<u8>) -> Result<u32> {
+    pub(crate) fn send(&self, number: u32, bytes: &[u8]) -> Result<u32> {
         let part = Part {
             number,
             bytes: bytes.len() as u64,
-            sum: crc64nvme(&bytes),
+            sum: crc64nvme(bytes),
         };
         let (tag, retries) = self.remote.persist(|_| {
             let mut head = Vec::new();
@@ -26,7 +26,7 @@ impl Upload {
                 let error = self.remote.failed(Kind::Invalid, why, "renew them");
                 return Err(Judgement::new(Next::Renew, error));
             }
-            let answer = self.remote.send(&head, bytes.clone())?;
+            let answer = self.remote.send(&head, bytes.to_vec())?;
             if answer.status() != 200 {
                 return Err(self.remote.judge_body(answer));
             }
