@@ -16,6 +16,7 @@ pub(crate) mod ls;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod rewrite;
+pub(crate) mod rm;
 pub(crate) mod sim;
 mod source;
 mod stores;

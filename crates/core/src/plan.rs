@@ -204,10 +204,10 @@ impl Planner<'_> {
         let Choice::Only(route) = self.policy.choice else {
             return Ok(());
         };
-        let mut read = self.transfer.objects().iter().zip(self.surveys);
-        if let Some((object, _)) = read.find(|(_, s)| s.socket.is_some() && route != Route::Staged)
-        {
-            let why = "its bytes come from a socket: neither by DMA nor through the page cache";
+        let sides = [self.surveys, self.onward].into_iter();
+        let mut all = sides.flat_map(|surveys| self.transfer.objects().iter().zip(surveys));
+        if let Some((object, _)) = all.find(|(_, s)| s.socket.is_some() && route != Route::Staged) {
+            let why = "its bytes go over a socket: neither by DMA nor through the page cache";
             return Err(
                 Error::new(Kind::Unsupported, "choose the route of", &object.name, why)
                     .with_hint("use --route auto"),
@@ -326,11 +326,18 @@ impl Planner<'_> {
     fn lay_direct(&mut self, m: Move, alignment: Alignment) -> Result<()> {
         let socket = self.surveys[m.object as usize].socket;
         let (chunk_bytes, gap_bytes) = (self.policy.chunk_bytes, self.policy.gap_bytes);
-        match socket {
-            Some(_) => self
+        let part_bytes = self.surveys[m.object as usize].part_bytes;
+        self.layout.keep_to_parts(part_bytes);
+        match (socket, self.transfer.direction()) {
+            (Some(_), Direction::Out) => {
+                let most = part_bytes.map_or(chunk_bytes, |part| part.max(chunk_bytes));
+                self.layout
+                    .cut_by(most.min(Policy::CHUNK_BYTES_MAX), gap_bytes);
+            }
+            (Some(_), _) => self
                 .layout
                 .cut_by(self.request_bytes(), gap_bytes.max(SOCKET_GAP_BYTES)),
-            None => self.layout.cut_by(chunk_bytes, gap_bytes),
+            (None, _) => self.layout.cut_by(chunk_bytes, gap_bytes),
         }
         let block_bytes = alignment.block_bytes();
         let interior = m.extent.interior(block_bytes);
@@ -424,6 +431,8 @@ impl Planner<'_> {
             _ => self.direct(&self.onward[m.object as usize]).err(),
         };
         let block_bytes = self.block_bytes(m.object);
+        let target = &self.onward[m.object as usize];
+        self.layout.keep_to_parts(target.part_bytes);
         self.layout.relay(m, block_bytes, |whole| {
             let buffered = |reason| (Route::Buffered, reason);
             (
@@ -432,7 +441,11 @@ impl Planner<'_> {
                     (Ok(_), None) => by_drive(whole),
                     (Err(reason), _) => buffered(reason),
                 },
-                no_direct.map_or_else(|| by_drive(whole), buffered),
+                match (no_direct, target.socket) {
+                    (None, Some(reason)) => (Route::Staged, reason),
+                    (None, None) => by_drive(whole),
+                    (Some(reason), _) => buffered(reason),
+                },
             )
         });
     }

@@ -32,11 +32,13 @@ pub enum Route {
     Staged,
     /// Through the page cache.
     Buffered,
-    /// Received from a socket, by the CPU. Only receipts have it: a plan says `Direct` where that is done into the
-    /// region, and `Staged` where it is done into the ring.
+    /// Received from a socket or sent to one, by the CPU. Only receipts have it: a plan says `Direct` where that is
+    /// done with the region, and `Staged` where it is done with the ring.
     Socket,
     /// Not moved: the pages of the file are the memory. Only receipts have it.
     Mapped,
+    /// Copied inside a service: the bytes did not come to this machine. Only receipts have it.
+    Service,
 }
 
 /// Which route the user wants.
@@ -94,10 +96,12 @@ pub enum Reason {
     FileSystemBuffers,
     /// The file system does not say whether O_DIRECT bypasses the page cache.
     DirectUnproven,
-    /// The bytes came over TCP: the kernel copied them out of the packets.
+    /// The bytes went over TCP: the kernel copied them out of the packets or into them.
     Tcp,
-    /// The bytes came over TLS: the CPU decrypted them, and copied them once more.
+    /// The bytes went over TLS: the CPU decrypted or encrypted them, and copied them once more.
     Tls,
+    /// Source and target are in one service, which copied them itself.
+    SameService,
     /// The user asked for this route.
     Demanded,
     /// The bytes were damaged or lost, and were made anew from parity.
@@ -166,6 +170,7 @@ impl fmt::Display for Route {
             Self::Buffered => "buffered",
             Self::Socket => "socket",
             Self::Mapped => "mapped",
+            Self::Service => "service",
         })
     }
 }
@@ -198,8 +203,9 @@ impl fmt::Display for Reason {
             Self::DirectUnproven => {
                 "the file system does not say whether O_DIRECT bypasses the page cache"
             }
-            Self::Tcp => "received over TCP",
-            Self::Tls => "received over TLS, decrypted and copied",
+            Self::Tcp => "over TCP",
+            Self::Tls => "over TLS, with a copy more",
+            Self::SameService => "copied inside the service",
             Self::Demanded => "asked for",
             Self::Rebuilt => "made anew from parity",
             Self::NotProven => "DMA to that memory is not proven here",

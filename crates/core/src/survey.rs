@@ -52,6 +52,8 @@ pub struct Survey {
     pub device_direct: bool,
     /// How the bytes come where that is over a socket; `direct` is then [`Alignment::NONE`].
     pub socket: Option<Reason>,
+    /// What an object that is written over a socket is stored in: a chunk lies in one such part.
+    pub part_bytes: Option<u64>,
     /// Which extents are in the page cache: sorted, apart, whole pages.
     pub resident: Vec<Extent>,
     /// Which extents no drive has, where that matters: sorted, apart, whole pages.

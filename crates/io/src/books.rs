@@ -141,6 +141,16 @@ impl Books {
         self.add_lanes(lanes);
     }
 
+    /// Adds what a service copied itself.
+    pub fn add_served(&mut self, bytes: u64) {
+        self.legs.iter_mut().for_each(|leg| *leg += bytes);
+        for leg in [Leg::Read, Leg::Write] {
+            self.tally
+                .count(leg, Route::Service, Reason::SameService, bytes);
+        }
+        self.name("service");
+    }
+
     fn add_lanes(&mut self, lanes: &Tally) {
         // Jobs follow each other on the same lanes and rings: their peaks do not add up.
         self.lanes = self.lanes.max(lanes.lanes);

@@ -150,9 +150,12 @@ impl Flight {
                 let piece = self.piece(job);
                 (piece.extent, self.slot_offset(job, piece))
             }
-            Route::Buffered | Route::Direct | Route::Staged | Route::Socket | Route::Mapped => {
-                (self.chunk.extent, 0)
-            }
+            Route::Buffered
+            | Route::Direct
+            | Route::Staged
+            | Route::Socket
+            | Route::Mapped
+            | Route::Service => (self.chunk.extent, 0),
         };
         let bytes = usize_of(extent.bytes);
         Io {
@@ -258,7 +261,9 @@ impl Flight {
                 By::Resident
             }
             Route::Buffered => By::PageCache,
-            Route::Direct | Route::Staged | Route::Socket | Route::Mapped => By::Direct,
+            Route::Direct | Route::Staged | Route::Socket | Route::Mapped | Route::Service => {
+                By::Direct
+            }
         };
         let op = match self.leg {
             Leg::Read => Op::Read,

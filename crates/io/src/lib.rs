@@ -49,6 +49,6 @@ pub use report_file::ReportFile;
 pub use scattered::{Part, Scattered};
 pub use settings::Settings;
 pub use store::{Handle, Store};
-pub use straightway_sys::{File, Region};
+pub use straightway_sys::{File, Region, nonce::nonce};
 pub use tally::Tally;
 pub use ticket::Ticket;

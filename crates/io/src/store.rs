@@ -21,7 +21,7 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::PathBuf,
     sync::Arc,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use straightway_core::{Direction, Error, Extent, Kind, Place, Result, Survey};
@@ -113,8 +113,20 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         drafts.try_for_each(|draft| self.commit(vec![draft]))
     }
 
+    /// Copies objects of `from` to names in this store without their bytes passing through this machine, replacing what
+    /// has those names. `false` where that cannot be done; then nothing was.
+    fn copy_within(&self, _from: &dyn Store, _objects: &[(Named, OsString)]) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Removes what killed writers left of drafts directly below this store, as far as it can be told.
     fn sweep(&self) {}
+
+    /// Removes all drafts below this store that were begun longer than `age` ago, be their writers alive or not. Answers
+    /// what they were called. Stores whose drafts end with their writers have none.
+    fn sweep_drafts(&self, _age: Duration) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 
     /// Gives a small object its bytes at once, if the condition holds. Answers whether it did.
     fn put(&self, _name: &OsStr, _bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {

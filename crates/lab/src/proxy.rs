@@ -53,6 +53,30 @@ pub enum Fault {
     FlipBit,
     /// The connection is reset.
     Reset,
+    /// A request that changes something is carried out, and its answer is lost.
+    LoseAnswer,
+    /// The connection is closed somewhere in the body of a request that changes something.
+    CutUpload,
+    /// One bit of the body of a request that changes something is another.
+    FlipUpload,
+    /// A request that changes something is refused before its body was taken.
+    RefuseUpload(u16),
+    /// A request that changes something is answered with status 200 and an error.
+    ErrorIn200,
+}
+
+impl Fault {
+    /// Whether it is one of requests that change something.
+    fn is_of_writes(self) -> bool {
+        matches!(
+            self,
+            Self::LoseAnswer
+                | Self::CutUpload
+                | Self::FlipUpload
+                | Self::RefuseUpload(_)
+                | Self::ErrorIn200
+        )
+    }
 }
 
 /// Faults, and how often each comes, in parts of 10,000.
@@ -72,14 +96,16 @@ impl Faults {
     /// The fault of a request.
     fn of(&self, number: u64, request: &Head) -> Option<Fault> {
         let only = self.only.as_deref().unwrap_or_default();
-        if number < self.after || request.method() != "GET" || !request.target().contains(only) {
+        let is_write = matches!(request.method(), "PUT" | "POST" | "DELETE");
+        let is_other = !is_write && request.method() != "GET";
+        if number < self.after || is_other || !request.target().contains(only) {
             return None;
         }
         let mut draw =
             u32::try_from(random(self.seed, number) % 10_000).expect("it is below 10,000");
         for (fault, share) in &self.shares {
             match draw.checked_sub(*share) {
-                None => return Some(*fault),
+                None => return Some(*fault).filter(|fault| fault.is_of_writes() == is_write),
                 Some(rest) => draw = rest,
             }
         }
@@ -117,6 +143,13 @@ impl FromStr for Fault {
             "leftover" => Self::Leftover,
             "flip-bit" => Self::FlipBit,
             "reset" => Self::Reset,
+            "lose-answer" => Self::LoseAnswer,
+            "cut-upload" => Self::CutUpload,
+            "flip-upload" => Self::FlipUpload,
+            "refuse-upload" => {
+                Self::RefuseUpload(value.parse().map_err(|_| format!("{text}: no status"))?)
+            }
+            "error-in-200" => Self::ErrorIn200,
             _ => return Err(format!("{text} is no fault")),
         })
     }
@@ -254,8 +287,11 @@ impl Shared {
             if let Some(After::Close | After::Reset) = before(fault, &mut request, client)? {
                 return Ok(());
             }
-            (&server).write_all(&request.to_bytes())?;
-            pass(&mut requests, &server, request.content_length())?;
+            match forward(fault, &request, &mut requests, &server, client, draw)? {
+                After::Stay => {}
+                After::Close => return client.shutdown(Shutdown::Both),
+                After::Reset => return Ok(set_socket_linger(client, Some(Duration::ZERO))?),
+            }
             let Some(mut answer) = answers.head()? else {
                 return Ok(());
             };
@@ -270,6 +306,9 @@ impl Shared {
                 body_bytes,
                 draw,
             };
+            if fault == Some(Fault::LoseAnswer) {
+                return client.shutdown(Shutdown::Both);
+            }
             match work.run(fault, &mut answer)? {
                 After::Stay => {}
                 After::Close => return client.shutdown(Shutdown::Both),
@@ -308,6 +347,60 @@ fn before(
         _ => {}
     }
     Ok(None)
+}
+
+/// Passes a request on to the server, as far as a fault lets it.
+fn forward(
+    fault: Option<Fault>,
+    request: &Head,
+    requests: &mut Reader<&TcpStream>,
+    server: &TcpStream,
+    mut client: &TcpStream,
+    draw: u64,
+) -> io::Result<After> {
+    let bytes = request.content_length();
+    let at = draw % bytes.max(1);
+    match fault {
+        Some(Fault::RefuseUpload(status)) => {
+            let body = format!(
+                "<Error><Code>Injected{status}</Code><Message>by the proxy</Message></Error>"
+            );
+            let head = format!(
+                "HTTP/1.1 {status} Injected\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                body.len()
+            );
+            client.write_all(format!("{head}{body}").as_bytes())?;
+            // What the client still sends is not taken.
+            thread::sleep(Duration::from_millis(20));
+            return Ok(After::Close);
+        }
+        Some(Fault::ErrorIn200) => {
+            pass(requests, io::sink(), bytes)?;
+            let body = "\n\n<?xml version=\"1.0\"?><Error><Code>InternalError</Code><Message>late</Message></Error>";
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            client.write_all(format!("{head}{body}").as_bytes())?;
+            return Ok(After::Close);
+        }
+        _ => {}
+    }
+    (&*server).write_all(&request.to_bytes())?;
+    match fault {
+        Some(Fault::CutUpload) if bytes > 0 => {
+            pass(requests, server, at)?;
+            server.shutdown(Shutdown::Both)?;
+            return Ok(After::Reset);
+        }
+        Some(Fault::FlipUpload) if bytes > 0 => {
+            pass(requests, server, at)?;
+            let mut byte = [0];
+            if requests.body(&mut byte)? == 1 {
+                (&*server).write_all(&[byte[0] ^ 1])?;
+                pass(requests, server, bytes - at - 1)?;
+            }
+        }
+        _ => pass(requests, server, bytes)?,
+    }
+    Ok(After::Stay)
 }
 
 /// An answer on its way.
@@ -393,7 +486,7 @@ impl Work<'_, '_> {
 }
 
 /// Passes bytes of a body on.
-fn pass<R: Read>(from: &mut Reader<R>, mut to: &TcpStream, bytes: u64) -> io::Result<()> {
+fn pass<R: Read>(from: &mut Reader<R>, mut to: impl Write, bytes: u64) -> io::Result<()> {
     let mut buffer = vec![0; usize::try_from(bytes.min(256 << 10)).unwrap_or(0)];
     let mut left = bytes;
     while left > 0 {

@@ -2,6 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 use straightway_io::request::Io;
+use straightway_sys::Buf;
 
 /// Bytes that are summed up at a time.
 const PIECE_BYTES: usize = 16 << 10;
@@ -43,12 +44,7 @@ impl Checksum {
     /// Whether the first bytes of an I/O's memory have it.
     pub(crate) fn fits_io(self, io: &Io, bytes: usize) -> bool {
         let mut digest = self.digest();
-        let mut piece = [0; PIECE_BYTES];
-        for from in (0..bytes).step_by(PIECE_BYTES) {
-            let piece = &mut piece[..PIECE_BYTES.min(bytes - from)];
-            io.spill_from(from, piece);
-            digest.update(piece);
-        }
+        add_io(&mut digest, io, bytes);
         digest.finalize() == self.value
     }
 
@@ -66,6 +62,31 @@ impl Checksum {
             Algorithm::Crc32C => CrcAlgorithm::Crc32Iscsi,
             Algorithm::Crc32 => CrcAlgorithm::Crc32IsoHdlc,
         })
+    }
+}
+
+/// The CRC-64/NVME of bytes.
+pub(crate) fn crc64nvme(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+/// The same of the first bytes of an I/O's memory.
+pub(crate) fn crc64nvme_of_io(io: &Io, bytes: usize) -> u64 {
+    if let Buf::Slot(slot) = &io.buf {
+        return crc64nvme(&slot.as_slice()[io.start..io.start + bytes]);
+    }
+    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    add_io(&mut digest, io, bytes);
+    digest.finalize()
+}
+
+/// Adds the first bytes of an I/O's memory, which others may write to meanwhile.
+fn add_io(digest: &mut Digest, io: &Io, bytes: usize) {
+    let mut piece = [0; PIECE_BYTES];
+    for from in (0..bytes).step_by(PIECE_BYTES) {
+        let piece = &mut piece[..PIECE_BYTES.min(bytes - from)];
+        io.spill_from(from, piece);
+        digest.update(piece);
     }
 }
 

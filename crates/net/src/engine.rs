@@ -1,6 +1,7 @@
-//! GET requests on the sockets of a lane: the engine of all stores whose objects are on web servers.
+//! Requests on the sockets of a lane: the engine of all stores whose objects are on web servers.
 //!
-//! An I/O becomes a request for its range. The head of the answer comes into a small buffer of the connection and is
+//! A write becomes a request that stores one part of an object in the making, sent straight from the memory that the
+//! I/O owns. A read becomes a request for its range. The head of the answer comes into a small buffer of the connection and is
 //! checked; what follows is received straight into the memory that the I/O owns. With TLS, ciphertext comes into a
 //! buffer of the connection, is decrypted there, and copied. A connection serves one request at a time and is kept for
 //! the next; after any failure it is closed. Nothing on the way of one I/O allocates or locks.
@@ -13,6 +14,7 @@
 //! | `engine.rs` | what the lane sees; timers |
 //! | `engine/asking.rs` | which request goes to which connection, new connections, hedges |
 //! | `engine/dialogue.rs` | what follows when an operation on a socket is done |
+//! | `engine/sending.rs` | writes: what a request sends behind its head |
 //! | `engine/answering.rs` | what the head of an answer leads to |
 //! | `engine/failing.rs` | what follows when something failed |
 
@@ -22,6 +24,7 @@ mod connection;
 mod dialogue;
 mod failing;
 mod request;
+mod sending;
 mod session;
 mod slab;
 mod threads;
@@ -81,7 +84,7 @@ const CONTROL_INTERVAL: Duration = Duration::from_millis(2);
 /// The longest time between two looks at everything.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// An engine that reads objects from web servers.
+/// An engine for objects on web servers.
 #[derive(Debug)]
 pub struct HttpEngine {
     ring: Sockets<Object>,
@@ -121,22 +124,30 @@ impl HttpEngine {
 
     /// Takes an I/O on that can be asked for; others are done.
     fn take_on(&mut self, io: Io) {
+        if io.op == Op::Write {
+            return self.take_write(io);
+        }
         let Some(remote) = Remote::of(&io.object) else {
             return self.refuse(io, "it is no object of a web server");
         };
-        if io.op == Op::Write {
-            return self.refuse(io, "a web server's objects are only read");
-        }
         let range = remote.range(io.offset, io.bytes);
         if range.is_empty() {
             self.finished.push(Done::new(io, Ok(0)));
             return;
         }
+        let request = Request::new(io, remote, range.end, self.next_seed(), Instant::now());
+        self.queue(request);
+    }
+
+    fn next_seed(&mut self) -> u64 {
         self.seed = self
             .seed
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        let request = Request::new(io, remote, range.end, self.seed, Instant::now());
+        self.seed
+    }
+
+    fn queue(&mut self, request: Request) {
         let number = self.requests.insert(request);
         self.waiting.push_back(number.expect("the queue has room"));
     }

@@ -1,4 +1,4 @@
-//! Reads over HTTP/1.1, for stores whose objects are on a web server: S3, plain HTTPS and what comes later.
+//! Reads and uploads over HTTP/1.1, for stores whose objects are on a web server: S3, plain HTTPS and what comes later.
 //!
 //! | part | what it does |
 //! |---|---|
@@ -7,7 +7,8 @@
 //! | [`Origin`] | a server: its addresses, its pace and its observed latency, shared by all lanes |
 //! | [`Service`] | how a kind of server wants to be asked, and what its answers mean; one per store |
 //! | [`Remote`] | an open object: its origin, length and version, and the service that asks for it |
-//! | [`HttpEngine`] | the data path: many requests on sockets of a lane, bodies received into the buffers of I/Os |
+//! | [`Upload`] | an object in the making: which of its parts are stored, and bytes that are kept until a part is whole |
+//! | [`HttpEngine`] | the data path: many requests on sockets of a lane, bodies received into and sent from the buffers of I/Os |
 //!
 //! A store implements [`Service`] and hands out [`Remote`]s as its handles. `Remote` asks for ranges of one version of
 //! the object and checks every answer: status 206, the exact `Content-Range`, the same `ETag`.
@@ -33,6 +34,7 @@ mod remote;
 mod roots;
 mod service;
 mod tuning;
+mod upload;
 mod validator;
 
 pub use answer::{Answer, BadHeader, ContentRange};
@@ -48,4 +50,5 @@ pub use remote::{First, Remote};
 pub use roots::{Roots, tls_config};
 pub use service::{Head, Judgement, Next, Service, judge_status};
 pub use tuning::{suited, suited_for};
+pub use upload::{Part, PartTag, Stored, Upload};
 pub use validator::Validator;

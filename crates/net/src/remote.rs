@@ -20,6 +20,7 @@ use crate::{
 };
 
 pub use blocking::First;
+pub(crate) use blocking::headers;
 
 /// What is read of the body of an answer without payload, for [`Service::judge`].
 pub(crate) const ERROR_BYTES_MAX: usize = 16 << 10;
@@ -35,6 +36,8 @@ pub struct Remote {
     origin: Arc<Origin>,
     service: Arc<dyn Service>,
     client: Client,
+    /// What errors say could not be done with it.
+    operation: &'static str,
     /// Its first bytes, which came when it was opened.
     front: Vec<u8>,
 }
@@ -56,8 +59,15 @@ impl Remote {
             origin: Arc::clone(origin),
             service,
             client: client.clone(),
+            operation: "read",
             front: Vec::new(),
         }
+    }
+
+    /// The same as an object in the making.
+    pub(crate) fn into_target(self) -> Self {
+        let operation = "write";
+        Self { operation, ..self }
     }
 
     /// Opens an object by its first request, which asks for `front_bytes`. With a validator, only that version is
@@ -223,7 +233,7 @@ impl Remote {
 
     /// An error about it.
     pub(crate) fn failed(&self, kind: Kind, why: &str, hint: &str) -> Error {
-        Error::new(kind, "read", &self.name, why).with_hint(hint)
+        Error::new(kind, self.operation, &self.name, why).with_hint(hint)
     }
 }
 

@@ -4,7 +4,11 @@ use std::{fmt, time::Duration};
 
 use straightway_core::{Error, Kind, Result};
 
-use crate::{answer::Answer, checksum::Checksum};
+use crate::{
+    answer::Answer,
+    checksum::Checksum,
+    upload::{Part, PartTag},
+};
 
 /// How one object is asked for, and what the server's answers mean.
 ///
@@ -29,7 +33,18 @@ pub trait Service: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Renews what [`head`](Self::head) signs with. It may block: a thread that ends with the call runs it.
+    /// Appends the whole head of a request that stores a part of the object, with its `Content-Length` and the blank line.
+    fn put_head(&self, _: &Part, _out: &mut Vec<u8>) -> Result<Head> {
+        let why = "this kind of server is only read";
+        Err(Error::new(Kind::Unsupported, "write", "an object", why))
+    }
+
+    /// What the server calls a part, by its answer of status 200 to that request. `name` is what errors call the object.
+    fn stored(&self, name: &str, _: &Part, answer: &Answer<'_>) -> Result<PartTag, Judgement> {
+        Err(self.judge(name, answer))
+    }
+
+    /// Renews what [`head`](Self::head) and [`put_head`](Self::put_head) sign with. It may block: a thread that ends with the call runs it.
     fn renew(&self) -> Result<()> {
         Ok(())
     }

@@ -52,7 +52,9 @@ impl Copier<'_> {
         let targets = errand.pairs.iter().map(|p| p.target.as_path());
         // Who copies what a killed writer left wants to have it.
         let rescues = errand.pairs.iter().any(|p| draft::is_draft(&p.source.name));
-        if !rescues {
+        if !rescues && tree.store.folder().is_none() {
+            tree.store.sweep();
+        } else if !rescues {
             // A folder that is not there yet has nothing to sweep.
             let folders = tree.folders_of(targets).into_iter();
             folders
@@ -71,6 +73,9 @@ impl Copier<'_> {
         let mut books = Books::default();
         let mut running = VecDeque::with_capacity(jobs_max);
         for pairs in batches {
+            if self.choice == Choice::Auto && self.copy_within(&tree, pairs, &mut books)? {
+                continue;
+            }
             while running.len() >= jobs_max {
                 finish(&tree, &mut running, &mut books)?;
             }
@@ -103,7 +108,11 @@ impl Copier<'_> {
         let mut extents = Vec::new();
         for ((number, pair), source) in (0..).zip(pairs).zip(&sources) {
             let bytes = source.object().bytes;
-            let data = source.data_extents()?;
+            // Only file systems have holes.
+            let data = match tree.store.folder() {
+                Some(_) => source.data_extents()?,
+                None => whole(bytes),
+            };
             let like = Like::Copy {
                 of: &**source,
                 has_holes: data != [Extent::new(0, bytes)],
@@ -118,6 +127,27 @@ impl Copier<'_> {
         let ticket = self.executor.relay(sources, twins, extents, ask)?;
         Ok(Batch { ticket, drafts })
     }
+
+    /// Copies objects without their bytes passing through this machine, if the stores can.
+    fn copy_within(&self, tree: &Tree, pairs: &[Pair], books: &mut Books) -> Result<bool> {
+        let named = |pair: &Pair| (pair.named(), tree.at(&pair.target).name.into_os_string());
+        let objects: Vec<_> = pairs.iter().map(named).collect();
+        if self.progress.is_cancelled()
+            || !tree.store.copy_within(&*pairs[0].source.store, &objects)?
+        {
+            return Ok(false);
+        }
+        let bytes = pairs.iter().map(|pair| pair.bytes).sum();
+        self.progress.add(bytes);
+        books.add_served(bytes);
+        Ok(true)
+    }
+}
+
+/// All of an object.
+fn whole(bytes: u64) -> Vec<Extent> {
+    let whole = Extent::new(0, bytes);
+    (!whole.is_empty()).then_some(whole).into_iter().collect()
 }
 
 /// Objects that are being copied. Dropped, its job stops and its drafts are gone.

@@ -89,11 +89,12 @@ impl Errand {
 
     /// The same, by their places.
     ///
-    /// One file goes to `target` itself, unless that is a folder or a whole store; several files, or a folder, go
-    /// into it. Links given by name are followed; links inside folders are kept as links.
+    /// One file goes to `target` itself, unless that is a folder or a whole store, or outside of a file system ends with
+    /// a slash; several files, or a folder, go into it. Links given by name are followed; links inside folders are kept as links.
     pub fn new(sources: &[Location], target: &Location) -> Result<Self> {
         let is_local = target.path().is_some();
-        let is_store = sources.len() > 1 || target.name.as_os_str().is_empty();
+        let name = target.name.as_os_str();
+        let is_store = sources.len() > 1 || name.is_empty() || name.as_bytes().ends_with(b"/");
         let into = target.is_folder(is_store && !is_local);
         let mut errand = Self {
             base: if into {

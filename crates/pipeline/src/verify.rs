@@ -36,8 +36,9 @@ pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) ->
             .store
             .survey(target.handles(), &[None], Direction::In)?;
         let around = match survey[0].usable() {
-            Ok(_) => Choice::Only(Route::Direct),
-            Err(_) => Choice::Auto,
+            // What comes over a socket has no page cache to go around.
+            Ok(_) if survey[0].socket.is_none() => Choice::Only(Route::Direct),
+            _ => Choice::Auto,
         };
         let mut at = 0;
         while at < bytes {

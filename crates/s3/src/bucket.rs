@@ -19,6 +19,7 @@ use crate::{
     access::{Access, REGION_DEFAULT},
     credentials::{Credentials, Http, Known, config_value, context, wait_for},
     endpoint::Endpoint,
+    habits::Habits,
     refusal::{Asked, Refusal},
     sum::checksum,
 };
@@ -37,6 +38,8 @@ pub(crate) struct Bucket {
     /// Headers of every request, and those of requests for an object.
     common: HeaderMap,
     object: HeaderMap,
+    /// What is known of how the service writes.
+    pub(crate) habits: Habits,
 }
 
 impl Bucket {
@@ -64,6 +67,7 @@ impl Bucket {
             client,
             common,
             object,
+            habits: Habits::default(),
         })
     }
 
@@ -75,30 +79,24 @@ impl Bucket {
     /// Asks for a key, or with an empty one for the bucket, and waits for the answer. What may pass is tried again;
     /// what is refused is an error, unless its status is in `expected`.
     pub(crate) fn ask(&self, request: &Ask<'_>) -> Result<Response<Vec<u8>>> {
+        self.send(request, &Cargo::default())
+            .map(|sent| sent.answer)
+    }
+
+    /// The same with a body and with headers that are signed.
+    pub(crate) fn send(&self, request: &Ask<'_>, cargo: &Cargo<'_>) -> Result<Sent> {
         let mut backoff = Backoff::unique(self.client.network().settings().attempts_max);
-        let mut renewed = false;
+        let (mut renewed, mut may_be_done) = (false, false);
         loop {
             let known = self.credentials.get()?;
-            let parts = self.signed(request, &known)?;
-            let sent = Request::from_parts(parts, Vec::new());
-            let bound = request.body_bytes_max;
-            let Judgement { next, error } = match self.client.send_bounded(sent, bound) {
-                Ok(answer) if request.expected.contains(&answer.status().as_u16()) => {
-                    return Ok(answer);
-                }
+            let Judgement { next, error } = match self.send_once(request, cargo, &known) {
                 Ok(answer) => {
-                    let asked = self.asked(request.operation, request.name, known.source);
-                    Refusal::of_response(&answer).judge(&asked)
+                    return Ok(Sent {
+                        answer,
+                        may_be_done,
+                    });
                 }
-                Err(error) => {
-                    let is_transient = error.kind() == Kind::Transient;
-                    let next = if is_transient {
-                        Next::Retry
-                    } else {
-                        Next::Fail
-                    };
-                    Judgement::new(next, unreachable(request, &error))
-                }
+                Err(judgement) => judgement,
             };
             let least = match next {
                 Next::Renew if !renewed => {
@@ -110,6 +108,7 @@ impl Bucket {
                 Next::Retry => Duration::ZERO,
                 Next::SlowDown(wait) => wait.unwrap_or_default(),
             };
+            may_be_done = true;
             match backoff.next_wait() {
                 Some(wait) => std::thread::sleep(wait.max(least)),
                 None => return Err(error),
@@ -117,7 +116,41 @@ impl Bucket {
         }
     }
 
-    fn asked<'a>(&'a self, operation: &'static str, name: &'a str, source: &'a str) -> Asked<'a> {
+    fn send_once(
+        &self,
+        request: &Ask<'_>,
+        cargo: &Cargo<'_>,
+        known: &Known,
+    ) -> Result<Response<Vec<u8>>, Judgement> {
+        let parts = self.signed(request, cargo.headers, known);
+        let sent = Request::from_parts(parts.map_err(Judgement::of)?, cargo.body.to_vec());
+        match self.client.send_bounded(sent, request.body_bytes_max) {
+            Ok(answer) => {
+                let refusal = Refusal::of_response(&answer);
+                // A status that was sent early to keep the connection alive may be followed by an error.
+                if request.expected.contains(&answer.status().as_u16()) && !refusal.is_late() {
+                    return Ok(answer);
+                }
+                Err(refusal.judge(&self.asked(request.operation, request.name, known.source)))
+            }
+            Err(error) => {
+                let is_transient = error.kind() == Kind::Transient;
+                let next = if is_transient {
+                    Next::Retry
+                } else {
+                    Next::Fail
+                };
+                Err(Judgement::new(next, unreachable(request, &error)))
+            }
+        }
+    }
+
+    pub(crate) fn asked<'a>(
+        &'a self,
+        operation: &'static str,
+        name: &'a str,
+        source: &'a str,
+    ) -> Asked<'a> {
         Asked {
             operation,
             name,
@@ -125,12 +158,22 @@ impl Bucket {
             bucket: &self.name,
             region: &self.region,
             source,
-            has_customer_key: self.object.contains_key(CUSTOMER_KEY),
+            has_customer_key: self.has_customer_key(),
         }
     }
 
-    /// A request with all its headers.
-    fn signed(&self, request: &Ask<'_>, known: &Known) -> Result<Parts> {
+    /// Whether its objects are encrypted with a key that the caller gave.
+    pub(crate) fn has_customer_key(&self) -> bool {
+        self.object.contains_key(CUSTOMER_KEY)
+    }
+
+    /// A request with all its headers; `headers` are signed with the others.
+    pub(crate) fn signed(
+        &self,
+        request: &Ask<'_>,
+        headers: &[(&'static str, &str)],
+        known: &Known,
+    ) -> Result<Parts> {
         let target = self.endpoint.target(request.key, request.query);
         let uri = format!("{}{target}", self.endpoint.origin);
         let made = Request::builder().method(&request.method).uri(uri).body(());
@@ -141,6 +184,14 @@ impl Bucket {
         parts.headers = self.common.clone();
         if !request.key.is_empty() {
             parts.headers.extend(self.object.clone());
+        }
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            parts.headers.remove(CHECKSUM_MODE);
+        }
+        for (name, value) in headers {
+            let value =
+                HeaderValue::from_str(value).map_err(|_| failed("a header has odd characters"))?;
+            parts.headers.insert(*name, value);
         }
         if let Some(credential) = &known.credential {
             let context = Context::new();
@@ -158,6 +209,27 @@ impl Bucket {
     }
 }
 
+impl Bucket {
+    /// Appends the head of a request as lanes send it, without the blank line.
+    pub(crate) fn write_head(&self, parts: &Parts, head: &mut Vec<u8>) {
+        let target = parts.uri.path_and_query();
+        let target = target.map_or("/", |target| target.as_str());
+        for part in [parts.method.as_str(), " ", target, " HTTP/1.1\r\n"] {
+            head.extend_from_slice(part.as_bytes());
+        }
+        if !parts.headers.contains_key(http::header::HOST) {
+            for part in ["host: ", &self.endpoint.authority, "\r\n"] {
+                head.extend_from_slice(part.as_bytes());
+            }
+        }
+        for (name, value) in &parts.headers {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                head.extend_from_slice(part);
+            }
+        }
+    }
+}
+
 impl fmt::Debug for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bucket")
@@ -169,7 +241,23 @@ impl fmt::Debug for Bucket {
     }
 }
 
-/// A request without a body.
+/// What a request carries beside what it asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cargo<'a> {
+    /// Headers that are signed.
+    pub(crate) headers: &'a [(&'static str, &'a str)],
+    pub(crate) body: &'a [u8],
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) answer: Response<Vec<u8>>,
+    /// Whether the service may have done before what was asked: an earlier answer to the same request was lost.
+    pub(crate) may_be_done: bool,
+}
+
+/// What a request asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) method: Method,
@@ -193,6 +281,8 @@ fn unreachable(request: &Ask<'_>, error: &Error) -> Error {
     Error::new(error.kind(), request.operation, request.name, message).with_hint(hint)
 }
 
+const CHECKSUM_MODE: &str = "x-amz-checksum-mode";
+
 const CUSTOMER_KEY: &str = "x-amz-server-side-encryption-customer-key";
 
 /// The headers of every request, and those of requests for an object beside them.
@@ -202,7 +292,7 @@ fn headers(access: &Access) -> Result<(HeaderMap, HeaderMap)> {
         common.insert("x-amz-request-payer", HeaderValue::from_static("requester"));
     }
     // Checksums that the service keeps come with whole objects.
-    object.insert("x-amz-checksum-mode", HeaderValue::from_static("ENABLED"));
+    object.insert(CHECKSUM_MODE, HeaderValue::from_static("ENABLED"));
     if let Some(key) = &access.customer_key {
         let secret = |text: &str| {
             let mut value = HeaderValue::from_str(text).map_err(|_| {
@@ -268,23 +358,9 @@ impl KeyService {
             expected: &[],
             body_bytes_max: 0,
         };
-        let parts = self.bucket.signed(&request, known)?;
-        let target = parts
-            .uri
-            .path_and_query()
-            .map_or("/", |target| target.as_str());
+        let parts = self.bucket.signed(&request, &[], known)?;
         let mut head = Vec::with_capacity(1024);
-        head.extend_from_slice(format!("GET {target} HTTP/1.1\r\n").as_bytes());
-        if !parts.headers.contains_key(http::header::HOST) {
-            head.extend_from_slice(
-                format!("host: {}\r\n", self.bucket.endpoint.authority).as_bytes(),
-            );
-        }
-        for (name, value) in &parts.headers {
-            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-                head.extend_from_slice(part);
-            }
-        }
+        self.bucket.write_head(&parts, &mut head);
         Ok(SignedHead {
             head,
             generation: known.generation,

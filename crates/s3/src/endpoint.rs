@@ -100,6 +100,11 @@ impl Endpoint {
     }
 }
 
+/// A key as the path of a URL has it.
+pub(crate) fn in_path(key: &str) -> percent_encoding::PercentEncode<'_> {
+    utf8_percent_encode(key, &IN_PATH)
+}
+
 fn encoded(text: &str) -> percent_encoding::PercentEncode<'_> {
     utf8_percent_encode(text, &IN_QUERY)
 }

@@ -15,12 +15,17 @@
 
 mod access;
 mod bucket;
+mod copying;
 mod credentials;
 pub mod doctor;
 mod endpoint;
+mod habits;
 mod refusal;
+mod removing;
 mod store;
 mod sum;
+mod upload;
+mod writing;
 mod xml;
 
 pub use access::{Access, Addressing, CustomerKey, Environment, Identity, Keys, REGION_DEFAULT};

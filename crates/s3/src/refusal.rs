@@ -31,6 +31,13 @@ pub(crate) struct Asked<'a> {
     pub(crate) has_customer_key: bool,
 }
 
+impl Asked<'_> {
+    /// Whether something was to be changed.
+    fn writes(&self) -> bool {
+        !matches!(self.operation, "read" | "open" | "list" | "ask")
+    }
+}
+
 /// An answer that is not what was asked for.
 #[derive(Debug)]
 pub(crate) struct Refusal {
@@ -75,6 +82,24 @@ impl Refusal {
         }
     }
 
+    /// Whether it is an error behind a status of success. Services that work long send the status first.
+    pub(crate) fn is_late(&self) -> bool {
+        self.status == 200 && self.fault.is_some()
+    }
+
+    /// Whether the service does not implement a header of the request.
+    pub(crate) fn is_unimplemented(&self) -> bool {
+        self.status == 501 || self.code() == "NotImplemented"
+    }
+
+    /// Whether the service says that bytes were damaged on their way.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(
+            self.code(),
+            "BadDigest" | "XAmzContentChecksumMismatch" | "XAmzContentSHA256Mismatch"
+        )
+    }
+
     /// What to do about it.
     pub(crate) fn judge(&self, asked: &Asked<'_>) -> Judgement {
         let next = match (self.status, self.code()) {
@@ -82,7 +107,16 @@ impl Refusal {
             (429 | 503, _) | (_, "SlowDown" | "Throttling" | "RequestLimitExceeded") => {
                 Next::SlowDown(self.retry_after)
             }
-            (_, "RequestTimeout" | "InternalError" | "OperationAborted")
+            _ if self.is_full() => Next::Fail,
+            (
+                _,
+                "RequestTimeout"
+                | "InternalError"
+                | "OperationAborted"
+                | "ConditionalRequestConflict"
+                | "IncompleteBody"
+                | "BadDigest",
+            )
             | (408 | 500 | 502 | 504, _) => Next::Retry,
             _ => Next::Fail,
         };
@@ -122,6 +156,27 @@ impl Refusal {
         Error::new(kind, asked.operation, asked.name, message).with_hint(hint)
     }
 
+    /// Whether the service has no room.
+    fn is_full(&self) -> bool {
+        let code = self.code();
+        self.status == 507
+            || code.contains("StorageFull")
+            || matches!(
+                code,
+                "QuotaExceeded" | "InsufficientStorage" | "EntityTooLarge"
+            )
+    }
+
+    /// Whether what is there may not be changed.
+    fn is_locked(&self) -> bool {
+        let said = self.fault.as_ref().map_or("", |fault| &fault.message);
+        let said = said.to_ascii_lowercase();
+        self.code() == "ObjectLocked"
+            || ["object lock", "worm protected", "retention", "legal hold"]
+                .iter()
+                .any(|word| said.contains(word))
+    }
+
     fn code(&self) -> &str {
         self.fault.as_ref().map_or("", |fault| fault.code.as_str())
     }
@@ -140,7 +195,33 @@ impl Refusal {
             source,
             ..
         } = asked;
+        let writes = asked.writes();
         Some(match (self.code(), self.status) {
+            _ if self.is_full() => told(
+                Kind::Transient,
+                "the service has no room for it, or takes none so large",
+                "free space on the service, or raise its quota",
+            ),
+            _ if writes && self.is_locked() => told(
+                Kind::Invalid,
+                "it is protected by object lock",
+                "wait until its retention ends, or use a bucket or prefix without object lock",
+            ),
+            ("NoSuchUpload", _) => told(
+                Kind::Transient,
+                "its upload was ended by somebody else: a sweep, or a lifecycle rule of the bucket",
+                "write it again; let sweeps and rules end only uploads that are older than the longest save",
+            ),
+            ("InvalidPart" | "InvalidPartOrder" | "EntityTooSmall", _) => told(
+                Kind::Corrupt,
+                "the service does not have the parts that were stored",
+                "write it again",
+            ),
+            ("BadDigest", _) => told(
+                Kind::Corrupt,
+                "its bytes were damaged on their way: the service found another checksum",
+                "the network or a proxy damages it: write it another way",
+            ),
             ("NoSuchBucket", _) => told(
                 Kind::NotFound,
                 format!("there is no bucket {bucket} at {service}"),
@@ -173,6 +254,11 @@ impl Refusal {
                 Kind::Invalid,
                 format!("the session token from {source} has expired or is not valid"),
                 "renew the credentials, for example with `aws sso login`",
+            ),
+            ("PreconditionFailed", _) | (_, 412) if writes => told(
+                Kind::Invalid,
+                "something has its name already",
+                "choose another name, or remove what is there",
             ),
             ("PreconditionFailed", _) | (_, 412) => told(
                 Kind::Corrupt,
@@ -208,8 +294,13 @@ impl Refusal {
                 told(
                     Kind::Invalid,
                     format!("access is denied to {source}"),
-                    "grant s3:GetObject and s3:ListBucket, or use other credentials (--profile, AWS_ACCESS_KEY_ID); \
-                     for a public bucket --anonymous",
+                    if asked.writes() {
+                        "grant s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and \
+                         s3:ListBucketMultipartUploads, or use credentials that may write (--profile, AWS_ACCESS_KEY_ID)"
+                    } else {
+                        "grant s3:GetObject and s3:ListBucket, or use other credentials (--profile, \
+                         AWS_ACCESS_KEY_ID); for a public bucket --anonymous"
+                    },
                 )
             }
             (_, 400) if asked.has_customer_key => told(

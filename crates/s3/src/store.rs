@@ -1,8 +1,9 @@
-//! Buckets as stores: objects are opened, listed and read. Nothing is written.
+//! Buckets as stores: objects are opened and listed here. `upload`, `writing`, `removing` and `copying` have the rest.
 
 use std::{
     ffi::{OsStr, OsString},
     sync::Arc,
+    time::Duration,
 };
 
 use http::{Method, header::RANGE};
@@ -11,16 +12,18 @@ use straightway_core::{Direction, Error, Extent, Kind, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{
-        Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tag, Tuning, Verb, Verbs, text,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
+        Tag, Tuning, Verb, Verbs, parts, text,
     },
 };
 use straightway_net::{
-    FAMILY, First, Network, Origin, Remote, Site, TUNING, Validator, engine, together,
+    FAMILY, First, Network, Origin, Remote, Site, TUNING, Upload, Validator, engine, together,
 };
 
 use crate::{
     access::Access,
     bucket::{Ask, Bucket, KeyService},
+    upload::{commit_each, commit_in_order},
     xml::{Contents, ListBucketResult},
 };
 
@@ -38,6 +41,9 @@ const FRONT_BYTES_MAX: usize = 1 << 20;
 
 /// The same for all objects that are opened at once, whose first bytes are kept.
 const FRONTS_BYTES_MAX: usize = 64 << 20;
+
+/// How old an upload is before it counts as left by a writer that was killed.
+const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
 
 /// What follows a key to name one version of it.
 const VERSION_MARK: &str = "?versionId=";
@@ -77,13 +83,33 @@ impl S3 {
         &self.bucket.endpoint.service
     }
 
-    /// The bucket, for the doctor.
+    /// The bucket.
     pub(crate) fn bucket(&self) -> &Arc<Bucket> {
         &self.bucket
     }
 
+    /// The server that it is on.
+    pub(crate) fn origin(&self) -> &Arc<Origin> {
+        &self.origin
+    }
+
+    /// What all keys begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The key of an object that is written or removed.
+    pub(crate) fn own_key(&self, name: &OsStr) -> Result<String> {
+        parts(self, name)?;
+        let (key, version) = self.key(name)?;
+        if version.is_some() {
+            return Err(self.refuse(name, "a version of an object cannot be written or removed"));
+        }
+        Ok(key)
+    }
+
     /// The key of a name, and the version that it names.
-    fn key(&self, name: &OsStr) -> Result<(String, Option<String>)> {
+    pub(crate) fn key(&self, name: &OsStr) -> Result<(String, Option<String>)> {
         let name_text = text(self, name)?;
         let (name_text, version) = match name_text.rsplit_once(VERSION_MARK) {
             Some((key, version)) if !version.is_empty() => (key, Some(version.to_owned())),
@@ -103,8 +129,8 @@ impl S3 {
 
     fn open_one(&self, named: &Named, front_bytes: u32) -> Result<Arc<dyn Handle>> {
         let (key, version) = self.key(&named.name)?;
-        if key.is_empty() {
-            let error = self.refuse(&named.name, "it is a bucket, and no object");
+        if key.is_empty() || key.len() == self.prefix.len() {
+            let error = self.refuse(&named.name, "it is a bucket or a prefix, and no object");
             return Err(error.with_hint("name an object in it"));
         }
         let name = self.describe(&named.name);
@@ -136,7 +162,7 @@ impl S3 {
     }
 
     /// The error of a service that is none of S3.
-    fn not_s3(&self, operation: &'static str, name: &OsStr) -> Error {
+    pub(crate) fn not_s3(&self, operation: &'static str, name: &OsStr) -> Error {
         let service = &self.bucket.endpoint.service;
         let message = format!("{service} does not answer as S3 does");
         Error::new(Kind::Unsupported, operation, self.describe(name), message).with_hint(
@@ -242,7 +268,15 @@ impl Store for S3 {
     }
 
     fn verbs(&self) -> Verbs {
-        Verbs::of(&[Verb::List])
+        Verbs::of(&[
+            Verb::List,
+            Verb::Create,
+            Verb::Put,
+            Verb::PutIfAbsent,
+            Verb::PutIfMatch,
+            Verb::Remove,
+            Verb::RemoveIfMatch,
+        ])
     }
 
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
@@ -272,7 +306,11 @@ impl Store for S3 {
         _hulls: &[Option<Extent>],
         _: Direction,
     ) -> Result<Vec<Survey>> {
-        Ok(vec![self.origin.site().survey(); objects.len()])
+        let survey = |handle: &Arc<dyn Handle>| match Upload::of(handle) {
+            Some(upload) => upload.survey(),
+            None => self.origin.site().survey(),
+        };
+        Ok(objects.iter().map(survey).collect())
     }
 
     fn tuning(&self) -> Tuning {
@@ -324,5 +362,55 @@ impl Store for S3 {
             prefix,
             ..self.clone()
         }))
+    }
+
+    fn create(&self, name: &OsStr, bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
+        Ok(Box::new(self.begin_upload(name, bytes)?))
+    }
+
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+        commit_in_order(drafts)
+    }
+
+    fn commit_each(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+        commit_each(drafts)
+    }
+
+    fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {
+        let key = self.own_key(name)?;
+        if *on == Condition::IfAbsent {
+            self.prove_one_winner()?;
+        }
+        self.put_object(&key, &self.describe(name), bytes, on)
+    }
+
+    fn remove(&self, name: &OsStr, _: Durability) -> Result<()> {
+        let key = self.own_key(name)?;
+        self.remove_key(&key, &self.describe(name), None).map(drop)
+    }
+
+    fn remove_if_match(&self, name: &OsStr, tag: &Tag, _: Durability) -> Result<bool> {
+        let Tag::Text(tag) = tag else {
+            return Ok(false);
+        };
+        self.remove_version(&self.own_key(name)?, &self.describe(name), tag)
+    }
+
+    fn clear(&self, folder: &OsStr) -> Result<()> {
+        let key = self.own_key(folder)?;
+        self.remove_below(&format!("{key}/"))
+    }
+
+    fn copy_within(&self, from: &dyn Store, objects: &[(Named, OsString)]) -> Result<bool> {
+        self.copy_objects(from, objects)
+    }
+
+    fn sweep(&self) {
+        // Best effort: whoever may write need not be allowed to list uploads.
+        let _ = self.sweep_uploads(LEFT_AFTER);
+    }
+
+    fn sweep_drafts(&self, age: Duration) -> Result<Vec<String>> {
+        self.sweep_uploads(age)
     }
 }

@@ -73,6 +73,73 @@ impl ListBucketResult {
     }
 }
 
+/// The answer to `CreateMultipartUpload`.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Initiated {
+    pub(crate) upload_id: String,
+}
+
+/// One page of `ListMultipartUploads`.
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Uploads {
+    #[serde(default)]
+    pub(crate) is_truncated: bool,
+    #[serde(default)]
+    pub(crate) next_key_marker: Option<String>,
+    #[serde(default)]
+    pub(crate) next_upload_id_marker: Option<String>,
+    #[serde(default, rename = "Upload")]
+    pub(crate) open: Vec<OpenUpload>,
+}
+
+/// An upload that was neither completed nor aborted.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct OpenUpload {
+    pub(crate) key: String,
+    pub(crate) upload_id: String,
+    #[serde(default)]
+    pub(crate) initiated: Option<String>,
+}
+
+/// The answer to `DeleteObjects`.
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Deleted {
+    #[serde(default, rename = "Error")]
+    pub(crate) errors: Vec<NotDeleted>,
+}
+
+/// A key that was not deleted.
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct NotDeleted {
+    pub(crate) key: String,
+    pub(crate) code: String,
+    pub(crate) message: String,
+}
+
+/// The answer to `CopyObject` and `UploadPartCopy`.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+pub(crate) struct CopyPart {
+    #[serde(rename = "ETag")]
+    pub(crate) etag: String,
+}
+
+/// Reads a body whose root is `root`.
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(body: &[u8], root: &str) -> Option<T> {
+    let text = str::from_utf8(body).ok()?;
+    text.contains(&format!("<{root}"))
+        .then(|| from_str(text).ok())?
+}
+
+/// A text as XML has it.
+pub(crate) fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
+    quick_xml::escape::escape(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,7 +15,7 @@ use straightway_pipeline::{Copier, Errand, errand::is_same, verify::verify};
 use super::{
     output::print_receipt,
     stores::{Keep, Reach},
-    tuning::{RouteChoice, Tuning},
+    tuning::{RouteChoice, Tuning, is_remote},
     watch::Watch,
 };
 
@@ -162,7 +162,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Work::Read(_) => Vec::new(),
         Work::Copy(errand) => errand.pairs.iter().map(|pair| pair.bytes).collect(),
     };
-    let mut settings = args.tuning.settings_for(&args.sources[0], sizes)?;
+    // Whichever side is on a network decides: its requests are larger than a drive's I/Os.
+    let mut paths = args.sources.iter().chain([&args.target]);
+    let remote = paths.find(|path| is_remote(path));
+    let path = remote.unwrap_or(&args.sources[0]);
+    let mut settings = args.tuning.settings_for(path, sizes)?;
     settings.trace.clone_from(&trace);
     settings.through = args.through;
     settings.check()?;

@@ -9,7 +9,7 @@ use straightway_pipeline::weights::{Model, Saver};
 use super::{
     output::print_receipt,
     stores::stores,
-    tuning::{RouteChoice, Tuning},
+    tuning::{RouteChoice, Tuning, is_remote},
     watch::Watch,
 };
 
@@ -46,7 +46,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stores = stores()?;
-    let executor = Arc::new(Executor::new(args.tuning.settings(&args.source)?)?);
+    let mut sides = [&args.target, &args.source].into_iter();
+    let remote = sides.find(|path| is_remote(path));
+    let settings = args.tuning.settings(remote.unwrap_or(&args.source))?;
+    let executor = Arc::new(Executor::new(settings)?);
     let saver = Saver {
         choice: Choice::from(args.route),
         ..Saver::new(executor)

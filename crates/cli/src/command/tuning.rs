@@ -52,6 +52,11 @@ pub(crate) enum EngineChoice {
     Pool,
 }
 
+/// Whether something is reached over a network.
+pub(crate) fn is_remote(path: &Path) -> bool {
+    Uri::parse(path).is_ok_and(|uri| uri.scheme() != Scheme::Path)
+}
+
 /// How hard to drive the drive.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tuning")]
@@ -94,7 +99,7 @@ impl Tuning {
         sizes: impl IntoIterator<Item = u64>,
     ) -> anyhow::Result<Settings> {
         // What is not on a drive of this machine has no profile.
-        if Uri::parse(path).is_ok_and(|uri| uri.scheme() != Scheme::Path) {
+        if is_remote(path) {
             return Ok(self.over(suited_for(Settings::default(), sizes)));
         }
         let known = profile::Tuning::of(path)?;

@@ -263,7 +263,7 @@ fn what_is_wrong_is_told_in_one_line_with_a_hint() {
         (&["ls", "--anonymous", "s3://lab/"], "hint: "),
         (&["copy", "s3://lab/none", "host:"], "hint: "),
         (
-            &["copy", "/proc/self/exe", "s3://lab/x"],
+            &["copy", "/proc/self/exe", "https://127.0.0.1/x"],
             "does not support it",
         ),
         (
@@ -276,4 +276,95 @@ fn what_is_wrong_is_told_in_one_line_with_a_hint() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
         assert!(text.contains(words), "{args:?}: {text}");
     }
+}
+
+#[test]
+fn files_go_to_a_bucket_inside_it_and_back_and_are_removed() {
+    let Some(weed) = Weed::shared() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
+    let big = content(3, (17 << 20) + 5);
+    fs::create_dir_all(home.path().join("tree/deep")).unwrap();
+    fs::write(home.path().join("tree/big"), &big).unwrap();
+    fs::write(home.path().join("tree/deep/small"), b"small").unwrap();
+    fs::write(home.path().join("tree/empty"), b"").unwrap();
+    // A folder, one file into a prefix, and one file under a name of its own.
+    succeeds(weed, &["copy", &at("tree"), "s3://lab/moved/tree"]);
+    succeeds(
+        weed,
+        &["copy", "--verify", &at("tree/big"), "s3://lab/moved/into/"],
+    );
+    succeeds(
+        weed,
+        &["copy", &at("tree/deep/small"), "s3://lab/moved/renamed"],
+    );
+    let inside = succeeds(
+        weed,
+        &["copy", "s3://lab/moved/tree", "s3://lab/moved/twin"],
+    );
+    assert!(inside.contains("copied inside the service"), "{inside}");
+    succeeds(weed, &["copy", "s3://lab/moved/twin", &at("back")]);
+    assert!(fs::read(home.path().join("back/big")).unwrap() == big);
+    assert_eq!(
+        fs::read(home.path().join("back/deep/small")).unwrap(),
+        b"small"
+    );
+    assert_eq!(fs::read(home.path().join("back/empty")).unwrap(), b"");
+    let listed = succeeds(weed, &["ls", "-r", "s3://lab/moved"]);
+    for name in ["into/big", "renamed", "tree/deep/small", "twin/big"] {
+        assert!(listed.contains(name), "{listed}");
+    }
+    let dry = succeeds(weed, &["rm", "-r", "--dry-run", "s3://lab/moved/twin"]);
+    assert!(
+        dry.contains("would remove s3://lab/moved/twin/big"),
+        "{dry}"
+    );
+    succeeds(weed, &["copy", "s3://lab/moved/twin/big", "host:"]);
+    succeeds(weed, &["rm", "-r", "s3://lab/moved/twin"]);
+    succeeds(weed, &["rm", "s3://lab/moved/renamed"]);
+    let listed = succeeds(weed, &["ls", "-r", "s3://lab/moved"]);
+    assert!(
+        !listed.contains("twin") && !listed.contains("renamed"),
+        "{listed}"
+    );
+    for (args, words) in [
+        (&["rm", "s3://lab/moved/tree"][..], "--recursive"),
+        (&["rm", "-r", "s3://lab"], "everything in the bucket"),
+        (&["rm", &at("tree/big")], "use `rm`"),
+        (&["rm", "-r", "s3://lab/moved/none"], "nothing is below it"),
+    ] {
+        let output = run(weed, args);
+        let text = told(&output);
+        assert!(
+            !output.status.success() && text.contains(words),
+            "{args:?}: {text}"
+        );
+    }
+    let ended = succeeds(
+        weed,
+        &["rm", "--uploads", "--older-than", "1h", "s3://lab/moved"],
+    );
+    assert!(ended.is_empty(), "{ended}");
+}
+
+#[test]
+fn models_are_rewritten_to_a_bucket() {
+    let Some(weed) = Weed::shared() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let source = home.path().join("model.safetensors");
+    let tensor = content(4, (9 << 20) + 7);
+    fs::write(&source, safetensors("weight", &tensor)).unwrap();
+    let source = source.to_str().unwrap();
+    succeeds(
+        weed,
+        &["rewrite", source, "s3://lab/rewritten/model.safetensors"],
+    );
+    let target = home.path().join("again.safetensors");
+    let target = target.to_str().unwrap();
+    succeeds(
+        weed,
+        &["copy", "s3://lab/rewritten/model.safetensors", target],
+    );
+    let bytes = fs::read(target).unwrap();
+    assert!(bytes.ends_with(&tensor), "{} bytes", bytes.len());
 }

@@ -16,6 +16,8 @@ pub(super) struct Layout {
     direct_chunk_bytes: u64,
     cached_chunk_bytes: u64,
     gap_bytes: u64,
+    /// No chunk reaches from one part of its object into the next.
+    part_bytes: Option<u64>,
     chunks: Vec<Chunk>,
     pieces: Vec<Piece>,
     /// The last chunk is staged and may take more pieces.
@@ -30,6 +32,7 @@ impl Layout {
             direct_chunk_bytes: policy.chunk_bytes,
             cached_chunk_bytes: policy.cached_chunk_bytes,
             gap_bytes: policy.gap_bytes,
+            part_bytes: None,
             chunks: Vec::new(),
             pieces: Vec::new(),
             open: false,
@@ -44,6 +47,20 @@ impl Layout {
         self.gap_bytes = gap_bytes;
     }
 
+    /// Which parts the next extents are in.
+    pub(super) fn keep_to_parts(&mut self, part_bytes: Option<u64>) {
+        self.part_bytes = part_bytes;
+    }
+
+    /// Where a chunk of at most `chunk_bytes` that begins at `start` ends at the latest.
+    fn limit(&self, start: u64, chunk_bytes: u64) -> u64 {
+        let limit = start + chunk_bytes;
+        match self.part_bytes {
+            Some(part_bytes) => limit.min(down(start, part_bytes) + part_bytes),
+            None => limit,
+        }
+    }
+
     /// Sends an aligned extent straight, cut where it is longer than a chunk.
     pub(super) fn direct(
         &mut self,
@@ -56,13 +73,15 @@ impl Layout {
         self.open = false;
         let chunk_bytes = down(self.direct_chunk_bytes, block_bytes);
         let (mut rest, mut at) = (extent, at);
+        let last = self.chunks.last().map_or(0, |chunk| chunk.extent.offset);
+        let limit = self.limit(last, chunk_bytes);
         if let (Some(chunk), Some(piece)) = (self.chunks.last_mut(), self.pieces.last_mut()) {
             let follows = chunk.route == Route::Direct
                 && chunk.object == object
                 && chunk.extent.end() == rest.offset
                 && piece.at + piece.extent.bytes == at;
             if follows {
-                let take = rest.bytes.min(chunk_bytes - chunk.extent.bytes);
+                let take = rest.bytes.min(limit - chunk.extent.end());
                 chunk.extent.bytes += take;
                 piece.extent.bytes += take;
                 at += take;
@@ -70,7 +89,8 @@ impl Layout {
             }
         }
         while !rest.is_empty() {
-            let part = Extent::new(rest.offset, rest.bytes.min(chunk_bytes));
+            let limit = self.limit(rest.offset, chunk_bytes);
+            let part = Extent::between(rest.offset, rest.end().min(limit));
             self.push(object, (Route::Direct, reason), part);
             self.pieces.push(Piece { extent: part, at });
             at += part.bytes;
@@ -117,14 +137,14 @@ impl Layout {
                 chunk.object == object
                     && block >= chunk.extent.offset
                     && block <= chunk.extent.end() + self.gap_bytes
-                    && block < chunk.extent.offset + chunk_bytes
+                    && block < self.limit(chunk.extent.offset, chunk_bytes)
             })
     }
 
     /// As much of `rest` as the last chunk has room for.
     fn fitting(&self, rest: Extent, chunk_bytes: u64) -> Extent {
         let chunk = self.chunks.last().expect("there is a chunk to add to");
-        let limit = chunk.extent.offset + chunk_bytes;
+        let limit = self.limit(chunk.extent.offset, chunk_bytes);
         Extent::between(rest.offset, rest.end().min(limit))
     }
 

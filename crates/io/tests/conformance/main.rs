@@ -18,5 +18,6 @@ mod lie;
 mod mounts;
 mod network;
 mod run;
+mod s3;
 mod store;
 mod suite;

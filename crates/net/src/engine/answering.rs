@@ -12,15 +12,18 @@ use crate::{
     head::{self, Parsed},
     remote::ERROR_BYTES_MAX,
     service::Judgement,
+    upload::PartTag,
 };
 
 /// How long the body of an error is waited for.
 const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the head of an answer says.
-enum Verdict {
+pub(super) enum Verdict {
     /// What was asked for follows.
     Accepted(Option<Checksum>),
+    /// What was sent is stored.
+    Stored(PartTag),
     /// An error, whose body follows: as long as this, where it is known.
     Error(Option<u64>),
     /// Neither.
@@ -38,6 +41,7 @@ impl HttpEngine {
         let request = &self.requests[number];
         let parsed = head::parse(connection.scratch(), |answer, is_reusable| {
             let verdict = match answer.status {
+                200 if request.sending.is_some() => request.judge_stored(answer),
                 200 | 206 => match request.remote.check_plain(answer, &request.range()) {
                     Ok(()) => Verdict::Accepted(request.remote.checksum(answer, &request.range())),
                     Err(judgement) => Verdict::Refused(judgement),
@@ -58,6 +62,13 @@ impl HttpEngine {
                 let request = &mut self.requests[number];
                 request.sum = sum.or(request.sum);
                 self.accept(key, number, length, now);
+            }
+            Parsed::Whole(length, (Verdict::Stored(tag), is_reusable)) => {
+                let connection = &mut self.connections[key];
+                connection.is_reusable = is_reusable && connection.filled == length;
+                connection.clear_scratch();
+                self.requests[number].note_stored(tag);
+                self.complete(key, now);
             }
             Parsed::Whole(length, (Verdict::Error(body_bytes), _)) => {
                 let connection = &mut self.connections[key];

@@ -146,11 +146,9 @@ impl HttpEngine {
 
     /// Sends the request for what is missing of an I/O.
     fn ask(&mut self, number: u32, key: u32, now: Instant) {
-        let request = &self.requests[number];
+        let request = &mut self.requests[number];
         let connection = &mut self.connections[key];
-        let written = request
-            .remote
-            .write_head(&request.range(), &mut connection.out);
+        let written = request.write_head(&mut connection.out);
         connection.phase = Phase::Asking(number);
         connection.since = now;
         connection.is_reusable = false;
@@ -222,6 +220,7 @@ impl HttpEngine {
             let connection = &self.connections[first];
             let origin = &connection.origin;
             if connection.phase != Phase::Awaiting(number)
+                || request.sending.is_some()
                 || connection.ending.is_some()
                 || !origin.network().settings().hedges
             {

@@ -62,6 +62,8 @@ pub(super) enum Phase {
     Idle,
     /// The head of a request is sent.
     Asking(u32),
+    /// The body of a request is sent.
+    Sending(u32),
     /// The head of the answer is awaited.
     Awaiting(u32),
     /// The body is received into the I/O.
@@ -100,6 +102,7 @@ impl Phase {
     pub(super) fn request(self) -> Option<u32> {
         match self {
             Self::Asking(request)
+            | Self::Sending(request)
             | Self::Awaiting(request)
             | Self::Filling(request)
             | Self::Erring(request, _) => Some(request),

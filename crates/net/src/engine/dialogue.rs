@@ -54,7 +54,11 @@ impl HttpEngine {
         let connection = &mut self.connections[key];
         match payload {
             Payload::Connect(_) => {}
+            Payload::Send { bytes, from } if connection.sends_body() => {
+                self.restore_body(key, bytes, from + moved);
+            }
             Payload::Send { bytes, .. } => connection.take_outgoing(bytes),
+            Payload::Spill { io, from, .. } => self.restore_sent(key, io, from + moved),
             Payload::Receive { bytes, .. } => connection.take_incoming(bytes, moved),
             Payload::Fill { io, .. } => {
                 let number = connection
@@ -82,6 +86,7 @@ impl HttpEngine {
         connection.operation = None;
         if let (Payload::Send { bytes, from }, Ok(sent), None) =
             (&payload, &result, &connection.ending)
+            && !connection.sends_body()
             && *sent > 0
             && from + sent < bytes.len()
         {
@@ -91,7 +96,7 @@ impl HttpEngine {
             };
             return self.operate(key, Payload::Send { bytes, from }, now);
         }
-        let is_send = matches!(payload, Payload::Send { .. });
+        let is_send = matches!(payload, Payload::Send { .. } | Payload::Spill { .. });
         let is_connect = matches!(payload, Payload::Connect(_));
         self.restore(key, payload, *result.as_ref().unwrap_or(&0));
         if let Some(ending) = self.connections[key].ending.take() {
@@ -100,6 +105,7 @@ impl HttpEngine {
         let was_looking = std::mem::take(&mut self.connections[key].watch.is_looking);
         match result {
             Err(_) if was_looking => self.see_silence(key, now),
+            Err(error) if self.hears_out(key, &error, now) => {}
             Err(error) => {
                 let judgement = self.broken(key, &error.to_string());
                 self.fail(key, judgement, now);
@@ -148,13 +154,10 @@ impl HttpEngine {
 
     /// All of a request, or of a part of a handshake, was sent.
     pub(super) fn sent(&mut self, key: u32, now: Instant) {
-        let connection = &mut self.connections[key];
-        if let Phase::Asking(number) = connection.phase {
-            connection.phase = Phase::Awaiting(number);
-            let stall_max = connection.origin.network().settings().stall_max;
-            connection.expect_within(stall_max, now);
+        match self.connections[key].phase {
+            Phase::Asking(number) | Phase::Sending(number) => self.send_rest(key, number, now),
+            _ => self.receive(key, now),
         }
-        self.receive(key, now);
     }
 
     /// Bytes came.

@@ -234,6 +234,7 @@ impl HttpEngine {
             phase if phase.is_dialling() => {
                 format!("no connection within {:?}", settings.connect_max)
             }
+            Phase::Sending(_) => format!("nothing was taken for {:?}", settings.stall_max),
             Phase::Filling(_) => format!("nothing came for {:?}", settings.stall_max),
             _ => format!("no answer within {:?}", settings.stall_max),
         };

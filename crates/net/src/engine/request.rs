@@ -12,6 +12,8 @@ use crate::{
     service::{Judgement, Next},
 };
 
+use super::sending::Sending;
+
 /// An I/O under way.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -20,6 +22,8 @@ pub(super) struct Request {
     /// The tag of the I/O.
     pub(super) tag: u32,
     pub(super) remote: Arc<Remote>,
+    /// What is sent, where it stores a part of the object.
+    pub(super) sending: Option<Sending>,
     /// Where in the object the I/O begins, and where it ends or the object does.
     start: u64,
     end: u64,
@@ -63,6 +67,7 @@ impl Request {
             tag: io.tag,
             io: Some(io),
             remote,
+            sending: None,
             got: 0,
             state: State::Waiting(now),
             needs_new: false,

@@ -9,7 +9,10 @@ use straightway_io::{
 };
 use straightway_sys::Tries;
 
-use crate::remote::Remote;
+use crate::{
+    remote::Remote,
+    upload::{Admitted, Upload},
+};
 
 /// An engine of `depth` threads. Each runs one request at a time, and copies what it receives.
 pub fn threads(depth: u32) -> Result<Pool> {
@@ -18,7 +21,11 @@ pub fn threads(depth: u32) -> Result<Pool> {
 }
 
 fn run(mut io: Io) -> Done {
-    match read(&mut io) {
+    let moved = match io.op {
+        Op::Read => read(&mut io),
+        Op::Write => write(&io),
+    };
+    match moved {
         Ok((moved, retries)) => Done {
             tries: Tries {
                 retries,
@@ -31,11 +38,8 @@ fn run(mut io: Io) -> Done {
 }
 
 fn read(io: &mut Io) -> Result<(usize, u32)> {
-    let remote = Remote::of(&io.object).filter(|_| io.op == Op::Read);
-    let Some(remote) = remote else {
-        let why = "only objects of a web server are read, and none is written";
-        let name = io.object.object().name;
-        return Err(Error::new(Kind::Unsupported, "transfer", name, why));
+    let Some(remote) = Remote::of(&io.object) else {
+        return Err(foreign(io, "it is no object of a web server"));
     };
     let range = remote.range(io.offset, io.bytes);
     if range.is_empty() {
@@ -47,4 +51,26 @@ fn read(io: &mut Io) -> Result<(usize, u32)> {
         moved = at + bytes.len();
     })?;
     Ok((moved, retries))
+}
+
+fn write(io: &Io) -> Result<(usize, u32)> {
+    let Some(upload) = Upload::of(&io.object) else {
+        return Err(foreign(io, "it is no object in the making on a web server"));
+    };
+    let (number, body) = match upload.admit(io)? {
+        Admitted::Kept => return Ok((io.bytes, 0)),
+        Admitted::Completes(number, body) => (number, body),
+        Admitted::Whole(number) => {
+            let mut body = vec![0; upload.part_length(number)];
+            io.spill(&mut body);
+            (number, body)
+        }
+    };
+    let retries = upload.send(number, &body)?;
+    Ok((io.bytes, retries))
+}
+
+fn foreign(io: &Io, why: &str) -> Error {
+    let name = io.object.object().name;
+    Error::new(Kind::Unsupported, "transfer", name, why)
 }

@@ -200,7 +200,16 @@ impl Remote {
             );
             return Err(Judgement::new(Next::Renew, error));
         }
-        let request = self.request(&head).ok_or_else(|| {
+        self.send(&head, Vec::new())
+    }
+
+    /// Sends one request with a body on the caller's thread.
+    pub(crate) fn send(
+        &self,
+        head: &[u8],
+        body: Vec<u8>,
+    ) -> Result<http::Response<ureq::Body>, Judgement> {
+        let request = self.request(head, body).ok_or_else(|| {
             let why = "its name cannot be sent in a request";
             Judgement::fail(self.failed(Kind::Invalid, why, "check the name"))
         })?;
@@ -208,7 +217,7 @@ impl Remote {
     }
 
     /// A request head as the client has it.
-    fn request(&self, head: &[u8]) -> Option<http::Request<Vec<u8>>> {
+    fn request(&self, head: &[u8], body: Vec<u8>) -> Option<http::Request<Vec<u8>>> {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut parsed = httparse::Request::new(&mut headers);
         parsed
@@ -224,11 +233,11 @@ impl Remote {
             value.set_sensitive(true);
             request = request.header(header.name, value);
         }
-        request.body(Vec::new()).ok()
+        request.body(body).ok()
     }
 
     /// What the service says of an answer without payload.
-    fn judge_body(&self, mut answer: http::Response<ureq::Body>) -> Judgement {
+    pub(crate) fn judge_body(&self, mut answer: http::Response<ureq::Body>) -> Judgement {
         let mut body = Vec::new();
         let most = ERROR_BYTES_MAX as u64;
         // A body that cannot be read leaves the status to judge by.
@@ -243,7 +252,7 @@ impl Remote {
     }
 
     /// Does `attempt` until it succeeds, fails for good, or was tried too often. Answers how often it was tried again.
-    fn persist<T>(
+    pub(crate) fn persist<T>(
         &self,
         mut attempt: impl FnMut(&mut Backoff) -> Result<T, Judgement>,
     ) -> Result<(T, u32)> {
@@ -283,7 +292,7 @@ impl Remote {
     }
 }
 
-fn headers<B>(answer: &http::Response<B>) -> Vec<httparse::Header<'_>> {
+pub(crate) fn headers<B>(answer: &http::Response<B>) -> Vec<httparse::Header<'_>> {
     answer
         .headers()
         .iter()

@@ -21,7 +21,7 @@ use super::{
     parity,
     part::{Part, merge},
     removal,
-    steps::{Steps, names, put},
+    steps::{Steps, if_there, names, put},
 };
 
 /// A shard that was written, and the name that it gets.
@@ -184,15 +184,22 @@ impl Steps {
         let _ = self.root().clear(attempt.folder().as_ref());
     }
 
-    /// Removes the objects that the writers of an attempt put below its step.
+    /// Removes the objects that the writers of an attempt put below its step, but for those that the step's manifest
+    /// names: a process that was killed, or whose last answer was lost, may have committed the attempt.
     fn abandon_objects(&self, attempt: &Attempt) -> Result<()> {
         let below = |name: String| self.root().below(name.as_ref(), Missing::Refuse);
         let writers = names(&*below(attempt.folder())?)?;
         let marks = writers.iter().filter_map(|name| writer_of(name));
         let marks: Vec<_> = marks.map(|w| format!("-{}.", mark(w, attempt))).collect();
         let step = below(step_folder(attempt.step))?;
+        // Where it cannot be read, nothing is removed.
+        let committed = if_there(Manifest::read(&*step))?;
+        let shards = committed.iter().flat_map(|manifest| &manifest.shards);
+        let parity = committed.iter().flat_map(|manifest| &manifest.parity);
+        let files = shards.map(|shard| &shard.file);
+        let files: HashSet<_> = files.chain(parity.map(|parity| &parity.file)).collect();
         for name in names(&*step)? {
-            if marks.iter().any(|mark| name.contains(mark)) {
+            if !files.contains(&name) && marks.iter().any(|mark| name.contains(mark)) {
                 step.remove(name.as_ref(), Durability::Unsynced)?;
             }
         }

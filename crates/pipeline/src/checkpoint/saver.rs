@@ -23,7 +23,7 @@ use super::{
     shard::{Rank, ShardWriter, check_rank},
     snapshot::{Preparing, Studio, check_memory, segments},
     source::Source,
-    steps::Steps,
+    steps::{LEFT_AFTER, Steps},
 };
 
 /// How long a coordinator waits for the lock: longer than a prune has it.
@@ -126,7 +126,7 @@ impl Saver {
             store.sweep(Some(run))?;
             leftovers = store.attempts(run)?;
         } else if lock.is_some() && store.root().folder().is_none() {
-            store.sweep_aged(SystemTime::now())?;
+            store.sweep_aged(SystemTime::now(), LEFT_AFTER)?;
         }
         let writer = ShardWriter {
             executor,

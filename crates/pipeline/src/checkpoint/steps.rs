@@ -19,6 +19,7 @@ use straightway_io::store::{
 };
 
 use super::{
+    lock::Lock,
     manifest::{MANIFEST_BYTES_MAX, Manifest},
     name::{Attempt, Hold, MANIFEST, step_folder, step_of, tag_of, trashed},
     removal::{self, Identity, Ledger},
@@ -32,7 +33,10 @@ mod tests;
 const ERASE_TRIES: usize = 16;
 
 /// How long nothing is added to an attempt before it counts as left by a job that crashed, where no lock tells.
-const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
+pub(crate) const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
+
+/// How far the clock of a store may be ahead of this machine's.
+const CLOCK_SKEW_MAX: Duration = Duration::from_hours(1);
 
 /// The longest record.
 const RECORD_BYTES_MAX: u64 = 4096;
@@ -215,8 +219,9 @@ impl Steps {
     }
 
     /// The same in a store without locks, where only age tells what crashed jobs left: attempts to which nothing was added
-    /// for [`LEFT_AFTER`], and the holds of attempts that are gone.
-    pub(crate) fn sweep_aged(&self, now: SystemTime) -> Result<()> {
+    /// for `age`, and the holds of attempts that are gone.
+    pub(crate) fn sweep_aged(&self, now: SystemTime, age_min: Duration) -> Result<Vec<String>> {
+        let mut swept = Vec::new();
         let all = names(self.root())?;
         let records = |attempt: &Attempt| {
             let folder = self
@@ -229,17 +234,38 @@ impl Steps {
             let times: Option<Vec<_>> = records.map(|record| record.modified).collect();
             let last = times.and_then(|times| times.into_iter().max());
             let age = last.and_then(|last| now.duration_since(last).ok());
-            if age.is_some_and(|age| age > LEFT_AFTER) {
+            if age.is_some_and(|age| age >= age_min) {
                 self.abandon(&attempt);
+                swept.push(attempt.folder());
             }
         }
         for hold in all.iter().filter_map(|name| Hold::of(name)) {
             // Looked at after the hold was listed: an attempt is there before its holds.
             if records(&hold.attempt)?.is_empty() {
                 self.discard(&hold.name())?;
+                swept.push(hold.name());
             }
         }
-        Ok(())
+        Ok(swept)
+    }
+
+    /// Removes what jobs that crashed left behind: attempts, records, and uploads that were never completed. Where no lock
+    /// tells whether a job is alive, that is what nothing was added to for `age`. Answers what is gone.
+    pub fn sweep_left(&self, age: Duration) -> Result<Vec<String>> {
+        if self.root.folder().is_some() {
+            let _lock = Lock::take(self.root(), "sweep", Duration::ZERO)?;
+            return self.sweep(None);
+        }
+        // The store's clock may be ahead of this one's: who wants all gone gets it.
+        let ahead = if age.is_zero() {
+            CLOCK_SKEW_MAX
+        } else {
+            Duration::ZERO
+        };
+        let mut swept = self.sweep_aged(SystemTime::now() + ahead, age)?;
+        swept.extend(removal::settle(self, None)?);
+        swept.extend(self.root.sweep_drafts(age)?);
+        Ok(swept)
     }
 
     /// The attempts of a run that are there.

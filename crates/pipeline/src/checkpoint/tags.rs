@@ -9,7 +9,7 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::store::{Durability, Store};
 
 use super::{
-    name::{TAGS, check_tag, tag_file, tag_of},
+    name::{TAGS, check_tag, fresh_nonce, tag_file, tag_of},
     removal,
     steps::{Steps, if_there, names, put},
 };
@@ -66,13 +66,10 @@ impl Steps {
 }
 
 fn put_tag(held: &dyn Store, tag: &str) -> Result<()> {
-    put(
-        held,
-        &tag_file(tag),
-        &format!("{tag}\n"),
-        Durability::Synced,
-    )
-    .map(drop)
+    // A number of its own tells it from the same tag of a step that was saved again: object stores know versions by
+    // their bytes.
+    let text = format!("{tag}\n{}\n", fresh_nonce());
+    put(held, &tag_file(tag), &text, Durability::Synced).map(drop)
 }
 
 /// The tags that 0.1.0 gave.

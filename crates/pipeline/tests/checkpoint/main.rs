@@ -17,6 +17,8 @@ mod power;
 mod ranks;
 mod removal;
 mod reshard;
+mod s3;
+mod s3_kill;
 mod save;
 mod smaller;
 mod store;

@@ -16,7 +16,7 @@ fn memory() -> Steps {
 }
 
 /// Saves a state as `world` ranks, one after the other in threads of their own.
-fn save(steps: &Steps, step: u64, state: &State, world: u64, options: &Options) {
+pub(crate) fn save(steps: &Steps, step: u64, state: &State, world: u64, options: &Options) {
     let run = fresh_run();
     std::thread::scope(|scope| {
         for rank in 0..world {
@@ -36,7 +36,7 @@ fn save(steps: &Steps, step: u64, state: &State, world: u64, options: &Options) 
 }
 
 /// Asserts that a step holds a state when it is restored as `world` ranks.
-fn assert_holds(steps: &Steps, step: u64, state: &State, world: u64) {
+pub(crate) fn assert_holds(steps: &Steps, step: u64, state: &State, world: u64) {
     let checkpoint = steps.checkpoint(step).unwrap();
     for rank in 0..world {
         let pieces = state.cut(0, rank, world);

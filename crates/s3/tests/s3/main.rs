@@ -11,6 +11,8 @@ mod credentials;
 mod faults;
 mod objects;
 mod server;
+mod write_faults;
+mod writes;
 
 use std::{ffi::OsStr, sync::Arc};
 

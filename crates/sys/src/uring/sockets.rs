@@ -59,6 +59,15 @@ pub enum Payload<H> {
         /// Where to end, from its start.
         to: usize,
     },
+    /// The memory of an I/O, sent from its byte `from` up to `to`.
+    Spill {
+        /// The I/O.
+        io: Io<H>,
+        /// Where to begin, from its start.
+        from: usize,
+        /// Where to end, from its start.
+        to: usize,
+    },
 }
 
 /// An operation that is done.
@@ -239,6 +248,18 @@ impl<H> Flying<H> {
                     .flags(libc::MSG_WAITALL)
                     .build()
             }
+            Payload::Spill { io, from, to } => {
+                assert!(
+                    from <= to && *to <= io.bytes,
+                    "the range lies inside the I/O"
+                );
+                let start = io.pointer();
+                // SAFETY: `pointer` checked that the I/O lies in its buffer, and `from` lies in the I/O.
+                let pointer = unsafe { start.add(*from) };
+                opcode::Send::new(fd, pointer, length(*to - *from))
+                    .flags(libc::MSG_NOSIGNAL)
+                    .build()
+            }
         }
     }
 }
@@ -354,6 +375,14 @@ mod tests {
             panic!("it went out with a slot")
         };
         assert_eq!(&slot.as_slice()[95..107], b"\0\0\0\0\0abcdef\0");
+        let payload = Payload::Spill { io, from: 5, to: 9 };
+        ring.begin(3, &socket, payload).unwrap();
+        let landed = one(&mut ring);
+        assert_eq!(landed.result.unwrap(), 4);
+        assert!(matches!(landed.payload, Payload::Spill { from: 5, .. }));
+        let mut seen = [0; 4];
+        peer.read_exact(&mut seen).unwrap();
+        assert_eq!(&seen, b"bcde");
         peer.write_all(b"x").unwrap();
         drop(peer);
         assert!(!socket.is_quiet());

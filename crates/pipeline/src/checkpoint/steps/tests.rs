@@ -128,6 +128,27 @@ fn steps_are_committed_listed_tagged_pruned_and_removed_without_a_folder() {
 }
 
 #[test]
+fn a_sweep_keeps_the_shards_of_a_save_that_was_killed_right_after_its_commit() {
+    let steps = memory();
+    let attempt = attempt(1, 2);
+    let rank = Rank { rank: 0, world: 1 };
+    let part = write(&steps, &attempt, rank, b"content");
+    let writer = part.writer.clone();
+    steps.commit(vec![part], "null", 1).unwrap();
+    // Its records are still there.
+    let records = steps
+        .root()
+        .below(attempt.folder().as_ref(), Missing::Refuse)
+        .unwrap();
+    put(&*records, &writer_file(&writer), "", Durability::Unsynced).unwrap();
+    let swept = steps.sweep_left(Duration::ZERO).unwrap();
+    assert_eq!(swept, [attempt.folder()]);
+    assert_eq!(all(&steps), ["step-1"]);
+    let chunk = steps.open_latest().unwrap().read_chunk(0, 0).unwrap();
+    assert!(chunk.ends_with(b"content"), "{chunk:?}");
+}
+
+#[test]
 fn of_many_commits_of_one_step_one_wins_and_is_whole() {
     let steps = memory();
     let race = |sequence: u64| {
@@ -312,9 +333,9 @@ fn what_killed_saves_left_in_a_store_without_locks_goes_when_it_is_old() {
     let before = all(&steps);
     // One that may be alive stays, with its hold.
     let now = SystemTime::now();
-    steps.sweep_aged(now + LEFT_AFTER / 2).unwrap();
+    steps.sweep_aged(now + LEFT_AFTER / 2, LEFT_AFTER).unwrap();
     assert_eq!(all(&steps), before);
-    steps.sweep_aged(now + LEFT_AFTER * 2).unwrap();
+    steps.sweep_aged(now + LEFT_AFTER * 2, LEFT_AFTER).unwrap();
     assert_eq!(all(&steps), ["step-3"], "with the shards and the hold");
     assert_eq!(steps.steps().unwrap(), [3]);
 }

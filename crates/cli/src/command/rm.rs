@@ -1,0 +1,140 @@
+//! `straightway rm`: objects, all below a prefix, or uploads that nobody completed.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use straightway_core::{Bytes, Error, Kind, Scheme, Seconds, Uri};
+use straightway_io::{
+    Store,
+    store::{Durability, Location, Missing, Verb, list_all},
+};
+
+use super::{output::print, stores::Reach};
+
+/// How deep --recursive descends.
+const DEPTH_MAX: usize = 256;
+
+/// Remove objects from an object store.
+///
+/// A name is one object; with --recursive it is everything below it. With --dry-run it is said what would be removed, and
+/// nothing is. Files of this machine are not removed: there is `rm`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to remove: `s3://BUCKET/KEY`, or with --recursive `s3://BUCKET/PREFIX`.
+    #[arg(required = true, value_name = "URI")]
+    uris: Vec<PathBuf>,
+
+    /// Remove everything below the name.
+    #[arg(short, long)]
+    recursive: bool,
+
+    /// Say what would be removed, and remove nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+
+    /// End uploads below the name that were never completed, and whose parts are paid for, instead of removing objects.
+    #[arg(long, conflicts_with_all = ["recursive", "dry_run"])]
+    uploads: bool,
+
+    /// With --uploads, only those that were begun at least so long ago. Younger ones may be under way.
+    #[arg(long, value_name = "TIME", default_value = "7d", requires = "uploads")]
+    older_than: Seconds,
+
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let stores = args.reach.stores()?;
+    let mut places = Vec::new();
+    // All names are looked at before anything is removed.
+    for name in &args.uris {
+        let uri = Uri::parse(name)?;
+        let at = Location::from(stores.find(&uri)?);
+        if uri.scheme() == Scheme::Path {
+            let message = "it is a file or folder of this machine";
+            let error = Error::new(Kind::Invalid, "remove", at.describe(), message);
+            return Err(error.with_hint("use `rm`").into());
+        }
+        if !at.store.verbs().has(Verb::Remove) {
+            return Err(at.store.lacks(Verb::Remove).into());
+        }
+        places.push(at);
+    }
+    for at in &places {
+        if args.uploads {
+            let age = Duration::from_secs_f64(args.older_than.0.max(0.0));
+            for name in at.below(Missing::Refuse)?.sweep_drafts(age)? {
+                print(&format!("ended the upload of {name}\n"))?;
+            }
+        } else if args.recursive {
+            remove_below(args, at)?;
+        } else {
+            remove_one(args, at)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn remove_one(args: &Args, at: &Location) -> anyhow::Result<()> {
+    let opened = match at.open() {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == Kind::NotFound => {
+            let hint = "--recursive removes what is below a prefix; `straightway ls` lists it";
+            return Err(error.with_hint(hint).into());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    say(args, &at.describe(), opened.object().bytes)?;
+    if !args.dry_run {
+        at.store.remove(at.name.as_os_str(), Durability::Synced)?;
+    }
+    Ok(())
+}
+
+fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
+    let name = at.name.to_string_lossy();
+    let name = name.trim_end_matches('/');
+    if name.is_empty() {
+        let message = "that is everything in the bucket";
+        let error = Error::new(Kind::Invalid, "remove", at.describe(), message);
+        return Err(error.with_hint("name a prefix in it").into());
+    }
+    let inside = at.below(Missing::Refuse)?;
+    let count = say_below(args, &*inside, DEPTH_MAX)?;
+    if count == 0 {
+        let message = "nothing is below it";
+        return Err(Error::new(Kind::NotFound, "remove", at.describe(), message)
+            .with_hint("without --recursive one object is removed")
+            .into());
+    }
+    if !args.dry_run {
+        at.store.clear(name.as_ref())?;
+    }
+    Ok(())
+}
+
+/// Says what is below a store. Answers how many objects that are.
+fn say_below(args: &Args, store: &dyn Store, depth: usize) -> anyhow::Result<u64> {
+    if depth == 0 {
+        anyhow::bail!("prefixes are nested deeper than {DEPTH_MAX}");
+    }
+    let listing = list_all(store)?;
+    let mut count = listing.objects.len() as u64;
+    for object in &listing.objects {
+        let bytes = object.bytes.unwrap_or_default();
+        say(args, &store.describe(&object.name), bytes)?;
+    }
+    for folder in &listing.folders {
+        count += say_below(args, &*store.below(folder, Missing::Refuse)?, depth - 1)?;
+    }
+    Ok(count)
+}
+
+fn say(args: &Args, name: &str, bytes: u64) -> anyhow::Result<()> {
+    let verb = if args.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    print(&format!("{verb} {name} ({})\n", Bytes(bytes)))
+}

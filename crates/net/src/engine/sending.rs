@@ -1,0 +1,203 @@
+//! Writes: what a request sends behind its head, and what follows.
+//!
+//! A request stores one part of an object in the making. Its body is sent straight from the memory of the I/O, or from
+//! bytes that were kept until the part was whole. With TLS it is encrypted piece by piece. A part is stored whole or
+//! not at all: after a failure it is sent again from its first byte.
+
+use std::{io, sync::Arc, time::Instant};
+
+use straightway_io::request::{Done, Io};
+use straightway_sys::uring::sockets::Payload;
+
+use super::{
+    HttpEngine, Request,
+    answering::Verdict,
+    connection::{Connection, Phase},
+};
+use crate::{
+    answer::Answer,
+    checksum::{crc64nvme, crc64nvme_of_io},
+    service::{Head, Judgement},
+    upload::{Admitted, Part, PartTag, Stored, Upload},
+};
+
+/// What is encrypted at once.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// What a request sends behind its head.
+#[derive(Debug)]
+pub(super) struct Sending {
+    upload: Arc<Upload>,
+    part: Part,
+    /// What is sent in the place of the I/O's memory; taken while the ring has it.
+    body: Option<Vec<u8>>,
+    is_kept: bool,
+    /// How many bytes of the part were sent.
+    sent: usize,
+}
+
+impl Sending {
+    /// Where its last byte ends.
+    fn end(&self) -> usize {
+        usize::try_from(self.part.bytes).expect("a part fits into memory")
+    }
+}
+
+impl Request {
+    /// Writes the head of the request.
+    pub(super) fn write_head(&mut self, out: &mut Vec<u8>) -> straightway_core::Result<Head> {
+        let range = self.range();
+        match &mut self.sending {
+            None => self.remote.write_head(&range, out),
+            Some(sending) => {
+                sending.sent = 0;
+                out.clear();
+                self.remote.service().put_head(&sending.part, out)
+            }
+        }
+    }
+
+    /// What an answer of status 200 to a write means.
+    pub(super) fn judge_stored(&self, answer: &Answer<'_>) -> Verdict {
+        let sending = self.sending.as_ref().expect("it is a write");
+        let service = self.remote.service();
+        match service.stored(self.remote.name(), &sending.part, answer) {
+            Ok(tag) => Verdict::Stored(tag),
+            Err(judgement) => Verdict::Refused(judgement),
+        }
+    }
+
+    /// Notes that the server has the part.
+    pub(super) fn note_stored(&mut self, tag: PartTag) {
+        let sending = self.sending.as_ref().expect("it is a write");
+        let part = sending.part;
+        sending.upload.note(Stored { part, tag });
+        self.got += self.missing();
+    }
+}
+
+impl Connection {
+    /// Whether a body is sent as it is.
+    pub(super) fn sends_body(&self) -> bool {
+        matches!(self.phase, Phase::Sending(_)) && self.session.is_none()
+    }
+}
+
+impl HttpEngine {
+    /// Takes a write on, unless its bytes are only kept.
+    pub(super) fn take_write(&mut self, io: Io) {
+        let Some(upload) = Upload::of(&io.object) else {
+            return self.refuse(io, "it is no object in the making on a web server");
+        };
+        let (number, body) = match upload.admit(&io) {
+            Ok(Admitted::Kept) => {
+                let moved = io.bytes;
+                return self.finished.push(Done::new(io, Ok(moved)));
+            }
+            Ok(Admitted::Whole(number)) => (number, None),
+            Ok(Admitted::Completes(number, body)) => (number, Some(body)),
+            Err(error) => {
+                let error = io::Error::other(error);
+                return self.finished.push(Done::new(io, Err(error)));
+            }
+        };
+        let bytes = upload.part_length(number);
+        let sum = body
+            .as_deref()
+            .map_or_else(|| crc64nvme_of_io(&io, bytes), crc64nvme);
+        let part = Part {
+            number,
+            bytes: bytes as u64,
+            sum,
+        };
+        let (remote, end) = (Arc::clone(upload.remote()), io.offset + io.bytes as u64);
+        let mut request = Request::new(io, remote, end, self.next_seed(), Instant::now());
+        request.sending = Some(Sending {
+            upload,
+            part,
+            is_kept: body.is_some(),
+            body,
+            sent: 0,
+        });
+        self.queue(request);
+    }
+
+    /// Sends what is left of a request; where that is nothing, its answer is awaited.
+    pub(super) fn send_rest(&mut self, key: u32, number: u32, now: Instant) {
+        let connection = &mut self.connections[key];
+        let stall_max = connection.origin.network().settings().stall_max;
+        connection.expect_within(stall_max, now);
+        let request = &mut self.requests[number];
+        let Some(sending) = request
+            .sending
+            .as_mut()
+            .filter(|sending| sending.sent < sending.end())
+        else {
+            connection.phase = Phase::Awaiting(number);
+            return self.receive(key, now);
+        };
+        connection.phase = Phase::Sending(number);
+        let (from, to) = (sending.sent, sending.end());
+        if let Some(session) = &mut connection.session {
+            let to = to.min(from + PIECE_BYTES);
+            connection.out.resize(to - from, 0);
+            match (&sending.body, &request.io) {
+                (Some(body), _) => connection.out.copy_from_slice(&body[from..to]),
+                (None, Some(io)) => io.spill_from(from, &mut connection.out),
+                (None, None) => unreachable!("with TLS the ring has no I/O"),
+            }
+            sending.sent = to;
+            if let Err(error) = session.encrypt(&connection.out) {
+                return self.fail(key, Judgement::of(self.untrusted(key, &error)), now);
+            }
+            // Not at once: a long body would be sent by a long recursion.
+            let bytes = connection.lend_outgoing().unwrap_or_default();
+            return self.operate(key, Payload::Send { bytes, from: 0 }, now);
+        }
+        let payload = if sending.is_kept {
+            let bytes = sending.body.take().expect("the ring does not have it");
+            Payload::Send { bytes, from }
+        } else {
+            let io = request.io.take().expect("the ring does not have it");
+            Payload::Spill { io, from, to }
+        };
+        self.operate(key, payload, now);
+    }
+
+    /// Takes the memory of an I/O back that was sent up to `sent`.
+    pub(super) fn restore_sent(&mut self, key: u32, io: Io, sent: usize) {
+        let request = self.request_of(key);
+        request.io = Some(io);
+        request.sending.as_mut().expect("it is a write").sent = sent;
+    }
+
+    /// Takes kept bytes back that were sent up to `sent`.
+    pub(super) fn restore_body(&mut self, key: u32, body: Vec<u8>, sent: usize) {
+        let sending = self.request_of(key).sending.as_mut();
+        let sending = sending.expect("it is a write");
+        (sending.body, sending.sent) = (Some(body), sent);
+    }
+
+    fn request_of(&mut self, key: u32) -> &mut Request {
+        let number = self.connections[key].phase.request();
+        &mut self.requests[number.expect("it sends a request")]
+    }
+
+    /// Whether an answer may have come to a request that the server did not take to its end: it refused it early, and
+    /// closed the connection. Then the answer is read.
+    pub(super) fn hears_out(&mut self, key: u32, error: &io::Error, now: Instant) -> bool {
+        let is_closed = matches!(
+            error.kind(),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+        );
+        let connection = &mut self.connections[key];
+        let Phase::Sending(number) = connection.phase else {
+            return false;
+        };
+        if is_closed {
+            connection.phase = Phase::Awaiting(number);
+            self.receive(key, now);
+        }
+        is_closed
+    }
+}

@@ -1,0 +1,50 @@
+//! What a server calls a part of an object.
+
+use std::fmt;
+
+/// The longest tag. Those of S3 have 34 bytes, with their quotes.
+const TAG_BYTES_MAX: usize = 78;
+
+/// What a server calls a part: its `ETag`. It lies in place, so that a part costs no allocation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PartTag {
+    bytes: [u8; TAG_BYTES_MAX],
+    length: u8,
+}
+
+impl PartTag {
+    /// A tag; `None` where it is empty or longer than any that is known.
+    pub fn new(text: &str) -> Option<Self> {
+        let mut bytes = [0; TAG_BYTES_MAX];
+        bytes
+            .get_mut(..text.len())?
+            .copy_from_slice(text.as_bytes());
+        let length = u8::try_from(text.len()).ok().filter(|length| *length > 0)?;
+        Some(Self { bytes, length })
+    }
+
+    /// The tag as the server said it.
+    pub fn text(&self) -> &str {
+        str::from_utf8(&self.bytes[..usize::from(self.length)]).expect("it was made of text")
+    }
+}
+
+impl fmt::Debug for PartTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_kept_as_it_is_and_an_overlong_one_is_refused() {
+        let usual = "\"d41d8cd98f00b204e9800998ecf8427e\"";
+        assert_eq!(PartTag::new(usual).unwrap().text(), usual);
+        assert_eq!(PartTag::new(""), None);
+        assert_eq!(PartTag::new(&"x".repeat(TAG_BYTES_MAX + 1)), None);
+        assert!(PartTag::new(&"x".repeat(TAG_BYTES_MAX)).is_some());
+    }
+}

@@ -1,0 +1,38 @@
+//! What is known of how a service writes: found out once, and kept for the bucket.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
+
+use straightway_core::{Error, Result};
+
+/// What is known of how a service writes.
+#[derive(Debug, Default)]
+pub(crate) struct Habits {
+    /// Whether it refuses a checksum with what is written.
+    refuses_sums: AtomicBool,
+    /// Whether its conditional put has one winner.
+    has_one_winner: OnceLock<()>,
+}
+
+impl Habits {
+    /// Whether checksums are sent.
+    pub(crate) fn takes_sums(&self) -> bool {
+        !self.refuses_sums.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the service does not implement checksums.
+    pub(crate) fn refuse_sums(&self) {
+        self.refuses_sums.store(true, Ordering::Relaxed);
+    }
+
+    /// Proves by `probe` that a conditional put has one winner, unless that is known. A failure is asked for again.
+    pub(crate) fn prove_one_winner(&self, probe: impl FnOnce() -> Result<(), Error>) -> Result<()> {
+        if self.has_one_winner.get().is_none() {
+            probe()?;
+            let _ = self.has_one_winner.set(());
+        }
+        Ok(())
+    }
+}

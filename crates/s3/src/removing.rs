@@ -1,0 +1,232 @@
+//! Removing objects: one, one version, or all below a prefix; and uploads that nobody will complete.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use http::{Method, header::IF_MATCH};
+use md5::{Digest, Md5};
+use reqsign_core::time::Timestamp;
+use straightway_core::{Error, Kind, Result};
+use straightway_io::store::Store;
+
+use crate::{
+    bucket::{Ask, Cargo},
+    refusal::header,
+    store::S3,
+    writing::ANSWER_BYTES_MAX,
+    xml::{Deleted, ListBucketResult, OpenUpload, Uploads, escaped, parse},
+};
+
+/// Keys that one request removes.
+const BATCH_KEYS: usize = 1000;
+
+/// The longest page of names.
+const PAGE_BYTES_MAX: u64 = 16 << 20;
+
+/// How often a page is listed and removed before something must be putting as fast. A page has 1,000 keys.
+const PAGES_MAX: usize = 100_000;
+
+impl S3 {
+    /// Removes a key, or with a tag that version of it. Answers whether it did.
+    pub(crate) fn remove_key(&self, key: &str, name: &str, tag: Option<&str>) -> Result<bool> {
+        let condition = tag.map(|tag| (IF_MATCH, tag));
+        let expected: &[u16] = match tag {
+            None => &[200, 204, 404],
+            Some(_) => &[200, 204, 404, 412],
+        };
+        let answer = self.bucket().ask(&Ask {
+            method: Method::DELETE,
+            operation: "remove",
+            name,
+            key,
+            query: &[],
+            unsigned: condition.as_slice(),
+            expected,
+            body_bytes_max: ANSWER_BYTES_MAX,
+        })?;
+        Ok(answer.status().is_success())
+    }
+
+    /// Removes a key if it is this version. Answers whether it did.
+    ///
+    /// A service that does not know the condition ignores it. So it is looked at before: such a service leaves a gap
+    /// between the look and the removal.
+    pub(crate) fn remove_version(&self, key: &str, name: &str, tag: &str) -> Result<bool> {
+        let answer = self.bucket().ask(&Ask {
+            method: Method::HEAD,
+            operation: "ask",
+            name,
+            key,
+            query: &[],
+            unsigned: &[(IF_MATCH, tag)],
+            expected: &[200, 404, 412],
+            body_bytes_max: ANSWER_BYTES_MAX,
+        })?;
+        if answer.status() != 200 || header(answer.headers(), "etag") != Some(tag) {
+            return Ok(false);
+        }
+        self.remove_key(key, name, Some(tag))
+    }
+
+    /// Removes all keys that begin with `prefix`, a page at a time.
+    pub(crate) fn remove_below(&self, prefix: &str) -> Result<()> {
+        let name = self.bucket().describe(prefix);
+        let mut folders = BTreeSet::from([prefix.to_owned()]);
+        for _ in 0..PAGES_MAX {
+            let keys = self.keys_below(prefix, &name)?;
+            if keys.is_empty() {
+                // SeaweedFS keeps folders for a while after the last object in them is gone, and lists them. The
+                // deepest goes first.
+                let folders: Vec<_> = folders.into_iter().rev().collect();
+                return self.remove_keys(&folders);
+            }
+            self.remove_keys(&keys)?;
+            for key in &keys {
+                let inside = key.strip_prefix(prefix).unwrap_or_default();
+                let ends = inside
+                    .match_indices('/')
+                    .map(|(at, _)| prefix.len() + at + 1);
+                folders.extend(ends.map(|end| key[..end].to_owned()));
+            }
+        }
+        let message = "others put objects there as fast as they are removed";
+        Err(Error::new(Kind::Transient, "clear", name, message))
+    }
+
+    /// The first page of keys that begin with `prefix`.
+    fn keys_below(&self, prefix: &str, name: &str) -> Result<Vec<String>> {
+        let mut query = vec![("list-type", "2"), ("max-keys", "1000")];
+        if !prefix.is_empty() {
+            query.push(("prefix", prefix));
+        }
+        let answer = self.bucket().ask(&Ask {
+            method: Method::GET,
+            operation: "list",
+            name,
+            key: "",
+            query: &query,
+            unsigned: &[],
+            expected: &[200],
+            body_bytes_max: PAGE_BYTES_MAX,
+        })?;
+        let page = ListBucketResult::parse(answer.body());
+        let page = page.map_err(|_| self.not_s3("list", OsStr::new("")))?;
+        Ok(page.contents.into_iter().map(|object| object.key).collect())
+    }
+
+    /// Removes keys by as few requests as possible.
+    pub(crate) fn remove_keys(&self, keys: &[String]) -> Result<()> {
+        let name = self.describe(OsStr::new(""));
+        for keys in keys.chunks(BATCH_KEYS) {
+            let objects = keys.iter().map(|key| escaped(key));
+            let objects: Vec<_> = objects
+                .flat_map(|key| ["<Object><Key>".into(), key, "</Key></Object>".into()])
+                .collect();
+            let objects = objects.concat();
+            let body = format!("<Delete><Quiet>true</Quiet>{objects}</Delete>");
+            let digest = BASE64_STANDARD.encode(Md5::digest(&body));
+            let request = Ask {
+                method: Method::POST,
+                operation: "remove",
+                name: &name,
+                key: "",
+                query: &[("delete", "")],
+                unsigned: &[],
+                expected: &[200],
+                body_bytes_max: PAGE_BYTES_MAX,
+            };
+            let cargo = Cargo {
+                headers: &[("content-md5", &digest)],
+                body: body.as_bytes(),
+            };
+            let sent = self.bucket().send(&request, &cargo)?;
+            let deleted: Deleted = parse(sent.answer.body(), "DeleteResult")
+                .ok_or_else(|| self.not_s3("remove", OsStr::new("")))?;
+            if let Some(error) = deleted.errors.first() {
+                let message = format!("the service keeps it ({}: {})", error.code, error.message);
+                let hint = "grant s3:DeleteObject, and look whether it is protected by object lock";
+                let name = self.bucket().describe(&error.key);
+                return Err(Error::new(Kind::Invalid, "remove", name, message).with_hint(hint));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends uploads below the prefix that were begun longer than `age` ago. Answers the names of their objects.
+    pub(crate) fn sweep_uploads(&self, age: Duration) -> Result<Vec<String>> {
+        let now = SystemTime::now();
+        let mut swept = Vec::new();
+        for upload in self.uploads()? {
+            let begun = upload.initiated.as_deref();
+            let begun = begun.and_then(|time| time.parse::<Timestamp>().ok());
+            // One whose age is unknown is taken for old only by who wants all gone.
+            let is_old = match begun.map(Timestamp::as_system_time) {
+                Some(begun) => now.duration_since(begun).unwrap_or_default() >= age,
+                None => age.is_zero(),
+            };
+            if is_old {
+                self.abort(&upload.key, &upload.upload_id)?;
+                swept.push(self.bucket().describe(&upload.key));
+            }
+        }
+        Ok(swept)
+    }
+
+    /// All uploads below the prefix that are under way.
+    pub(crate) fn uploads(&self) -> Result<Vec<OpenUpload>> {
+        let name = self.describe(OsStr::new(""));
+        let (mut all, mut after) = (Vec::new(), None::<(String, String)>);
+        for _ in 0..PAGES_MAX {
+            let mut query = vec![("max-uploads", "1000"), ("uploads", "")];
+            if !self.prefix().is_empty() {
+                query.push(("prefix", self.prefix()));
+            }
+            if let Some((key, id)) = &after {
+                query.extend([("key-marker", key.as_str()), ("upload-id-marker", id)]);
+            }
+            query.sort_unstable();
+            let answer = self.bucket().ask(&Ask {
+                method: Method::GET,
+                operation: "list",
+                name: &name,
+                key: "",
+                query: &query,
+                unsigned: &[],
+                expected: &[200],
+                body_bytes_max: PAGE_BYTES_MAX,
+            })?;
+            let page: Uploads = parse(answer.body(), "ListMultipartUploadsResult")
+                .ok_or_else(|| self.not_s3("list", OsStr::new("")))?;
+            // A service may list more than was asked for.
+            let own = page.open.into_iter();
+            all.extend(own.filter(|upload| upload.key.starts_with(self.prefix())));
+            let next = page.next_key_marker.filter(|_| page.is_truncated);
+            let next = next.map(|key| (key, page.next_upload_id_marker.unwrap_or_default()));
+            if next.is_none() || next == after {
+                return Ok(all);
+            }
+            after = next;
+        }
+        Ok(all)
+    }
+
+    /// Ends an upload without its object. One that is gone is ended.
+    pub(crate) fn abort(&self, key: &str, id: &str) -> Result<()> {
+        let name = self.bucket().describe(key);
+        let answer = self.bucket().ask(&Ask {
+            method: Method::DELETE,
+            operation: "end the upload of",
+            name: &name,
+            key,
+            query: &[("uploadId", id)],
+            unsigned: &[],
+            expected: &[200, 204, 404],
+            body_bytes_max: ANSWER_BYTES_MAX,
+        });
+        answer.map(drop)
+    }
+}

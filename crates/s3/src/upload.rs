@@ -1,0 +1,467 @@
+//! Objects in the making: multipart uploads, which nobody sees until they are completed.
+//!
+//! Each part goes with its CRC-64/NVME, made from the slot, and the completion with that of the whole object, which is
+//! combined from those. So the service has exactly the bytes that were in memory, or there is no object.
+
+use std::{
+    ffi::OsStr,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use http::Method;
+use straightway_core::{Error, Kind, Result};
+use straightway_io::store::{Condition, Draft, Handle, Store, own_draft};
+use straightway_net::{
+    Answer, Head, Judgement, Next, Part, PartTag, Service, Stored, Upload, together,
+};
+
+use crate::{
+    bucket::{Ask, Bucket, Cargo, Sent},
+    refusal::Refusal,
+    store::S3,
+    writing::{ANSWER_BYTES_MAX, NONCE, SUM, encoded, fresh_nonce},
+    xml::{Initiated, escaped, parse},
+};
+
+/// The usual part: a slot of a lane over a network. S3 asks for at least 5 MiB.
+const PART_BYTES: u64 = straightway_net::TUNING.chunk_bytes;
+
+/// What longer parts are multiples of.
+const PART_STEP_BYTES: u64 = 1 << 20;
+
+/// Parts of an object, by S3.
+const PARTS_MAX: u64 = 10_000;
+
+/// The longest part: what one write over a socket takes.
+const PART_BYTES_MAX: u64 = 1 << 30;
+
+/// How long the parts of an object are that has `bytes`; `None` where it would need too many.
+fn part_bytes(bytes: u64) -> Option<u64> {
+    let least = bytes.div_ceil(PARTS_MAX).next_multiple_of(PART_STEP_BYTES);
+    Some(least.max(PART_BYTES)).filter(|part| *part <= PART_BYTES_MAX)
+}
+
+/// An object in the making.
+#[derive(Debug)]
+pub(crate) struct UploadDraft {
+    store: S3,
+    key: String,
+    upload: Arc<Upload>,
+    /// The upload at the service; `None` where the object is put at once.
+    id: Option<String>,
+    nonce: String,
+    is_over: bool,
+}
+
+impl S3 {
+    /// Begins an object.
+    pub(crate) fn begin_upload(&self, name: &OsStr, bytes: u64) -> Result<UploadDraft> {
+        let key = self.own_key(name)?;
+        let told = self.describe(name);
+        let Some(part_bytes) = part_bytes(bytes) else {
+            let most = straightway_core::Bytes(PARTS_MAX * PART_BYTES_MAX);
+            let message = format!("it would have more than {PARTS_MAX} parts");
+            return Err(Error::new(Kind::Invalid, "write", told, message)
+                .with_hint(format!("split it: an object may have up to {most}")));
+        };
+        let nonce = fresh_nonce();
+        let id = if bytes > part_bytes {
+            Some(self.initiate(&key, &told, &nonce, true)?)
+        } else {
+            None
+        };
+        let service = Arc::new(PartService {
+            bucket: Arc::clone(self.bucket()),
+            key: key.clone(),
+            id: id.clone().unwrap_or_default(),
+        });
+        let upload = Upload::new(
+            told,
+            bytes,
+            part_bytes,
+            self.origin(),
+            service,
+            &self.bucket().client,
+        );
+        Ok(UploadDraft {
+            store: self.clone(),
+            key,
+            upload: Arc::new(upload),
+            id,
+            nonce,
+            is_over: false,
+        })
+    }
+
+    /// Begins an upload, and answers its number.
+    pub(crate) fn initiate(
+        &self,
+        key: &str,
+        name: &str,
+        nonce: &str,
+        has_sums: bool,
+    ) -> Result<String> {
+        let headers = [
+            (NONCE, nonce),
+            ("x-amz-checksum-algorithm", "CRC64NVME"),
+            ("x-amz-checksum-type", "FULL_OBJECT"),
+        ];
+        let takes_sums = has_sums && self.bucket().habits.takes_sums();
+        let request = Ask {
+            method: Method::POST,
+            operation: "write",
+            name,
+            key,
+            query: &[("uploads", "")],
+            unsigned: &[],
+            expected: &[200],
+            body_bytes_max: ANSWER_BYTES_MAX,
+        };
+        let cargo = Cargo {
+            headers: &headers[..if takes_sums { 3 } else { 1 }],
+            body: b"",
+        };
+        let Sent { answer, .. } = self.bucket().send(&request, &cargo)?;
+        let told: Option<Initiated> = parse(answer.body(), "InitiateMultipartUploadResult");
+        told.map(|told| told.upload_id)
+            .filter(|id| !id.is_empty())
+            .ok_or_else(|| self.not_s3("write", OsStr::new(key)))
+    }
+}
+
+impl UploadDraft {
+    /// What errors call its object.
+    pub(crate) fn name(&self) -> &str {
+        self.upload.name()
+    }
+
+    /// Whether nothing has its name.
+    fn is_new(&self) -> Result<bool> {
+        let answer = self.store.bucket().ask(&Ask {
+            method: Method::HEAD,
+            operation: "ask",
+            name: self.name(),
+            key: &self.key,
+            query: &[],
+            unsigned: &[],
+            expected: &[200, 404],
+            body_bytes_max: ANSWER_BYTES_MAX,
+        })?;
+        Ok(answer.status() == 404)
+    }
+
+    /// Makes the object appear.
+    pub(crate) fn complete(mut self) -> Result<()> {
+        let Some(id) = self.id.clone() else {
+            self.is_over = true;
+            let bytes = self.upload.take_kept();
+            let on = Condition::Always;
+            return self
+                .store
+                .put_object(&self.key, self.name(), &bytes, &on)
+                .map(drop);
+        };
+        let parts = self.upload.finish()?;
+        let sum = encoded(whole_sum(&parts));
+        let takes_sums = self.store.bucket().habits.takes_sums();
+        let done = self.store.complete(&Completion {
+            key: &self.key,
+            name: self.name(),
+            id: &id,
+            nonce: &self.nonce,
+            parts: completion(&parts, takes_sums),
+            sum: takes_sums.then_some(&sum),
+        });
+        // An upload that failed is ended, be it completed or not.
+        self.is_over = done.is_ok();
+        done
+    }
+}
+
+/// What completes an upload.
+pub(crate) struct Completion<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) id: &'a str,
+    pub(crate) nonce: &'a str,
+    /// The parts, in XML.
+    pub(crate) parts: String,
+    /// The checksum of the whole object.
+    pub(crate) sum: Option<&'a str>,
+}
+
+impl S3 {
+    /// Completes an upload: its object appears.
+    pub(crate) fn complete(&self, done: &Completion<'_>) -> Result<()> {
+        let headers: &[_] = match done.sum {
+            Some(sum) => &[(SUM, sum), ("x-amz-checksum-type", "FULL_OBJECT")],
+            None => &[],
+        };
+        let body = format!(
+            "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{}</CompleteMultipartUpload>",
+            done.parts
+        );
+        let request = Ask {
+            method: Method::POST,
+            operation: "write",
+            name: done.name,
+            key: done.key,
+            query: &[("uploadId", done.id)],
+            unsigned: &[],
+            // An upload that is gone may have been completed by a request whose answer was lost.
+            expected: &[200, 404],
+            body_bytes_max: ANSWER_BYTES_MAX,
+        };
+        let cargo = Cargo {
+            headers,
+            body: body.as_bytes(),
+        };
+        let sent = self.bucket().send(&request, &cargo)?;
+        if sent.answer.status() == 200 {
+            let body = sent.answer.body();
+            if body.windows(RESULT.len()).any(|window| window == RESULT) {
+                return Ok(());
+            }
+            return Err(self.not_s3("write", OsStr::new(done.key)));
+        }
+        if self.is_own(done.key, done.name, done.nonce, &sent)? {
+            return Ok(());
+        }
+        let known = self.bucket().credentials.get()?;
+        let asked = self.bucket().asked("write", done.name, known.source);
+        Err(Refusal::of_response(&sent.answer).error(&asked))
+    }
+}
+
+/// Commits drafts in order: the last one is the commit point. After an error those are removed that are new.
+pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+    let drafts = own(drafts)?;
+    let mut is_new = vec![false; drafts.len()];
+    if drafts.len() > 1 {
+        // Of the last one it need not be known: where it appears, nothing failed.
+        let looked = together(
+            &drafts[..drafts.len() - 1],
+            COMMITTERS_MAX,
+            UploadDraft::is_new,
+        )?;
+        is_new[..looked.len()].copy_from_slice(&looked);
+    }
+    let mut new: Vec<(S3, String, String)> = Vec::new();
+    for (draft, is_new) in drafts.into_iter().zip(is_new) {
+        let (store, key, name) = (
+            draft.store.clone(),
+            draft.key.clone(),
+            draft.name().to_owned(),
+        );
+        if let Err(error) = draft.complete() {
+            for (store, key, name) in new {
+                let _ = store.remove_key(&key, &name, None);
+            }
+            return Err(error);
+        }
+        if is_new {
+            new.push((store, key, name));
+        }
+    }
+    Ok(())
+}
+
+/// Commits drafts side by side.
+pub(crate) fn commit_each(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+    let drafts = own(drafts)?.into_iter();
+    let drafts: Vec<_> = drafts.map(|draft| Mutex::new(Some(draft))).collect();
+    let committed = together(&drafts, COMMITTERS_MAX, |draft| {
+        let draft = draft.lock().unwrap_or_else(PoisonError::into_inner).take();
+        draft.map_or(Ok(()), UploadDraft::complete)
+    });
+    committed.map(drop)
+}
+
+fn own(drafts: Vec<Box<dyn Draft>>) -> Result<Vec<UploadDraft>> {
+    drafts.into_iter().map(own_draft::<UploadDraft>).collect()
+}
+
+/// Commits that run side by side.
+const COMMITTERS_MAX: usize = 16;
+
+/// What an answer has in it that completes an upload.
+const RESULT: &[u8] = b"CompleteMultipartUploadResult";
+
+/// The parts of an upload, as its completion has them.
+fn completion(parts: &[Stored], has_sums: bool) -> String {
+    let part = |Stored { part, tag }: &Stored| {
+        let (number, tag) = (part.number + 1, escaped(tag.text()).into_owned());
+        let sum = if has_sums {
+            let sum = encoded(part.sum);
+            format!("<ChecksumCRC64NVME>{sum}</ChecksumCRC64NVME>")
+        } else {
+            String::new()
+        };
+        format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag>{sum}</Part>")
+    };
+    parts.iter().map(part).collect()
+}
+
+/// The checksum of the whole object, of those of its parts.
+fn whole_sum(parts: &[Stored]) -> u64 {
+    let sums = parts
+        .iter()
+        .map(|stored| (stored.part.sum, stored.part.bytes));
+    let whole = sums.reduce(|(sum, bytes), (next, next_bytes)| {
+        let algorithm = crc_fast::CrcAlgorithm::Crc64Nvme;
+        let sum = crc_fast::checksum_combine(algorithm, sum, next, next_bytes);
+        (sum, bytes + next_bytes)
+    });
+    whole.map_or(0, |(sum, _)| sum)
+}
+
+impl Draft for UploadDraft {
+    fn handle(&self) -> Arc<dyn Handle> {
+        Arc::clone(&self.upload) as _
+    }
+
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.upload.write_all_at(offset, bytes)
+    }
+}
+
+impl Drop for UploadDraft {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.as_ref().filter(|_| !self.is_over) {
+            // What cannot be ended now is swept later.
+            let _ = self.store.abort(&self.key, id);
+        }
+    }
+}
+
+/// How the parts of an upload are sent by lanes.
+struct PartService {
+    bucket: Arc<Bucket>,
+    key: String,
+    id: String,
+}
+
+impl Service for PartService {
+    fn head(&self, _: &mut Vec<u8>) -> Result<Head> {
+        let why = "it is in the making, and cannot be read before its commit";
+        let name = self.bucket.describe(&self.key);
+        Err(Error::new(Kind::Unsupported, "read", name, why))
+    }
+
+    fn put_head(&self, part: &Part, out: &mut Vec<u8>) -> Result<Head> {
+        let Some(known) = self.bucket.credentials.ready() else {
+            return Ok(Head::Renew);
+        };
+        let (name, number) = (
+            self.bucket.describe(&self.key),
+            (part.number + 1).to_string(),
+        );
+        let request = Ask {
+            method: Method::PUT,
+            operation: "write",
+            name: &name,
+            key: &self.key,
+            query: &[("partNumber", &number), ("uploadId", &self.id)],
+            unsigned: &[],
+            expected: &[],
+            body_bytes_max: 0,
+        };
+        let sum = encoded(part.sum);
+        let headers = [(SUM, sum.as_str())];
+        let headers = &headers[..usize::from(self.bucket.habits.takes_sums())];
+        let parts = self.bucket.signed(&request, headers, &known)?;
+        self.bucket.write_head(&parts, out);
+        out.extend_from_slice(format!("content-length: {}\r\n\r\n", part.bytes).as_bytes());
+        Ok(Head::Ready)
+    }
+
+    fn stored(&self, name: &str, part: &Part, answer: &Answer<'_>) -> Result<PartTag, Judgement> {
+        let wrong = |why: &str| {
+            let hint = "the service or a proxy in front of it is faulty";
+            let error = Error::new(Kind::Corrupt, "write", name, why).with_hint(hint);
+            Judgement::new(Next::Retry, error)
+        };
+        if answer.text(SUM).is_some_and(|sum| sum != encoded(part.sum)) {
+            return Err(wrong("the service stored other bytes than were sent"));
+        }
+        let tag = answer.text("etag").and_then(PartTag::new);
+        tag.ok_or_else(|| wrong("the service does not say what it calls a part"))
+    }
+
+    fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
+        let source = self.bucket.credentials.source();
+        let refusal = Refusal::of_answer(answer);
+        let Judgement { next, error } = refusal.judge(&self.bucket.asked("write", name, source));
+        if refusal.is_unimplemented() && self.bucket.habits.takes_sums() {
+            self.bucket.habits.refuse_sums();
+            return Judgement::new(Next::Retry, error);
+        }
+        let next = if refusal.is_damage() {
+            Next::Retry
+        } else {
+            next
+        };
+        Judgement::new(next, error)
+    }
+
+    fn renew(&self) -> Result<()> {
+        let known = self.bucket.credentials.ready();
+        let refused = known.map(|known| known.generation);
+        self.bucket.credentials.renew(refused).map(drop)
+    }
+}
+
+impl fmt::Debug for PartService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartService")
+            .field("bucket", &self.bucket)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_slots_until_an_object_would_have_too_many() {
+        let usual = PARTS_MAX * PART_BYTES;
+        for (bytes, part) in [
+            (0, Some(PART_BYTES)),
+            (usual, Some(PART_BYTES)),
+            (usual + 1, Some(PART_BYTES + PART_STEP_BYTES)),
+            (1 << 40, Some(105 << 20)),
+            (PARTS_MAX * PART_BYTES_MAX, Some(PART_BYTES_MAX)),
+            (PARTS_MAX * PART_BYTES_MAX + 1, None),
+        ] {
+            assert_eq!(part_bytes(bytes), part, "{bytes}");
+            let parts = part_bytes(bytes).map_or(0, |part| bytes.div_ceil(part));
+            assert!(parts <= PARTS_MAX, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn the_checksum_of_the_whole_is_combined_from_those_of_its_parts() {
+        let bytes: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+        let sum = |bytes: &[u8]| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes);
+        let parts: Vec<_> = (0..)
+            .zip(bytes.chunks(123_456))
+            .map(|(number, part)| Stored {
+                part: Part {
+                    number,
+                    bytes: part.len() as u64,
+                    sum: sum(part),
+                },
+                tag: PartTag::new("\"x&y\"").unwrap(),
+            })
+            .collect();
+        assert_eq!(whole_sum(&parts), sum(&bytes));
+        let body = completion(&parts[..1], true);
+        assert!(
+            body.contains("<PartNumber>1</PartNumber><ETag>&quot;x&amp;y&quot;</ETag>"),
+            "{body}"
+        );
+    }
+}

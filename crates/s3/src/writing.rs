@@ -1,0 +1,160 @@
+//! Small objects: put at once, with or without a condition.
+//!
+//! An answer may be lost after the service has put the object. The request is then sent again, and a condition that held
+//! the first time does not hold any more. So each put carries a number that no other has, in the object's metadata, and
+//! who is refused after a lost answer looks whether the number that is there is its own.
+
+use std::ffi::OsStr;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use http::{
+    HeaderName, Method,
+    header::{IF_MATCH, IF_NONE_MATCH},
+};
+use straightway_core::{Error, Kind, Result};
+use straightway_io::store::{Condition, Store, Tag};
+use straightway_net::together;
+
+use crate::{
+    bucket::{Ask, Cargo, Sent},
+    refusal::header,
+    store::S3,
+};
+
+/// The header of a checksum.
+pub(crate) const SUM: &str = "x-amz-checksum-crc64nvme";
+
+/// The header of the number that no other put has.
+pub(crate) const NONCE: &str = "x-amz-meta-straightway-nonce";
+
+/// The longest answer to a write.
+pub(crate) const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Puts of the probe that run side by side.
+const RACERS: usize = 4;
+
+/// A number that no other put has.
+pub(crate) fn fresh_nonce() -> String {
+    format!("{:016x}", straightway_io::nonce())
+}
+
+/// A checksum as headers have it.
+pub(crate) fn encoded(sum: u64) -> String {
+    BASE64_STANDARD.encode(sum.to_be_bytes())
+}
+
+/// The checksum of bytes, as headers have it.
+fn sum_of(bytes: &[u8]) -> String {
+    encoded(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes))
+}
+
+impl S3 {
+    /// Puts an object if the condition holds. Answers whether it did.
+    pub(crate) fn put_object(
+        &self,
+        key: &str,
+        name: &str,
+        bytes: &[u8],
+        on: &Condition,
+    ) -> Result<bool> {
+        let condition: Option<(HeaderName, &str)> = match on {
+            Condition::Always => None,
+            Condition::IfAbsent => Some((IF_NONE_MATCH, "*")),
+            Condition::IfMatch(Tag::Text(tag)) => Some((IF_MATCH, tag)),
+            Condition::IfMatch(Tag::File(_)) => return Ok(false),
+        };
+        let expected: &[u16] = match on {
+            Condition::Always => &[200],
+            Condition::IfAbsent => &[200, 412],
+            // AWS has no such key, others say that the condition does not hold.
+            Condition::IfMatch(_) => &[200, 404, 412],
+        };
+        let (nonce, sum) = (fresh_nonce(), sum_of(bytes));
+        let headers = [(NONCE, nonce.as_str()), (SUM, sum.as_str())];
+        let takes_sums = self.bucket().habits.takes_sums();
+        let request = Ask {
+            method: Method::PUT,
+            operation: "write",
+            name,
+            key,
+            query: &[],
+            unsigned: condition.as_slice(),
+            expected,
+            body_bytes_max: ANSWER_BYTES_MAX,
+        };
+        let cargo = Cargo {
+            headers: &headers[..if takes_sums { 2 } else { 1 }],
+            body: bytes,
+        };
+        let sent = match self.bucket().send(&request, &cargo) {
+            // It may be the checksum that is not implemented.
+            Err(error) if takes_sums && error.to_string().contains("501") => {
+                self.bucket().habits.refuse_sums();
+                let headers = &headers[..1];
+                self.bucket().send(&request, &Cargo { headers, ..cargo })?
+            }
+            sent => sent?,
+        };
+        match sent.answer.status().as_u16() {
+            200 => Ok(true),
+            404 if !matches!(on, Condition::IfMatch(_)) => unreachable!("it is not expected"),
+            _ => self.is_own(key, name, &nonce, &sent),
+        }
+    }
+
+    /// Whether what has a key was put by a request whose answer was lost.
+    pub(crate) fn is_own(&self, key: &str, name: &str, nonce: &str, sent: &Sent) -> Result<bool> {
+        if !sent.may_be_done {
+            return Ok(false);
+        }
+        let answer = self.bucket().ask(&Ask {
+            method: Method::HEAD,
+            operation: "ask",
+            name,
+            key,
+            query: &[],
+            unsigned: &[],
+            expected: &[200, 404],
+            body_bytes_max: ANSWER_BYTES_MAX,
+        })?;
+        Ok(answer.status() == 200 && header(answer.headers(), NONCE) == Some(nonce))
+    }
+
+    /// An error unless a put on condition that nothing is there has one winner. It is tried once for a bucket, with an
+    /// object that is removed again.
+    pub(crate) fn prove_one_winner(&self) -> Result<()> {
+        self.bucket().habits.prove_one_winner(|| self.race(RACERS))
+    }
+
+    /// Lets several puts of one object race, and one come later. An error where another number than one of them wins.
+    pub(crate) fn race(&self, racers: usize) -> Result<()> {
+        let name = format!(".straightway-probe-{}", fresh_nonce());
+        let (key, _) = self.key(OsStr::new(&name))?;
+        let told = self.describe(OsStr::new(&name));
+        let put = |_: &usize| self.put_object(&key, &told, b"probe", &Condition::IfAbsent);
+        let numbers: Vec<_> = (0..racers).collect();
+        let raced = together(&numbers, racers, put).and_then(|mut won| {
+            won.push(put(&racers)?);
+            Ok(won)
+        });
+        let removed = self.remove_key(&key, &told, None);
+        let won = raced?.into_iter().filter(|won| *won).count();
+        removed?;
+        if won == 1 {
+            return Ok(());
+        }
+        let service = &self.bucket().endpoint.service;
+        let message = format!(
+            "{service} let {won} of {} puts of one object win that were to succeed only if nothing is there \
+             (If-None-Match: *)",
+            racers + 1
+        );
+        let store = self.describe(OsStr::new(""));
+        Err(
+            Error::new(Kind::Unsupported, "commit safely to", store, message).with_hint(
+                "two jobs could both believe that they saved a step: use a service with atomic conditional puts, \
+                 or save to a file system",
+            ),
+        )
+    }
+}
