@@ -325,20 +325,7 @@ impl Planner<'_> {
     /// Sends the aligned interior straight and stages the edges.
     fn lay_direct(&mut self, m: Move, alignment: Alignment) -> Result<()> {
         let socket = self.surveys[m.object as usize].socket;
-        let (chunk_bytes, gap_bytes) = (self.policy.chunk_bytes, self.policy.gap_bytes);
-        let part_bytes = self.surveys[m.object as usize].part_bytes;
-        self.layout.keep_to_parts(part_bytes);
-        match (socket, self.transfer.direction()) {
-            (Some(_), Direction::Out) => {
-                let most = part_bytes.map_or(chunk_bytes, |part| part.max(chunk_bytes));
-                self.layout
-                    .cut_by(most.min(Policy::CHUNK_BYTES_MAX), gap_bytes);
-            }
-            (Some(_), _) => self
-                .layout
-                .cut_by(self.request_bytes(), gap_bytes.max(SOCKET_GAP_BYTES)),
-            (None, _) => self.layout.cut_by(chunk_bytes, gap_bytes),
-        }
+        self.choose_cuts(m.object);
         let block_bytes = alignment.block_bytes();
         let interior = m.extent.interior(block_bytes);
         // Small neighbours share a read through the ring. Who demands DMA gets it all the same, and
@@ -395,6 +382,26 @@ impl Planner<'_> {
             block_bytes,
         );
         Ok(())
+    }
+
+    /// Chooses how the next moves of an object are cut into chunks.
+    fn choose_cuts(&mut self, object: u32) {
+        let Survey {
+            socket, part_bytes, ..
+        } = self.surveys[object as usize];
+        let (chunk_bytes, gap_bytes) = (self.policy.chunk_bytes, self.policy.gap_bytes);
+        self.layout.keep_to_parts(part_bytes);
+        match (socket, self.transfer.direction()) {
+            (Some(_), Direction::Out) => {
+                let most = part_bytes.map_or(chunk_bytes, |part| part.max(chunk_bytes));
+                self.layout
+                    .cut_by(most.min(Policy::CHUNK_BYTES_MAX), gap_bytes);
+            }
+            (Some(_), _) => self
+                .layout
+                .cut_by(self.request_bytes(), gap_bytes.max(SOCKET_GAP_BYTES)),
+            (None, _) => self.layout.cut_by(chunk_bytes, gap_bytes),
+        }
     }
 
     /// The longest request for bytes that go straight from a socket into the region: they need no slot.

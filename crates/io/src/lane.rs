@@ -6,9 +6,7 @@
 //! way at the same time: copies are looked at whenever storage has answered, and waited for only
 //! when nothing else is left to do. Nothing on the way of one I/O allocates or logs, and only where several jobs share
 //! the board does it lock; what is counted goes into the lane's own [`Tally`](crate::tally::Tally) of the job.
-//! Portions are inspected in their slot before they are copied on.
-//!
-//! An error stops the job that it happened to, and no other.
+//! Portions are inspected in their slot before they are copied on. An error stops the job that it happened to, and no other.
 
 mod inspecting;
 mod jobs;

@@ -191,6 +191,12 @@ impl Guest<'_> {
         for event in EVENTS {
             add("-trace", format!("pci_nvme_{event}"));
         }
+        self.add_drives(&mut add);
+        all
+    }
+
+    /// The drives, and the ports that they are behind.
+    fn add_drives(&self, add: &mut dyn FnMut(&str, String)) {
         let is_switched = self.topology == Topology::Switch;
         if is_switched {
             add(
@@ -233,7 +239,6 @@ impl Guest<'_> {
             "file=V.img,if=none,id=driveV,format=raw".to_owned(),
         );
         add("-device", "virtio-blk-pci,drive=driveV".to_owned());
-        all
     }
 }
 

@@ -7,12 +7,14 @@
 //! | [`Wire`] | the same without knowing what it passes on: in front of a server with TLS it breaks handshakes and records |
 //! | [`Guest`](guest::Guest) | a Linux kernel in QEMU, with NVMe drives and memory in a PCI BAR |
 
+mod fault;
 pub mod guest;
 mod head;
 mod proxy;
 mod weed;
 mod wire;
 
-pub use proxy::{Counts, Fault, Faults, Proxy};
+pub use fault::{Fault, Faults};
+pub use proxy::{Counts, Proxy};
 pub use weed::Weed;
 pub use wire::Wire;

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::net::sockopt::set_socket_linger;
 
-use crate::proxy::random;
+use crate::fault::random;
 
 /// Where a connection breaks at most, in bytes from the server. A handshake has some thousands.
 const PLACE_MAX: u64 = 400_000;

@@ -183,26 +183,20 @@ impl Refusal {
 
     fn tell(&self, asked: &Asked<'_>) -> Told {
         let known = self.tell_region(asked).or_else(|| self.tell_clock(asked));
+        let known = known.or_else(|| self.tell_write().filter(|_| asked.writes()));
         let known = known.or_else(|| self.tell_code(asked));
         known.unwrap_or_else(|| self.tell_status(asked))
     }
 
-    /// What a documented code means.
-    fn tell_code(&self, asked: &Asked<'_>) -> Option<Told> {
-        let Asked {
-            service,
-            bucket,
-            source,
-            ..
-        } = asked;
-        let writes = asked.writes();
+    /// What a documented code means when something was to be written.
+    fn tell_write(&self) -> Option<Told> {
         Some(match (self.code(), self.status) {
             _ if self.is_full() => told(
                 Kind::Transient,
                 "the service has no room for it, or takes none so large",
                 "free space on the service, or raise its quota",
             ),
-            _ if writes && self.is_locked() => told(
+            _ if self.is_locked() => told(
                 Kind::Invalid,
                 "it is protected by object lock",
                 "wait until its retention ends, or use a bucket or prefix without object lock",
@@ -222,6 +216,24 @@ impl Refusal {
                 "its bytes were damaged on their way: the service found another checksum",
                 "the network or a proxy damages it: write it another way",
             ),
+            ("PreconditionFailed", _) | (_, 412) => told(
+                Kind::Invalid,
+                "something has its name already",
+                "choose another name, or remove what is there",
+            ),
+            _ => return None,
+        })
+    }
+
+    /// What a documented code means.
+    fn tell_code(&self, asked: &Asked<'_>) -> Option<Told> {
+        let Asked {
+            service,
+            bucket,
+            source,
+            ..
+        } = asked;
+        Some(match (self.code(), self.status) {
             ("NoSuchBucket", _) => told(
                 Kind::NotFound,
                 format!("there is no bucket {bucket} at {service}"),
@@ -254,11 +266,6 @@ impl Refusal {
                 Kind::Invalid,
                 format!("the session token from {source} has expired or is not valid"),
                 "renew the credentials, for example with `aws sso login`",
-            ),
-            ("PreconditionFailed", _) | (_, 412) if writes => told(
-                Kind::Invalid,
-                "something has its name already",
-                "choose another name, or remove what is there",
             ),
             ("PreconditionFailed", _) | (_, 412) => told(
                 Kind::Corrupt,

@@ -181,6 +181,7 @@ fn only_lanes_and_engines_submit_ios() {
         "io/src/lane",
         "io/src/engine",
         "io/src/wrapper",
+        "cache/src/engine",
         "sys/src/uring",
         // The stages of a route, which are measured without lanes; the bytes are nobody's.
         "probe/src/bench/stage",
