@@ -355,7 +355,7 @@ def test_dcp_is_told_of_a_step_that_is_not_there(tmp_path):
     assert held.value.failures and straightway.Checkpointer(tmp_path).steps() == [1, 2]
     with pytest.raises(ValueError, match="parity"):
         StorageWriter(tmp_path, parity=-1)
-    assert not StorageWriter.validate_checkpoint_id("s3://bucket/step-1") and StorageReader.validate_checkpoint_id("a/b")
+    assert not StorageWriter.validate_checkpoint_id("https://host/step-1") and StorageReader.validate_checkpoint_id("a/b")
 
 
 

@@ -175,3 +175,55 @@ def test_a_child_that_is_forked_after_a_load_loads_too(options: dict[str, str | 
         # The connections of the parent are still its own.
         check_loaded(options)
     assert ends == [0] * 4
+
+
+@pytest.fixture
+def environment(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bucket as programs find it that have no options of their own."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", bucket)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEYS["access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEYS["secret_access_key"])
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("items", [0, 1, 7_000, 1_100_003, 5_000_000])
+def test_what_is_saved_to_a_bucket_is_loaded_byte_for_byte(items: int) -> None:
+    saved = {"a": np.random.default_rng(items).integers(0, 255, items, dtype=np.uint8), "b": np.arange(items % 1000)}
+    name = f"s3://lab/saved/{items}.safetensors"
+    for _ in range(2):
+        straightway.save_file(saved, name)
+    loaded = straightway.load_model(name, framework="np")
+    for key, tensor in saved.items():
+        np.testing.assert_array_equal(loaded[key], tensor)
+
+
+@pytest.mark.usefixtures("environment")
+def test_checkpoints_in_a_bucket_are_saved_restored_and_pruned() -> None:
+    torch = pytest.importorskip("torch")
+    state = {"w": torch.randn(900, 1000), "step": torch.tensor(3)}
+    checkpointer = straightway.Checkpointer("s3://lab/run", keep_last=2)
+    for step in range(1, 5):
+        state["step"].fill_(step)
+        checkpointer.save(step, state)
+        checkpointer.wait()
+    # Older ones go when the next save begins.
+    assert checkpointer.steps() == [2, 3, 4]
+    for step in (3, 4):
+        found = {"w": torch.zeros(900, 1000), "step": torch.tensor(0)}
+        checkpointer.restore(step, into=found)
+        assert torch.equal(found["w"], state["w"]) and found["step"] == step
+    with pytest.raises(OSError):
+        checkpointer.restore(1, into=state)
+
+
+@pytest.mark.usefixtures("environment")
+def test_torch_distributed_checkpoint_saves_to_a_bucket_and_loads_from_it() -> None:
+    torch = pytest.importorskip("torch")
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    from straightway.torch import StorageReader, StorageWriter
+
+    state = {"w": torch.randn(3000, 1000), "b": torch.arange(7)}
+    dcp.save(state, storage_writer=StorageWriter("s3://lab/dcp/step-1"))
+    found = {"w": torch.zeros(3000, 1000), "b": torch.zeros(7, dtype=torch.int64)}
+    dcp.load(found, storage_reader=StorageReader("s3://lab/dcp/step-1"))
+    assert torch.equal(found["w"], state["w"]) and torch.equal(found["b"], state["b"])
