@@ -76,6 +76,6 @@ fn cpu_seconds() -> Result<f64, Failed> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let ticks = fields.split_whitespace().skip(11).take(2);
-    let ticks = ticks.map(str::parse).sum::<Result<f64, _>>()?;
+    let ticks: f64 = ticks.map(str::parse::<f64>).sum::<Result<f64, _>>()?;
     Ok(ticks / 100.0)
 }
