@@ -29,7 +29,8 @@ use crate::request::usize_of;
 use drive::Drive;
 use kept::{Kept, Key};
 use refusal::Refusal;
-pub use refusal::{BROKEN, MD_MIN, is_broken, major_minor};
+pub use refusal::{BROKEN, MD_MIN, is_broken};
+pub use straightway_sys::kernel::major_minor;
 
 /// A handle to what was proven of peer-to-peer DMA. Clones share it.
 #[derive(Clone, Debug, Default)]

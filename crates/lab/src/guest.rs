@@ -1,10 +1,9 @@
 //! A real Linux kernel in QEMU, with NVMe drives of which one has a controller memory buffer: memory in a PCI BAR that
 //! other drives reach by peer-to-peer DMA.
 //!
-//! QEMU emulates the processor as well, on every machine: under KVM an access to an emulated BAR by a vector
-//! instruction ends the guest. The kernel comes from `tools/guest-kernel`. What a test runs inside is a script for
-//! busybox's shell, with programs that are taken along; what it prints is [`Ran::log`], and where the drives' DMA went
-//! is [`Ran::trace`].
+//! QEMU emulates the processor as well, on every machine: under KVM the guest ended with an emulation failure. The
+//! kernel comes from `tools/guest-kernel`. What a test runs inside is a script for busybox's shell, with programs that
+//! are taken along; what it prints is [`Ran::log`], and where the drives' DMA went is [`Ran::trace`].
 
 mod initrd;
 mod trace;

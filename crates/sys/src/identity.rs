@@ -12,7 +12,6 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    sync::LazyLock,
     thread,
     time::Duration,
 };
@@ -20,11 +19,13 @@ use std::{
 use rustix::{
     fs::{Stat, fstat},
     io::Errno,
-    system::uname,
     time::{ClockId, Timespec, clock_getres, clock_gettime},
 };
 
-use crate::file_system::{BTRFS, EXT, TMPFS, XFS, file_system};
+use crate::{
+    file_system::{BTRFS, EXT, TMPFS, XFS, file_system},
+    kernel::is_since,
+};
 
 /// How often a file is looked at until its stamps stay the same for a tick. One that is written to for
 /// longer is refused.
@@ -87,21 +88,13 @@ impl Identity {
     }
 }
 
+/// The first kernel with multigrain timestamps.
+const MULTIGRAIN: (u32, u32) = (6, 13);
+
 /// Whether the change after a look at a file's stamps has a stamp of its own.
 fn stamps_every_change(file: BorrowedFd<'_>) -> bool {
-    static KERNEL: LazyLock<bool> =
-        LazyLock::new(|| stamps_by(&uname().release().to_string_lossy()));
     let file_systems = [EXT, XFS, BTRFS, TMPFS];
-    *KERNEL && file_systems.contains(&file_system(file))
-}
-
-/// Whether a kernel has multigrain timestamps: from 6.13 on.
-fn stamps_by(release: &str) -> bool {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map(str::parse::<u32>);
-    let version = (numbers.next(), numbers.next());
-    matches!(version, (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (6, 13))
+    is_since(MULTIGRAIN) && file_systems.contains(&file_system(file))
 }
 
 /// The period of the clock that files are stamped by.
@@ -126,7 +119,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::status::Status;
+    use crate::{kernel::major_minor, status::Status};
 
     #[test]
     fn a_write_after_the_look_is_seen_however_soon_it_comes() {
@@ -174,10 +167,10 @@ mod tests {
     #[test]
     fn kernels_are_told_apart_by_their_release() {
         for release in ["6.13.0", "6.18.44-fc-v310", "7.0-rc1", "6.130"] {
-            assert!(stamps_by(release), "{release}");
+            assert!(major_minor(release) >= Some(MULTIGRAIN), "{release}");
         }
         for release in ["6.12.9", "5.15.0-91-generic", "6", "", "x"] {
-            assert!(!stamps_by(release), "{release}");
+            assert!(major_minor(release) < Some(MULTIGRAIN), "{release}");
         }
     }
 

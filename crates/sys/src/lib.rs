@@ -18,6 +18,7 @@ mod file_pages;
 mod file_system;
 pub mod folder;
 pub mod identity;
+pub mod kernel;
 pub mod lent;
 pub mod limit;
 mod mapping;

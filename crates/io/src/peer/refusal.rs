@@ -33,12 +33,6 @@ pub fn is_broken(version: (u32, u32)) -> bool {
     version == BROKEN
 }
 
-/// The first two numbers of a kernel's release, such as `7.2.12+deb13-amd64`.
-pub fn major_minor(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
 impl Refusal {
     /// The error about a file.
     pub(super) fn error(
@@ -123,6 +117,8 @@ fn word(driver: Driver) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use straightway_sys::kernel::major_minor;
+
     use super::*;
 
     fn words(errno: i32, driver: Driver, kernel: &str) -> String {

@@ -12,13 +12,23 @@ use rustix::net::SocketAddrAny;
 use straightway_core::Result;
 
 use super::{DEPTH_MAX, build, enter, outcome};
-use crate::{request::Io, socket::Socket};
+use crate::{kernel::is_since, request::Io, socket::Socket};
 
 /// At most this many operations in flight.
 pub const OPERATIONS_MAX: u32 = DEPTH_MAX;
 
 /// The user data of entries that cancel others.
 const CANCEL: u64 = u64::MAX;
+
+/// Bytes come in many pieces. The kernel waits for the last of them, so that one completion serves all. Before Linux 6.1
+/// a receive that was cancelled could forget the bytes that it had taken; there each piece is a completion of its own.
+fn fill_flags() -> i32 {
+    if is_since((6, 1)) {
+        libc::MSG_WAITALL
+    } else {
+        0
+    }
+}
 
 /// An io_uring for sockets, with its in-flight table. `H` names the objects of I/Os.
 pub struct Sockets<H> {
@@ -243,9 +253,8 @@ impl<H> Flying<H> {
                 let start = io.pointer();
                 // SAFETY: `pointer` checked that the I/O lies in its buffer, and `from` lies in the I/O.
                 let pointer = unsafe { start.add(*from) };
-                // Bytes come in many pieces. The kernel waits for the last of them, so that one completion serves all.
                 opcode::Recv::new(fd, pointer, length(*to - *from))
-                    .flags(libc::MSG_WAITALL)
+                    .flags(fill_flags())
                     .build()
             }
             Payload::Spill { io, from, to } => {
