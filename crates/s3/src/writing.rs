@@ -33,6 +33,9 @@ pub(crate) const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Puts of the probe that run side by side.
 const RACERS: usize = 4;
 
+/// What a service answers that does not know a header.
+const NOT_IMPLEMENTED: u16 = 501;
+
 /// A number that no other put has.
 pub(crate) fn fresh_nonce() -> String {
     format!("{:016x}", straightway_io::nonce())
@@ -71,29 +74,31 @@ impl S3 {
         };
         let (nonce, sum) = (fresh_nonce(), sum_of(bytes));
         let headers = [(NONCE, nonce.as_str()), (SUM, sum.as_str())];
-        let takes_sums = self.bucket().habits.takes_sums();
-        let request = Ask {
-            method: Method::PUT,
-            operation: "write",
-            name,
-            key,
-            query: &[],
-            unsigned: condition.as_slice(),
-            expected,
-            body_bytes_max: ANSWER_BYTES_MAX,
+        let put_with = |expected: &[u16], headers: &[_]| {
+            let request = Ask {
+                method: Method::PUT,
+                operation: "write",
+                name,
+                key,
+                query: &[],
+                unsigned: condition.as_slice(),
+                expected,
+                body_bytes_max: ANSWER_BYTES_MAX,
+            };
+            let body = bytes;
+            self.bucket().send(&request, &Cargo { headers, body })
         };
-        let cargo = Cargo {
-            headers: &headers[..if takes_sums { 2 } else { 1 }],
-            body: bytes,
-        };
-        let sent = match self.bucket().send(&request, &cargo) {
-            // It may be the checksum that is not implemented.
-            Err(error) if takes_sums && error.to_string().contains("501") => {
+        let sent = if self.bucket().habits.takes_sums() {
+            let sent = put_with(&[expected, &[NOT_IMPLEMENTED]].concat(), &headers)?;
+            if sent.answer.status() == NOT_IMPLEMENTED {
+                // It may be the checksum that is not implemented.
                 self.bucket().habits.refuse_sums();
-                let headers = &headers[..1];
-                self.bucket().send(&request, &Cargo { headers, ..cargo })?
+                put_with(expected, &headers[..1])?
+            } else {
+                sent
             }
-            sent => sent?,
+        } else {
+            put_with(expected, &headers[..1])?
         };
         match sent.answer.status().as_u16() {
             200 => Ok(true),

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, sync::Arc, time::Duration};
 
-use straightway_core::Kind;
+use straightway_core::{Error, Kind};
 use straightway_io::{
     Settings, Store,
     store::{Condition, Durability, Like, Missing},
@@ -238,4 +238,41 @@ fn read_only_credentials_and_full_services_are_told_before_data_moves() {
             .unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
     }
+}
+
+/// Puts `x` under a name, whatever is there.
+fn put(store: &S3, name: &str) -> Result<bool, Error> {
+    let name = OsStr::new(name);
+    store.put(name, b"x", &Condition::Always, Durability::Synced)
+}
+
+#[test]
+fn checksums_are_left_out_where_they_are_not_implemented_and_nowhere_else() {
+    let has_sum = |asked: &Asked| asked.header("x-amz-checksum-crc64nvme").is_some();
+    let server = Server::start(move |_, asked: &Asked| {
+        if has_sum(asked) {
+            Reply::error(501, "NotImplemented")
+        } else {
+            Reply::new(200, &[("ETag", "\"x\"")], "")
+        }
+    });
+    let without = store(&access(&server.url()));
+    assert!(put(&without, "a").unwrap() && put(&without, "b").unwrap());
+    assert_eq!(
+        server.requests(),
+        3,
+        "the second object goes without at once"
+    );
+    // An object whose name has that number in it is no such answer.
+    let server = Server::start(move |_, asked: &Asked| {
+        match (has_sum(asked), asked.target.contains("501")) {
+            (false, _) => Reply::error(400, "MissingChecksum"),
+            (true, true) => Reply::error(403, "AccessDenied"),
+            (true, false) => Reply::new(200, &[("ETag", "\"x\"")], ""),
+        }
+    });
+    let with = store(&access(&server.url()));
+    assert_eq!(put(&with, "step-501").unwrap_err().kind(), Kind::Invalid);
+    assert!(put(&with, "a").unwrap());
+    assert_eq!(server.requests(), 2);
 }
