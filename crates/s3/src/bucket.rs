@@ -24,6 +24,9 @@ use crate::{
     sum::checksum,
 };
 
+/// The longest page: 1,000 keys of 1,024 bytes, of which each may be escaped, and what else is said of them.
+pub(crate) const PAGE_BYTES_MAX: u64 = 16 << 20;
+
 /// How long a signature is used. Services take one for 15 minutes, and clocks differ.
 const SIGNATURE_TIME: Duration = Duration::from_mins(5);
 
@@ -83,7 +86,25 @@ impl Bucket {
             .map(|sent| sent.answer)
     }
 
-    /// The same with a body and with headers that are signed.
+    /// Asks for a page of a listing of the bucket, which messages call `name`.
+    pub(crate) fn ask_for_page(
+        &self,
+        name: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Response<Vec<u8>>> {
+        self.ask(&Ask {
+            method: Method::GET,
+            operation: "list",
+            name,
+            key: "",
+            query,
+            unsigned: &[],
+            expected: &[200],
+            body_bytes_max: PAGE_BYTES_MAX,
+        })
+    }
+
+    /// As [`ask`](Self::ask), with a body and with headers that are signed.
     pub(crate) fn send(&self, request: &Ask<'_>, cargo: &Cargo<'_>) -> Result<Sent> {
         let mut backoff = Backoff::unique(self.client.network().settings().attempts_max);
         let (mut renewed, mut may_be_done) = (false, false);

@@ -14,7 +14,7 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::store::Store;
 
 use crate::{
-    bucket::{Ask, Cargo},
+    bucket::{Ask, Cargo, PAGE_BYTES_MAX},
     refusal::header,
     store::S3,
     writing::ANSWER_BYTES_MAX,
@@ -23,9 +23,6 @@ use crate::{
 
 /// Keys that one request removes.
 const BATCH_KEYS: usize = 1000;
-
-/// The longest page of names.
-const PAGE_BYTES_MAX: u64 = 16 << 20;
 
 /// How often a page is listed and removed before something must be putting as fast. A page has 1,000 keys.
 const PAGES_MAX: usize = 100_000;
@@ -189,16 +186,7 @@ impl S3 {
                 query.extend([("key-marker", key.as_str()), ("upload-id-marker", id)]);
             }
             query.sort_unstable();
-            let answer = self.bucket().ask(&Ask {
-                method: Method::GET,
-                operation: "list",
-                name: &name,
-                key: "",
-                query: &query,
-                unsigned: &[],
-                expected: &[200],
-                body_bytes_max: PAGE_BYTES_MAX,
-            })?;
+            let answer = self.bucket().ask_for_page(&name, &query)?;
             let page: Uploads = parse(answer.body(), "ListMultipartUploadsResult")
                 .ok_or_else(|| self.not_s3("list", OsStr::new("")))?;
             // A service may list more than was asked for.

@@ -22,16 +22,13 @@ use straightway_net::{
 
 use crate::{
     access::Access,
-    bucket::{Ask, Bucket, KeyService},
+    bucket::{Ask, Bucket, KeyService, PAGE_BYTES_MAX},
     upload::{commit_each, commit_in_order},
     xml::{Contents, ListBucketResult},
 };
 
 /// The most names on one page.
 const PAGE_NAMES_MAX: usize = 1000;
-
-/// The longest page: 1,000 keys of 1,024 bytes, of which each may be escaped, and what else is said of them.
-const PAGE_BYTES_MAX: u64 = 16 << 20;
 
 /// Objects that are opened side by side.
 const OPENERS_MAX: usize = 32;
@@ -208,16 +205,7 @@ impl S3 {
             query.push(("continuation-token", token));
         }
         let name = self.describe(OsStr::new(""));
-        let answer = self.bucket.ask(&Ask {
-            method: Method::GET,
-            operation: "list",
-            name: &name,
-            key: "",
-            query: &query,
-            unsigned: &[],
-            expected: &[200],
-            body_bytes_max: PAGE_BYTES_MAX,
-        })?;
+        let answer = self.bucket.ask_for_page(&name, &query)?;
         ListBucketResult::parse(answer.body()).map_err(|_| self.not_s3("list", OsStr::new("")))
     }
 
