@@ -14,7 +14,6 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::OnceLock,
 };
 
 use tempfile::TempDir;
@@ -36,6 +35,8 @@ pub enum Topology {
 /// What to boot.
 #[derive(Clone, Copy, Debug)]
 pub struct Guest<'a> {
+    /// Which kernel: [`NEWEST`], or a version such as `6.16`, for the last one of it.
+    pub series: &'a str,
     /// How the drives hang together.
     pub topology: Topology,
     /// Programs to take along, with their names in the guest.
@@ -56,6 +57,9 @@ pub struct Ran {
     folder: TempDir,
 }
 
+/// The newest kernel that `tools/guest-kernel` finds.
+pub const NEWEST: &str = "newest";
+
 /// How long a guest may take. Alone on two cores it takes a minute.
 const SECONDS_MAX: u32 = 300;
 
@@ -69,9 +73,9 @@ const MODULES: [&str; 2] = ["virtio_pci", "virtio_blk"];
 const EVENTS: [&str; 4] = ["map_addr", "read", "write", "admin_cmd"];
 
 impl Guest<'_> {
-    /// Whether guests can be booted here; `false`, with a printed reason, where not.
-    pub fn is_possible() -> bool {
-        match kernel() {
+    /// Whether guests with a kernel of this series can be booted here; `false`, with a printed reason, where not.
+    pub fn is_possible(series: &str) -> bool {
+        match kernel(series) {
             Ok(_) => true,
             Err(error) => {
                 #[expect(
@@ -88,7 +92,7 @@ impl Guest<'_> {
 
     /// Boots it and waits until it has ended.
     pub fn run(&self) -> io::Result<Ran> {
-        let kernel = kernel()?;
+        let kernel = kernel(self.series)?;
         let folder = TempDir::new()?;
         let at = |name: &str| folder.path().join(name);
         self.initrd(&kernel)?.write(&at("initrd"))?;
@@ -264,35 +268,29 @@ pub fn pattern(bytes: u64) -> Vec<u8> {
     (0..bytes / 8).flat_map(word).collect()
 }
 
-/// The kernel's folder. It is asked for once, and so is QEMU.
-fn kernel() -> io::Result<PathBuf> {
-    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let find = || -> io::Result<PathBuf> {
-        for (program, package) in [
-            ("qemu-system-x86_64", "qemu-system-x86"),
-            ("mkfs.ext4", "e2fsprogs"),
-            ("busybox", "busybox-static"),
-        ] {
-            let found = Command::new("sh")
-                .args(["-c", "command -v \"$0\"", program])
-                .output()?;
-            if !found.status.success() {
-                let why = format!("{program} is not installed (package {package})");
-                return Err(io::Error::other(why));
-            }
-        }
-        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/guest-kernel");
-        let found = Command::new(tool).output()?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+/// The folder of a kernel of `series`.
+fn kernel(series: &str) -> io::Result<PathBuf> {
+    for (program, package) in [
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("mkfs.ext4", "e2fsprogs"),
+        ("busybox", "busybox-static"),
+    ] {
+        let found = Command::new("sh")
+            .args(["-c", "command -v \"$0\"", program])
+            .output()?;
         if !found.status.success() {
-            return Err(io::Error::other(text(&found.stderr)));
+            let why = format!("{program} is not installed (package {package})");
+            return Err(io::Error::other(why));
         }
+    }
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/guest-kernel");
+    let found = Command::new(tool).arg(series).output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if found.status.success() {
         Ok(text(&found.stdout).into())
-    };
-    FOUND
-        .get_or_init(|| find().map_err(|error| error.to_string()))
-        .clone()
-        .map_err(io::Error::other)
+    } else {
+        Err(io::Error::other(text(&found.stderr)))
+    }
 }
 
 /// Where the provider's BAR is, by the line that the guest printed of it.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Range, path::Path, process::Command};
 
 use straightway_core::{Leg, Reason, Receipt, Route};
-use straightway_lab::guest::{Dma, Drive, Guest, Ran, Topology, Traced};
+use straightway_lab::guest::{Dma, Drive, Guest, NEWEST, Ran, Topology, Traced};
 
 use super::{
     case::{Case, WORD, direct},
@@ -51,7 +51,13 @@ losetup /dev/loop0 /mnt/ext4/one
 through loop 15 --to-device /dev/loop0 $C
 mdadm --create /dev/md0 --run --metadata=1.2 --level=0 --raid-devices=2 $C $E >/dev/null 2>&1
 through md 23 --to-device $A /dev/md0
-cmp -n 16777216 $A /dev/md0 && echo "equal: md"
+cmp -s -n 16777216 $A /dev/md0 && echo "equal: md"
+mdadm --stop /dev/md0 >/dev/null 2>&1
+mdadm --create /dev/md0 --run --assume-clean --metadata=1.2 --level=1 --raid-devices=2 $C $E >/dev/null 2>&1
+dd if=$A of=/mnt/ext4/half bs=1M count=8 2>/dev/null
+sync
+through mirror 27 --to-device /mnt/ext4/half /dev/md0
+cmp -s -n 8388608 $A /dev/md0 && echo "equal: mirror"
 mdadm --stop /dev/md0 >/dev/null 2>&1
 dmsetup --noudevsync create linear --table "0 32768 linear $E 0"
 through dm 17 --to-device $A /dev/dm-0
@@ -80,6 +86,8 @@ into region-buffered --route buffered $A
 into region-virtio $V
 into region-virtio-direct --route direct $V
 into region-tmpfs /mnt/tmp/file
+httpd -p 127.0.0.1:80 -h /mnt/ext4
+into region-web http://127.0.0.1/one
 truncate -s 1M /mnt/ext4/hole
 dd if=$A of=/mnt/ext4/hole bs=4096 count=16 conv=notrunc 2>/dev/null
 sync
@@ -96,8 +104,8 @@ const OPTIONAL: [(&str, &str); 2] = [
     ("mdadm", "/usr/sbin/mdadm"),
 ];
 
-fn boot(topology: Topology, script: &str) -> Option<Ran> {
-    if !Guest::is_possible() {
+fn boot(series: &str, topology: Topology, script: &str) -> Option<Ran> {
+    if !Guest::is_possible(series) {
         return None;
     }
     let own = std::env::current_exe().unwrap();
@@ -113,6 +121,7 @@ fn boot(topology: Topology, script: &str) -> Option<Ran> {
         }
     }
     let guest = Guest {
+        series,
         topology,
         programs: &programs,
         modules: &[
@@ -123,6 +132,7 @@ fn boot(topology: Topology, script: &str) -> Option<Ran> {
             "nvmet_tcp",
             "nvme_tcp",
             "raid0",
+            "raid1",
         ],
         script,
     };
@@ -271,10 +281,15 @@ fn check_refusals(ran: &Ran) {
     let all = 16 << 20;
     if Path::new(OPTIONAL[1].1).exists() {
         // Since Linux 7.2 md passes it on: the members take it.
-        assert!(ran.log.contains("equal: md"), "{}", ran.log);
-        let expected = (Route::Direct, Reason::ComparedP2pdma, all);
-        assert_eq!(rows("md"), [expected, expected]);
+        for (name, bytes) in [("md", all), ("mirror", 8 << 20)] {
+            let is_equal = ran.said("equal: ").any(|one| one == name);
+            assert!(is_equal, "{name}: {}", ran.log);
+            let expected = (Route::Direct, Reason::ComparedP2pdma, bytes);
+            assert_eq!(rows(name), [expected, expected], "{name}");
+        }
     }
+    // A receive into BAR memory succeeds as well, and is a copy by the CPU.
+    assert_eq!(rows("region-web"), [(Route::Socket, Reason::Tcp, all)]);
     assert_eq!(
         rows("region"),
         [(Route::Direct, Reason::ComparedP2pdma, all)]
@@ -336,7 +351,7 @@ fn check_doctor(ran: &Ran) {
 #[test]
 fn below_a_switch_copies_go_through_the_bar_alone_and_what_cannot_is_refused_with_its_cause() {
     let script = format!("{COPIES}{PROOF}{REFUSED}");
-    let Some(ran) = boot(Topology::Switch, &script) else {
+    let Some(ran) = boot(NEWEST, Topology::Switch, &script) else {
         return;
     };
     check_copies(&ran);
@@ -348,7 +363,7 @@ fn below_a_switch_copies_go_through_the_bar_alone_and_what_cannot_is_refused_wit
 fn through_the_root_complex_copies_and_a_hundred_mixes_agree_with_the_trace_byte_for_byte() {
     let run = "guest --ignored --exact inside::mixes --nocapture --test-threads 1\n";
     let script = format!("{COPIES}{PROOF}{run}");
-    let Some(ran) = boot(Topology::Root, &script) else {
+    let Some(ran) = boot(NEWEST, Topology::Root, &script) else {
         return;
     };
     check_copies(&ran);
@@ -373,7 +388,7 @@ fn through_the_root_complex_copies_and_a_hundred_mixes_agree_with_the_trace_byte
 #[test]
 fn drives_without_an_allowed_path_are_refused_and_the_error_says_so() {
     let script = format!("{COPIES}through refused 1 --to-device $A $C\ninto region $A\n");
-    let Some(ran) = boot(Topology::Refused, &script) else {
+    let Some(ran) = boot(NEWEST, Topology::Refused, &script) else {
         return;
     };
     let seen = error(&ran, "refused");
@@ -385,4 +400,57 @@ fn drives_without_an_allowed_path_are_refused_and_the_error_says_so() {
         (Route::Staged, Reason::NotProven)
     );
     assert_eq!(routes[0].bytes, 16 << 20);
+}
+
+/// What a kernel is made to say of itself, so that the comparison runs where the version alone would refuse.
+const DISGUISE: &str = "
+echo 6.17.0 >/tmp/release
+mount --bind /tmp/release /proc/sys/kernel/osrelease
+";
+
+#[test]
+fn linux_6_16_is_refused_by_its_version_and_its_wrong_bytes_are_seen_by_the_comparison() {
+    let script = format!(
+        "{COPIES}through version 1 --to-device $A $C\ninto known $A\n{DISGUISE}\
+         through compared 3 --to-device $A $C\ninto disguised $A\ninto disguised-direct --route direct $A\n"
+    );
+    let Some(ran) = boot("6.16", Topology::Root, &script) else {
+        return;
+    };
+    for (name, words) in [
+        ("version", "gives drives wrong addresses"),
+        ("compared", "bytes are wrong"),
+        ("disguised-direct", "bytes are wrong"),
+    ] {
+        let seen = error(&ran, name);
+        assert!(seen.contains(words), "{name}: {seen}\n{}", ran.log);
+    }
+    // Without insisting, the bytes come by way of host memory, and the receipt says why.
+    let receipts = receipts(&ran);
+    for (name, warning) in [
+        ("known", "gives drives wrong addresses"),
+        ("disguised", "bytes are wrong"),
+    ] {
+        let receipt = &receipts[name];
+        let rows: Vec<_> = receipt.routes.iter().map(|r| (r.route, r.bytes)).collect();
+        assert_eq!(rows, [(Route::Staged, 16 << 20)], "{name}");
+        assert!(receipt.warnings[0].contains(warning), "{receipt:?}");
+    }
+}
+
+#[test]
+fn linux_6_18_moves_by_the_bar_and_refuses_md_with_its_cause() {
+    let md = "mdadm --create /dev/md0 --run --metadata=1.2 --level=0 --raid-devices=2 $C $E >/dev/null 2>&1\n\
+              through md 27 --to-device $A /dev/md0\n";
+    let Some(ran) = boot("6.18", Topology::Switch, &format!("{COPIES}{PROOF}{md}")) else {
+        return;
+    };
+    check_copies(&ran);
+    if Path::new(OPTIONAL[1].1).exists() {
+        let seen = error(&ran, "md");
+        assert!(
+            seen.contains("md passes peer-to-peer DMA on since Linux 7.2"),
+            "{seen}"
+        );
+    }
 }
