@@ -180,6 +180,9 @@ impl Plan {
     }
 }
 
+/// The sector of a drive.
+const SECTOR_BYTES: u64 = 512;
+
 /// Neighbours that are received from a socket share a request where at most this lies between them: a request costs a
 /// round trip, in which a connection receives about as much (90 MB/s for 10 ms).
 const SOCKET_GAP_BYTES: u64 = 1 << 20;
@@ -414,9 +417,10 @@ impl Planner<'_> {
     fn in_step(&self, at: u64, alignment: Alignment) -> bool {
         let memory_bytes = match self.policy.place {
             Place::Host => alignment.memory_bytes,
-            // cuFile stages what is not on 4 KiB through a cache of its own, without a word. And DMA into a BAR is
-            // proven with whole pages: an emulated drive was seen to lose bytes at other addresses.
-            Place::Gpu(_) | Place::P2p(_) => alignment.memory_bytes.max(Alignment::PAGE_BYTES),
+            // cuFile stages what is not on 4 KiB through a cache of its own, without a word.
+            Place::Gpu(_) => alignment.memory_bytes.max(Alignment::PAGE_BYTES),
+            // Drives take less, but QEMU's lose bytes of a transfer whose part in its first page is not whole sectors.
+            Place::P2p(_) => alignment.memory_bytes.max(SECTOR_BYTES),
         };
         (self.policy.region_address + at).is_multiple_of(memory_bytes)
     }

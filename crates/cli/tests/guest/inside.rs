@@ -20,6 +20,7 @@ const MIXES: u64 = 100;
 /// The marks of the mixes begin here; those below are the script's.
 pub(crate) const FIRST_MARK: u64 = 100;
 const PAGE: u64 = 4096;
+const SECTOR: u64 = 512;
 /// The longest region and file of a mix.
 const BYTES_MAX: u64 = 400 << 10;
 
@@ -114,9 +115,9 @@ impl Yard {
             if bytes == 0 || at + bytes > BYTES_MAX {
                 break;
             }
-            // Half of the time memory is in step with the file, as a loader would have it.
+            // Half of the time memory is in step with the file, by sectors, as a loader would have it.
             if dice.below(2) == 1 {
-                at = up(at, PAGE) + offset % PAGE;
+                at = up(at, PAGE) + offset % SECTOR + SECTOR * dice.below(PAGE / SECTOR);
             }
             moves.push(Move {
                 object: 0,
