@@ -31,6 +31,12 @@ pub struct Weed {
     process: Option<(TempDir, Child)>,
 }
 
+/// What has to be free of the drive. By default SeaweedFS takes nothing where less than a hundredth is.
+const FREE_USUAL: &str = "64MiB";
+
+/// The same where nothing fits: all of it, in percent.
+const FREE_ALL: &str = "100";
+
 /// The address of another S3 server that the tests are to use, `HOST:PORT`. It must know the keys below.
 const OTHER: &str = "STRAIGHTWAY_S3_SERVER";
 
@@ -41,6 +47,10 @@ impl Weed {
     pub const ACCESS_KEY_ID: &'static str = "LABACCESSKEYID";
     /// The secret that goes with it.
     pub const SECRET_ACCESS_KEY: &'static str = "lab-secret-access-key";
+    /// The access key id of somebody who may only read.
+    pub const READER_ACCESS_KEY_ID: &'static str = "LABREADERKEYID";
+    /// The secret that goes with it.
+    pub const READER_SECRET_ACCESS_KEY: &'static str = "lab-reader-secret-access-key";
 
     /// The server of this process, started when first asked for. `None`, with a printed reason, where it cannot be had.
     pub fn shared() -> Option<&'static Self> {
@@ -71,6 +81,15 @@ impl Weed {
             other.wait_until_ready()?;
             return Ok(other);
         }
+        Self::start_seaweed(FREE_USUAL)
+    }
+
+    /// Starts SeaweedFS on a drive that counts as full: it takes no object.
+    pub fn start_full() -> io::Result<Self> {
+        Self::start_seaweed(FREE_ALL)
+    }
+
+    fn start_seaweed(free: &str) -> io::Result<Self> {
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/weed");
         let found = Command::new(tool).stderr(Stdio::piped()).output()?;
         if !found.status.success() {
@@ -82,7 +101,7 @@ impl Weed {
         let mut last = io::Error::other("no free ports");
         // Another process may take a port between the look and the start.
         for _ in 0..3 {
-            match Self::start_with(&program) {
+            match Self::start_with(&program, free) {
                 Ok(weed) => return Ok(weed),
                 Err(error) => last = error,
             }
@@ -90,18 +109,20 @@ impl Weed {
         Err(last)
     }
 
-    fn start_with(program: &str) -> io::Result<Self> {
+    fn start_with(program: &str, free: &str) -> io::Result<Self> {
         let folder = TempDir::new()?;
         let data = folder.path().display();
         let identities = folder.path().join("s3.json");
-        let (id, secret) = (Self::ACCESS_KEY_ID, Self::SECRET_ACCESS_KEY);
-        fs::write(
-            &identities,
+        let identity = |name: &str, id: &str, secret: &str, actions: &str| {
             format!(
-                r#"{{"identities":[{{"name":"lab","credentials":[{{"accessKey":"{id}","secretKey":"{secret}"}}],
-                "actions":["Admin","Read","Write","List","Tagging"]}}]}}"#
-            ),
-        )?;
+                r#"{{"name":"{name}","credentials":[{{"accessKey":"{id}","secretKey":"{secret}"}}],"actions":[{actions}]}}"#
+            )
+        };
+        let all = r#""Admin","Read","Write","List","Tagging""#;
+        let lab = identity("lab", Self::ACCESS_KEY_ID, Self::SECRET_ACCESS_KEY, all);
+        let (id, secret) = (Self::READER_ACCESS_KEY_ID, Self::READER_SECRET_ACCESS_KEY);
+        let reader = identity("reader", id, secret, r#""Read","List""#);
+        fs::write(&identities, format!(r#"{{"identities":[{lab},{reader}]}}"#))?;
         let ports = free_ports()?;
         let log = fs::File::create(folder.path().join("log"))?;
         let arguments = [
@@ -111,8 +132,7 @@ impl Weed {
             "-ip.bind=127.0.0.1".to_owned(),
             "-master.volumeSizeLimitMB=1024".to_owned(),
             "-volume.max=32".to_owned(),
-            // By default it takes nothing where less than a hundredth of the drive is free.
-            "-volume.minFreeSpace=64MiB".to_owned(),
+            format!("-volume.minFreeSpace={free}"),
             format!("-master.port={}", ports[0]),
             format!("-volume.port={}", ports[1]),
             "-filer".to_owned(),
@@ -143,7 +163,7 @@ impl Weed {
         let start = Instant::now();
         loop {
             let made = TcpStream::connect(&self.address)
-                .and_then(|_| self.send(Method::PUT, "", &[], Vec::new()));
+                .and_then(|_| self.send(Method::PUT, Self::BUCKET, &[], Vec::new()));
             match made {
                 Ok(status) if status < 300 => return Ok(()),
                 _ if self.has_ended()? || start.elapsed() > START_MAX => {
@@ -180,10 +200,16 @@ impl Weed {
         self.address.clone()
     }
 
+    /// Makes another bucket, with headers such as that of object lock. Answers the status.
+    pub fn make_bucket(&self, name: &str, headers: &[(&str, &str)]) -> u16 {
+        self.send(Method::PUT, name, headers, Vec::new())
+            .expect("the server runs")
+    }
+
     /// Stores an object. The target is its key as a URL has it, encoded.
     pub fn put(&self, target: &str, content: impl Into<Vec<u8>>) {
         let status = self
-            .send(Method::PUT, target, &[], content.into())
+            .send_object(Method::PUT, target, &[], content.into())
             .expect("the server runs");
         assert!(status < 300, "PUT {target}: {status}");
     }
@@ -195,14 +221,26 @@ impl Weed {
         headers: &[(&str, &str)],
         content: impl Into<Vec<u8>>,
     ) -> u16 {
-        self.send(Method::PUT, target, headers, content.into())
+        self.send_object(Method::PUT, target, headers, content.into())
             .expect("the server runs")
     }
 
     /// Removes an object.
     pub fn delete(&self, target: &str) {
-        self.send(Method::DELETE, target, &[], Vec::new())
+        self.send_object(Method::DELETE, target, &[], Vec::new())
             .expect("the server runs");
+    }
+
+    /// Asks for an object of the bucket.
+    fn send_object(
+        &self,
+        method: Method,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> io::Result<u16> {
+        let target = format!("{}/{target}", Self::BUCKET);
+        self.send(method, &target, headers, body)
     }
 
     fn send(
@@ -212,8 +250,7 @@ impl Weed {
         headers: &[(&str, &str)],
         body: Vec<u8>,
     ) -> io::Result<u16> {
-        let uri = format!("{}/{}/{target}", self.url(), Self::BUCKET);
-        let uri = uri.trim_end_matches('/').to_owned();
+        let uri = format!("{}/{target}", self.url());
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
