@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The usual part: a slot of a lane over a network. S3 asks for at least 5 MiB.
-const PART_BYTES: u64 = straightway_net::TUNING.chunk_bytes;
+pub(crate) const PART_BYTES: u64 = straightway_net::TUNING.chunk_bytes;
 
 /// What longer parts are multiples of.
 const PART_STEP_BYTES: u64 = 1 << 20;
@@ -107,22 +107,22 @@ impl S3 {
             ("x-amz-checksum-algorithm", "CRC64NVME"),
             ("x-amz-checksum-type", "FULL_OBJECT"),
         ];
-        let takes_sums = has_sums && self.bucket().habits.takes_sums();
-        let request = Ask {
-            method: Method::POST,
-            operation: "write",
-            name,
-            key,
-            query: &[("uploads", "")],
-            unsigned: &[],
-            expected: &[200],
-            body_bytes_max: ANSWER_BYTES_MAX,
+        let initiate_with = |expected: &[u16], headers: &[_]| {
+            let request = Ask {
+                method: Method::POST,
+                operation: "write",
+                name,
+                key,
+                query: &[("uploads", "")],
+                unsigned: &[],
+                expected,
+                body_bytes_max: ANSWER_BYTES_MAX,
+            };
+            self.bucket().send(&request, &Cargo { headers, body: b"" })
         };
-        let cargo = Cargo {
-            headers: &headers[..if takes_sums { 3 } else { 1 }],
-            body: b"",
-        };
-        let Sent { answer, .. } = self.bucket().send(&request, &cargo)?;
+        let with_sums = &headers[..if has_sums { 3 } else { 1 }];
+        let Sent { answer, .. } =
+            self.with_or_without_sums(&[200], with_sums, &headers[..1], initiate_with)?;
         let told: Option<Initiated> = parse(answer.body(), "InitiateMultipartUploadResult");
         told.map(|told| told.upload_id)
             .filter(|id| !id.is_empty())

@@ -31,7 +31,7 @@ pub(crate) const NONCE: &str = "x-amz-meta-straightway-nonce";
 pub(crate) const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Puts of the probe that run side by side.
-const RACERS: usize = 4;
+pub(crate) const RACERS: usize = 4;
 
 /// What a service answers that does not know a header.
 const NOT_IMPLEMENTED: u16 = 501;
@@ -88,23 +88,34 @@ impl S3 {
             let body = bytes;
             self.bucket().send(&request, &Cargo { headers, body })
         };
-        let sent = if self.bucket().habits.takes_sums() {
-            let sent = put_with(&[expected, &[NOT_IMPLEMENTED]].concat(), &headers)?;
-            if sent.answer.status() == NOT_IMPLEMENTED {
-                // It may be the checksum that is not implemented.
-                self.bucket().habits.refuse_sums();
-                put_with(expected, &headers[..1])?
-            } else {
-                sent
-            }
-        } else {
-            put_with(expected, &headers[..1])?
-        };
+        let sent = self.with_or_without_sums(expected, &headers, &headers[..1], put_with)?;
         match sent.answer.status().as_u16() {
             200 => Ok(true),
             404 if !matches!(on, Condition::IfMatch(_)) => unreachable!("it is not expected"),
             _ => self.is_own(key, name, &nonce, &sent),
         }
+    }
+
+    /// Sends a request with checksums. Where the service does not implement them, it is sent without, and so are all that
+    /// follow.
+    pub(crate) fn with_or_without_sums<'h>(
+        &self,
+        expected: &[u16],
+        with: &'h [(&'static str, &'h str)],
+        without: &'h [(&'static str, &'h str)],
+        send: impl Fn(&[u16], &'h [(&'static str, &'h str)]) -> Result<Sent>,
+    ) -> Result<Sent> {
+        let habits = &self.bucket().habits;
+        if !habits.takes_sums() || with.len() == without.len() {
+            return send(expected, without);
+        }
+        let sent = send(&[expected, &[NOT_IMPLEMENTED]].concat(), with)?;
+        if sent.answer.status() != NOT_IMPLEMENTED {
+            return Ok(sent);
+        }
+        // It may be the checksum that is not implemented.
+        habits.refuse_sums();
+        send(expected, without)
     }
 
     /// Whether what has a key was put by a request whose answer was lost.

@@ -11,7 +11,9 @@ mod credentials;
 mod faults;
 mod objects;
 mod server;
+mod tls;
 mod write_faults;
+mod write_refusals;
 mod writes;
 
 use std::{ffi::OsStr, sync::Arc};
