@@ -20,8 +20,9 @@ use tempfile::TempDir;
 /// How long the server may take to start. It takes two seconds where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(90);
 
-/// Ends the server when the other end of the pipe is closed, which is when the test's process ends, however it does.
-const KEEPER: &str = r#""$@" & pid=$!; cat >/dev/null; kill $pid; wait $pid"#;
+/// Ends the server when the other end of the pipe is closed, which is when the test's process ends, however it does. Its data
+/// goes with it, so nothing has to be finished; asked politely, a server whose drive is full looks for room for minutes.
+const KEEPER: &str = r#""$@" & pid=$!; cat >/dev/null; kill -9 $pid; wait $pid"#;
 
 /// A server with one bucket, `lab`.
 #[derive(Debug)]
@@ -225,6 +226,16 @@ impl Weed {
             .expect("the server runs")
     }
 
+    /// A header of an object, by HEAD, with checksums asked for.
+    pub fn header_of(&self, target: &str, name: &str) -> Option<String> {
+        let target = format!("{}/{target}", Self::BUCKET);
+        let mode = [("x-amz-checksum-mode", "ENABLED")];
+        let answer = self.ask(Method::HEAD, &target, &mode, Vec::new());
+        let answer = answer.expect("the server runs");
+        let value = answer.headers().get(name)?;
+        value.to_str().ok().map(str::to_owned)
+    }
+
     /// Removes an object.
     pub fn delete(&self, target: &str) {
         self.send_object(Method::DELETE, target, &[], Vec::new())
@@ -250,6 +261,17 @@ impl Weed {
         headers: &[(&str, &str)],
         body: Vec<u8>,
     ) -> io::Result<u16> {
+        let answer = self.ask(method, target, headers, body)?;
+        Ok(answer.status().as_u16())
+    }
+
+    fn ask(
+        &self,
+        method: Method,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> io::Result<http::Response<ureq::Body>> {
         let uri = format!("{}/{target}", self.url());
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in headers {
@@ -273,10 +295,9 @@ impl Weed {
                 "signing waits for nothing"
             );
         }
-        let answer = agent()
+        agent()
             .run(Request::from_parts(parts, body))
-            .map_err(io::Error::other)?;
-        Ok(answer.status().as_u16())
+            .map_err(io::Error::other)
     }
 }
 
@@ -284,7 +305,7 @@ impl Drop for Weed {
     fn drop(&mut self) {
         if let Some((_, keeper)) = &mut self.process {
             drop(keeper.stdin.take());
-            // It stops in its own time; what it has open is removed with the folder.
+            // What it has open is removed with the folder.
             let _ = keeper.wait();
         }
     }

@@ -33,6 +33,16 @@ impl Doctor<'_> {
             // Who cannot write at all is told so by the first put.
             Err(error) => return self.fail("conditional put", &error),
         }
+        if place.needs_digest() {
+            let seen = "the service does not compare checksums of what is written: parts go with their MD5";
+            let mend = "use https, or a service that knows CRC64NVME: an MD5 costs seconds of CPU for a GiB";
+            self.add(
+                "checksum of writes",
+                State::Note,
+                seen.to_owned(),
+                Some(mend),
+            );
+        }
         match try_upload(&place) {
             Ok(()) => {
                 let seen = "an upload in parts can be begun and ended".to_owned();

@@ -49,6 +49,15 @@ fn open(store: &dyn Store, name: &str) -> straightway_core::Result<Arc<dyn Handl
     open_one(store, OsStr::new(name))
 }
 
+/// Says why a test ends early.
+#[expect(
+    clippy::print_stderr,
+    reason = "what is skipped is counted by this line"
+)]
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
 /// All bytes of an object.
 fn read(store: &dyn Store, name: &str) -> straightway_core::Result<Vec<u8>> {
     let handle = open(store, name)?;

@@ -15,7 +15,7 @@ use straightway_io::{
     store::{Condition, Durability, Like, Missing, list_all},
 };
 use straightway_lab::{Fault, Faults, Proxy, Weed};
-use straightway_net::suited;
+use straightway_net::{Network, suited};
 use straightway_s3::{
     S3,
     doctor::{State, examine},
@@ -59,7 +59,11 @@ fn whoever_may_only_read_is_told_before_a_byte_is_sent() {
     assert!(open(&super::store(&access(&weed.url())), "read-only/object").is_err());
     let checks = examine(&store, OsStr::new("read-only"), true);
     let last = checks.last().unwrap();
-    assert_eq!((last.name, last.state), ("conditional put", State::Wrong));
+    assert_eq!(last.state, State::Wrong, "{checks:?}");
+    assert!(
+        matches!(last.name, "access" | "conditional put"),
+        "{checks:?}"
+    );
 }
 
 #[test]
@@ -74,7 +78,14 @@ fn a_bucket_with_object_lock_takes_objects_and_says_what_it_keeps() {
         upload(&store, "object", &bytes).unwrap();
         assert!(read(&store, "object").unwrap() == bytes);
     }
-    let put = |on: &Condition| store.put(OsStr::new("record"), b"x", on, NOW).unwrap();
+    let try_put = |on: &Condition| store.put(OsStr::new("record"), b"x", on, NOW);
+    if let Err(error) = try_put(&Condition::IfAbsent) {
+        // Ceph 16 does not know conditions where there are versions.
+        assert!(error.to_string().contains("If-None-Match"), "{error}");
+        return super::skip("the service has no conditional puts in buckets with object lock");
+    }
+    store.remove(OsStr::new("record"), NOW).unwrap();
+    let put = |on: &Condition| try_put(on).unwrap();
     assert!(put(&Condition::IfAbsent) && !put(&Condition::IfAbsent));
     let tag = open(&store, "record").unwrap().tag().unwrap();
     assert!(
@@ -145,15 +156,26 @@ fn a_full_server_is_an_error_in_bounded_time_and_leaves_nothing() {
         return;
     }
     let weed = Weed::start_full().unwrap();
-    let store = store(&access(&weed.url()));
-    for (name, bytes) in [("full/small", 100), ("full/large", 2 * PART as usize)] {
-        let start = Instant::now();
-        let error = upload(&store, name, &content(1, bytes)).unwrap_err();
-        assert_eq!(error.kind(), Kind::Transient, "{error}");
-        assert!(error.to_string().contains(name), "{error}");
-        assert!(start.elapsed() < Duration::from_mins(2));
-        assert!(open(&store, name).is_err());
-    }
+    // It looks for room for half a minute before it answers.
+    let network = Network::new(straightway_net::Settings {
+        attempts_max: 0,
+        stall_max: Duration::from_mins(1),
+        ..straightway_net::Settings::default()
+    });
+    let store = S3::new(Weed::BUCKET, &access(&weed.url()), &network).unwrap();
+    std::thread::scope(|scope| {
+        for (name, bytes) in [("full/small", 100), ("full/large", 2 * PART as usize)] {
+            let store = &store;
+            scope.spawn(move || {
+                let start = Instant::now();
+                let error = upload(store, name, &content(1, bytes)).unwrap_err();
+                assert_eq!(error.kind(), Kind::Transient, "{error}");
+                assert!(error.to_string().contains(name), "{error}");
+                assert!(start.elapsed() < Duration::from_mins(3));
+                assert!(open(store, name).is_err());
+            });
+        }
+    });
     assert!(open_uploads(&store).is_empty());
 }
 
