@@ -53,11 +53,9 @@ impl Habits {
 
 /// What is known, or what `probe` finds out. A failure is asked for again.
 fn found_out(known: &OnceLock<bool>, probe: impl FnOnce() -> Result<bool>) -> Result<bool> {
-    match known.get() {
-        Some(known) => Ok(*known),
-        None => {
-            let found = probe()?;
-            Ok(*known.get_or_init(|| found))
-        }
+    if let Some(known) = known.get() {
+        return Ok(*known);
     }
+    let found = probe()?;
+    Ok(*known.get_or_init(|| found))
 }

@@ -27,7 +27,8 @@ const WIDTH: usize = 100;
 /// Looks at the driver and platform, the fabric, and the file system and drives of PATH, then makes
 /// a real transfer. What is wrong comes first, with the command that mends it. Exits with 0 where
 /// direct is proven, 1 where it is not, 2 on an error. Of a bucket it says whether it can be read, how fast, and what
-/// limits that; with --write, whether saves and copies to it are safe. With --verbose the checks that passed or do not apply are shown, too.
+/// limits that; with --write, whether saves and copies to it are safe. With --verbose the checks that passed or do not
+/// apply are shown, too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file or folder whose bytes are to reach the GPU [default: the current folder], or `s3://BUCKET[/KEY]`.

@@ -132,7 +132,12 @@ fn a_sweep_removes_what_crashed_saves_left_and_no_step() {
     assert_eq!(said, serde_json::json!({ "swept": [".step-40.dead-1"] }));
     let ran = run(&yard, "checkpoint sweep run");
     assert_eq!(ran.out, "nothing was left behind\n");
-    assert_eq!(json(&yard, "checkpoint ls run --json", 0)["steps"].as_array().map(Vec::len), Some(3));
+    assert_eq!(
+        json(&yard, "checkpoint ls run --json", 0)["steps"]
+            .as_array()
+            .map(Vec::len),
+        Some(3)
+    );
     assert_eq!(run(&yard, "checkpoint sweep run --age -1").code, Some(2));
 }
 

@@ -24,8 +24,8 @@ impl Home {
         mut look: impl FnMut(usize, &Arc<dyn Handle>) -> Result<()>,
     ) -> Result<()> {
         for (batch, names) in names.chunks(LOOKED_AT_ONCE).enumerate() {
-            let named: Vec<_> = names.iter().map(|name| Named::new(*name)).collect();
-            for (number, handle) in self.store.open(&named)?.iter().enumerate() {
+            let wanted: Vec<_> = names.iter().map(|name| Named::new(*name)).collect();
+            for (number, handle) in self.store.open(&wanted)?.iter().enumerate() {
                 look(batch * LOOKED_AT_ONCE + number, handle)?;
             }
         }
