@@ -1,0 +1,1 @@
+//! The store of NVMe namespaces that are reached over TCP.

@@ -1,0 +1,1 @@
+//! Serves files, folders, block devices and memory as NVMe namespaces over TCP.
