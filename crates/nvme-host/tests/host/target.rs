@@ -1,6 +1,7 @@
 //! A target for tests: right answers from memory, and one lie at a time. It uses the codec of the host.
 
 use std::{
+    collections::VecDeque,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -200,15 +201,19 @@ impl Shared {
             Lie::ReadyBeyond | Lie::WriteWithoutData | Lie::Protected => {
                 matches!(command, Nvm::Write { .. })
             }
-            Lie::Term | Lie::Close | Lie::Silence | Lie::Interrupted | Lie::Garbage | Lie::Path => true,
+            Lie::Term | Lie::Close | Lie::Silence | Lie::Interrupted | Lie::Garbage | Lie::Path => {
+                true
+            }
             _ => matches!(command, Nvm::Read(_)),
         };
         if !fits {
             return None;
         }
         let left = &self.lies_left;
-        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
-            .ok()?;
+        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        })
+        .ok()?;
         self.told.fetch_add(1, Ordering::SeqCst);
         Some(lie)
     }
@@ -223,6 +228,8 @@ struct Connection {
     queue: u16,
     is_discovery: bool,
     is_ready: bool,
+    /// Commands that came while data of another was awaited.
+    later: VecDeque<(Sqe, Vec<u8>)>,
 }
 
 /// The connection is over.
@@ -240,6 +247,7 @@ impl Connection {
             queue: 0,
             is_discovery: false,
             is_ready: false,
+            later: VecDeque::new(),
         }
     }
 
@@ -261,7 +269,10 @@ impl Connection {
         self.send(&Pdu::IcResp(answer), &[])?;
         self.framing = self.framing.agreed(hello.digests, hello.align);
         loop {
-            let (pdu, data) = self.next()?;
+            let (pdu, data) = match self.later.pop_front() {
+                Some((sqe, data)) => (Pdu::Command(sqe), data),
+                None => self.next()?,
+            };
             match pdu {
                 Pdu::Command(sqe) => self.command(sqe, &data)?,
                 _ => return Err(Over),
@@ -276,7 +287,9 @@ impl Connection {
             match self.framing.decode(&head[..have]) {
                 Ok(Decoded::Whole(frame)) => break frame,
                 Ok(Decoded::Partial(need)) => {
-                    self.stream.read_exact(&mut head[have..need]).map_err(|_| Over)?;
+                    self.stream
+                        .read_exact(&mut head[have..need])
+                        .map_err(|_| Over)?;
                     have = need;
                 }
                 Err(fault) => panic!("the host broke the protocol: {fault}"),
@@ -287,7 +300,11 @@ impl Connection {
         if frame.has_digest {
             let mut sum = [0; 4];
             self.stream.read_exact(&mut sum).map_err(|_| Over)?;
-            assert_eq!(u32::from_le_bytes(sum), digest(&data), "the host's data digest");
+            assert_eq!(
+                u32::from_le_bytes(sum),
+                digest(&data),
+                "the host's data digest"
+            );
         }
         Ok((frame.pdu, data))
     }
@@ -364,7 +381,9 @@ impl Connection {
                 if !self.script.allows {
                     return self.answer(cid, Status::CONNECT_INVALID_HOST.dnr(), 0);
                 }
-                assert!(connect.queue <= self.script.queues && connect.size < self.script.entries);
+                let fits =
+                    connect.queue <= self.script.queues && connect.size < self.script.entries;
+                assert!(fits || connect.queue == 0);
                 self.queue = connect.queue;
                 let connected = Connected {
                     controller: 7,
@@ -416,7 +435,11 @@ impl Connection {
                 self.answer(cid, Status::SUCCESS, value.into())
             }
             Admin::GetLog(log) => {
-                let mut bytes = if self.is_discovery { self.discovery() } else { self.ana() };
+                let mut bytes = if self.is_discovery {
+                    self.discovery()
+                } else {
+                    self.ana()
+                };
                 let end = log.offset as usize + log.bytes as usize;
                 bytes.resize(bytes.len().max(end), 0);
                 let part = bytes[log.offset as usize..end].to_vec();
@@ -462,7 +485,11 @@ impl Connection {
             format: 0,
         };
         let mut bytes = header.encode();
-        let here = (SubsystemKind::CURRENT, "nqn.2014-08.org.nvmexpress.discovery".to_owned(), self.address);
+        let here = (
+            SubsystemKind::CURRENT,
+            "nqn.2014-08.org.nvmexpress.discovery".to_owned(),
+            self.address,
+        );
         for (kind, nqn, address) in listed.iter().chain([&here]) {
             let entry = DiscoveryEntry {
                 transport: Transport::TCP,
@@ -497,7 +524,10 @@ impl Connection {
             }
             Nvm::Read(range) => {
                 self.shared.reads.fetch_add(1, Ordering::SeqCst);
-                let (start, length) = ((range.start << shift) as usize, (range.blocks as usize) << shift);
+                let (start, length) = (
+                    (range.start << shift) as usize,
+                    (range.blocks as usize) << shift,
+                );
                 assert_eq!(sqe.sgl.bytes as usize, length);
                 let bytes = self.shared.bytes.lock().unwrap();
                 let Some(part) = bytes.get(start..start + length).map(<[u8]>::to_vec) else {
@@ -552,7 +582,7 @@ impl Connection {
                         all.extend(data);
                     }
                     // Other commands may be sent meanwhile.
-                    Pdu::Command(sqe) => self.command(sqe, &data)?,
+                    Pdu::Command(sqe) => self.later.push_back((sqe, data)),
                     _ => return Err(Over),
                 }
             }
@@ -602,7 +632,8 @@ impl Connection {
                     unreachable!("it is told of reads")
                 };
                 let start = (range.start << self.script.block_shift) as usize;
-                let bytes = self.shared.bytes.lock().unwrap()[start..start + length as usize].to_vec();
+                let bytes =
+                    self.shared.bytes.lock().unwrap()[start..start + length as usize].to_vec();
                 self.give(cid, &bytes)?;
                 self.answer(cid, Status::SUCCESS, 0)
             }
@@ -626,7 +657,8 @@ impl Connection {
             Lie::Close => Err(Over),
             Lie::CloseInside => {
                 let mut bytes = Vec::new();
-                self.framing.encode(&of(&data(0, length)), length as usize, &mut bytes);
+                self.framing
+                    .encode(&of(&data(0, length)), length as usize, &mut bytes);
                 bytes.extend(&wrong[..length as usize / 2]);
                 let _ = self.stream.write_all(&bytes);
                 let _ = self.stream.shutdown(std::net::Shutdown::Both);
@@ -640,7 +672,10 @@ impl Connection {
             Lie::Protected => self.answer(cid, Status::WRITE_PROTECTED.dnr(), 0),
             Lie::Media => self.answer(cid, Status::READ_ERROR.dnr(), 0),
             Lie::Path => self.answer(cid, Status::PATH_INTERNAL, 0),
-            Lie::Garbage => self.stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").map_err(|_| Over),
+            Lie::Garbage => self
+                .stream
+                .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
+                .map_err(|_| Over),
         }
     }
 }
