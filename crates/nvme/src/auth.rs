@@ -6,7 +6,7 @@
 //! shared secret, so that a recorded exchange cannot be searched for a weak secret.
 //!
 //! [`Host`] and [`Controller`] are the two state machines; [`Secret`] is a configured key in its text form. Messages
-//! travel as the data of Authentication Send and Authentication Receive ([`SECURITY_PROTOCOL`]).
+//! travel as the data of Authentication Send and Receive ([`crate::fabrics::Fabrics`]).
 
 mod controller;
 mod group;
@@ -21,12 +21,6 @@ pub use host::Host;
 pub use message::{Challenge, Failure, Message, Negotiate, Reply, Success1, Why};
 pub use response::{Hash, Names};
 pub use secret::Secret;
-
-/// The SECP field of Authentication Send and Receive.
-pub const SECURITY_PROTOCOL: u8 = 0xe9;
-
-/// The SPSP0 and SPSP1 fields of Authentication Send and Receive.
-pub const SECURITY_PROTOCOL_SPECIFIC: [u8; 2] = [1, 1];
 
 /// The longest message: a Reply with SHA-512 and ffdhe8192.
 pub const MESSAGE_BYTES_MAX: usize = 16 + 2 * 64 + 1024;
