@@ -6,7 +6,7 @@ mod feature;
 pub use event::Event;
 pub use feature::{EventMask, Feature, QueueCounts};
 
-use crate::{Sqe, Status, entry::Sgl, fabrics::halves, identify::IDENTIFY_BYTES};
+use crate::{Sqe, Status, entry::Sgl, fabrics::halves, identify::IDENTIFY_LENGTH};
 
 mod opcode {
     pub(super) const GET_LOG: u8 = 0x02;
@@ -99,7 +99,7 @@ impl Admin {
                 let page = u32::from(what.page) | u32::from(what.controller) << 16;
                 let set = u32::from(what.command_set) << 24;
                 let sqe = Sqe::new(opcode::IDENTIFY, what.nsid, [page, set, 0, 0, 0, 0]);
-                sqe.with_sgl(Sgl::transport(IDENTIFY_BYTES as u32))
+                sqe.with_sgl(Sgl::transport(IDENTIFY_LENGTH))
             }
             Self::GetLog(log) => {
                 let dwords = (log.bytes / 4).saturating_sub(1);
@@ -198,7 +198,7 @@ mod tests {
 
     fn admin() -> impl Strategy<Value = Admin> {
         let ids = (any::<u8>(), any::<u16>(), any::<u32>(), any::<u8>());
-        let place = (any::<u64>(), 1..1 << 20_u32);
+        let place = (any::<u64>(), 1..1_u32 << 20);
         prop_oneof![
             ids.prop_map(|(page, controller, nsid, command_set)| {
                 Admin::Identify(Identify {

@@ -235,7 +235,7 @@ impl Fabrics {
         };
         let sqe = Sqe::new(OPCODE, u32::from(kind), dwords);
         match *self {
-            Self::Connect(_) => sqe.with_sgl(Sgl::in_capsule(CONNECT_BYTES as u32)),
+            Self::Connect(_) => sqe.with_sgl(Sgl::in_capsule(1024)),
             Self::AuthSend { bytes, .. } => sqe.with_sgl(Sgl::in_capsule(bytes)),
             Self::AuthReceive { bytes, .. } => sqe.with_sgl(Sgl::transport(bytes)),
             _ => sqe,
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn values_are_those_of_linux() {
-        let cap = Capabilities(0x0008_200f_0003_ff);
+        let cap = Capabilities(0x0000_0820_0f00_03ff);
         assert_eq!((cap.size_max(), cap.ready_500ms()), (1023, 15));
         let connect = Connect {
             queue: 1,

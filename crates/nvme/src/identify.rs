@@ -13,6 +13,9 @@ use crate::{Malformed, wire};
 /// The bytes of a page.
 pub const IDENTIFY_BYTES: usize = 4096;
 
+/// The same, as commands have it.
+pub(crate) const IDENTIFY_LENGTH: u32 = 4096;
+
 /// The most namespaces in a list.
 pub const LIST_MAX: usize = 1024;
 

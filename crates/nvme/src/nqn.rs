@@ -1,6 +1,6 @@
 //! NVMe qualified names: of subsystems and hosts.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use straightway_core::text::is_unsafe;
 
@@ -44,17 +44,14 @@ impl Nqn {
 
     /// The NQN of a host with this identifier, as Linux makes it.
     pub fn of_host(id: &[u8; 16]) -> Self {
-        let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (a, b, c, d, e) = (
-            &hex[..8],
-            &hex[8..12],
-            &hex[12..16],
-            &hex[16..20],
-            &hex[20..],
-        );
-        Self(format!(
-            "nqn.2014-08.org.nvmexpress:uuid:{a}-{b}-{c}-{d}-{e}"
-        ))
+        let mut text = "nqn.2014-08.org.nvmexpress:uuid:".to_owned();
+        for (index, byte) in id.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            write!(text, "{byte:02x}").expect("a string takes all text");
+        }
+        Self(text)
     }
 
     /// The text.

@@ -15,10 +15,10 @@ use crate::{Cqe, DIGEST_BYTES, Sqe};
 /// The bytes that all PDUs begin with.
 pub const COMMON_BYTES: usize = 8;
 
-/// The longest head of a PDU: PDO is one byte, and ICReq and ICResp have 128.
+/// The longest head of a PDU: PDO is one byte, and `ICReq` and `ICResp` have 128.
 pub const HEAD_BYTES_MAX: usize = 256;
 
-/// The bytes of ICReq and ICResp.
+/// The bytes of `ICReq` and `ICResp`.
 pub const IC_BYTES: usize = 128;
 
 /// The least MAXH2CDATA.
@@ -81,7 +81,7 @@ impl Digests {
 pub struct Framing {
     /// Which side reads.
     pub role: Role,
-    /// The digests, after ICReq and ICResp.
+    /// The digests, after `ICReq` and `ICResp`.
     pub digests: Digests,
     /// Data in PDUs that this side sends begins at a multiple of this: (CPDA or HPDA of the other side + 1) × 4.
     pub align_bytes: u8,
@@ -201,7 +201,7 @@ impl Frame {
 }
 
 impl Framing {
-    /// A connection before ICReq and ICResp: no digests. `data_bytes_max` bounds what one PDU may carry.
+    /// A connection before `ICReq` and `ICResp`: no digests. `data_bytes_max` bounds what one PDU may carry.
     pub const fn new(role: Role, data_bytes_max: u32) -> Self {
         Self {
             role,

@@ -31,7 +31,7 @@ pub struct Controller {
     pub transfer_shift: u8,
     /// The controller's number.
     pub id: u16,
-    /// The version: 0x0002_0000 is 2.0.
+    /// The version: `0x0002_0000` is 2.0.
     pub version: u32,
     /// The events that it can send: see [`crate::admin::EventMask`].
     pub events: u32,

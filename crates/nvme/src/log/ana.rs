@@ -185,7 +185,7 @@ mod tests {
             let log = AnaLog { changes, groups };
             let bytes = log.encode();
             let namespaces = log.groups.iter().map(|group| group.namespaces.len()).sum::<usize>();
-            let expected = AnaLog::bytes_for(log.groups.len() as u32, namespaces as u32);
+            let expected = AnaLog::bytes_for(u32::try_from(log.groups.len()).unwrap(), u32::try_from(namespaces).unwrap());
             prop_assert_eq!(Some(bytes.len()), expected);
             prop_assert_eq!(AnaLog::decode(&bytes), Ok(log.clone()));
             if !log.groups.is_empty() {

@@ -75,10 +75,9 @@ impl Framing {
             kind::HOST_TERM => (Role::Host, 24, (0, TERM_DATA_BYTES_MAX)),
             kind::CONTROLLER_TERM => (Role::Controller, 24, (0, TERM_DATA_BYTES_MAX)),
             kind::COMMAND => (Role::Host, 72, (0, self.capsule_bytes_max as usize)),
-            kind::RESPONSE => (Role::Controller, 24, (0, 0)),
+            kind::RESPONSE | kind::READY => (Role::Controller, 24, (0, 0)),
             kind::HOST_DATA => (Role::Host, 24, (1, data_max)),
             kind::CONTROLLER_DATA => (Role::Controller, 24, (1, data_max)),
-            kind::READY => (Role::Controller, 24, (0, 0)),
             _ => return Err(Fault::field(0, "the type of a PDU is unknown")),
         };
         if from == self.role {
@@ -150,7 +149,7 @@ fn pdu(common: Common, header: &[u8], data_bytes: usize) -> Result<Pdu, Fault> {
         }),
         kind::IC_RESP => {
             let data_bytes_max = wire::u32_at(header, 12);
-            if data_bytes_max < H2C_DATA_BYTES_MIN || data_bytes_max % 4 != 0 {
+            if data_bytes_max < H2C_DATA_BYTES_MIN || !data_bytes_max.is_multiple_of(4) {
                 let what = "MAXH2CDATA is under 4096 or no multiple of 4";
                 return Err(Fault::new(FatalStatus::PARAMETER, 12, what));
             }
@@ -187,13 +186,11 @@ fn pdu(common: Common, header: &[u8], data_bytes: usize) -> Result<Pdu, Fault> {
 }
 
 fn version(header: &[u8]) -> Result<u16, Fault> {
-    match wire::u16_at(header, 8) {
-        0 => Ok(0),
-        _ => {
-            let what = "the version of the PDU format is not 0";
-            Err(Fault::new(FatalStatus::PARAMETER, 8, what))
-        }
+    if wire::u16_at(header, 8) == 0 {
+        return Ok(0);
     }
+    let what = "the version of the PDU format is not 0";
+    Err(Fault::new(FatalStatus::PARAMETER, 8, what))
 }
 
 fn align(header: &[u8]) -> Result<u8, Fault> {

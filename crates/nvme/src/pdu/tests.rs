@@ -36,8 +36,8 @@ fn cqe() -> impl Strategy<Value = Cqe> {
 
 /// A PDU, the side that reads it, and how much data it carries.
 fn pdu() -> impl Strategy<Value = (Pdu, Role, usize)> {
-    let ic = (0..32_u8, any::<bool>(), any::<bool>(), 1024..1 << 20_u32);
-    let range = (any::<u16>(), any::<u16>(), 0..1 << 30_u32, 1..10_000_u32);
+    let ic = (0..32_u8, any::<bool>(), any::<bool>(), 1024..1_u32 << 20);
+    let range = (any::<u16>(), any::<u16>(), 0..1_u32 << 30, 1..10_000_u32);
     let flags = (any::<bool>(), any::<bool>());
     let term = (any::<u16>(), any::<u32>(), 0..128_usize);
     prop_oneof![
@@ -153,7 +153,7 @@ proptest! {
     fn a_flipped_bit_in_a_header_is_found_by_its_digest(
         (pdu, role, data_bytes) in pdu(),
         at in 0..128_usize,
-        bit in 0..8,
+        bit in 0..8_u8,
     ) {
         let framing = framing(role, true, false, 0);
         let mut bytes = Vec::new();
@@ -162,7 +162,7 @@ proptest! {
             return Ok(());
         }
         let header_bytes = usize::from(bytes[2]);
-        bytes[at % header_bytes] ^= 1 << bit;
+        bytes[at % header_bytes] ^= 1_u8 << bit;
         bytes.resize(HEAD_BYTES_MAX, 0);
         prop_assert!(framing.decode(&bytes).is_err());
     }
@@ -186,6 +186,7 @@ fn changed(pdu: &Pdu, data_bytes: usize, at: usize, to: u8) -> Result<Decoded, F
     let mut bytes = Vec::new();
     framing.encode(pdu, data_bytes, &mut bytes);
     bytes[at] = to;
+    bytes.resize(HEAD_BYTES_MAX, 0);
     framing.decode(&bytes)
 }
 
