@@ -11,13 +11,17 @@
 //! | [`entry`] | submission and completion queue entries |
 //! | [`fabrics`], [`admin`], [`nvm`] | typed commands, to and from submission entries |
 //! | [`identify`], [`log`] | the pages that commands transfer |
+//! | [`index`] | which names the namespaces of our targets have |
+//! | [`auth`] | DH-HMAC-CHAP, both roles |
 //! | [`status`] | status codes, and whether to retry |
 
 pub mod admin;
+pub mod auth;
 pub mod digest;
 pub mod entry;
 pub mod fabrics;
 pub mod identify;
+pub mod index;
 pub mod log;
 pub mod nqn;
 pub mod nvm;
