@@ -81,7 +81,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (count, bytes) = target.served();
     let addresses = target.addresses();
     let shown_addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    let noun = if count == 1 { "namespace" } else { "namespaces" };
+    let noun = if count == 1 {
+        "namespace"
+    } else {
+        "namespaces"
+    };
     say(&format!(
         "serving {count} {noun}, {}, as {} on {}",
         Bytes(bytes),
@@ -113,9 +117,8 @@ fn wait(args: &Args, target: &Target) -> anyhow::Result<()> {
     on_interrupt(move || {
         let _ = stop.send(());
     });
-    let span = |seconds: Seconds| {
-        Duration::try_from_secs_f64(seconds.0).context("a time is out of range")
-    };
+    let span =
+        |seconds: Seconds| Duration::try_from_secs_f64(seconds.0).context("a time is out of range");
     let end = args.duration.map(span).transpose()?;
     let end = end.map(|after| Instant::now() + after);
     let pause = match span(args.rescan)? {
