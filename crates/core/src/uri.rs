@@ -10,7 +10,7 @@
 //! | `s3://BUCKET/KEY` | the bucket | the key |
 //! | `https://HOST[:PORT]/PATH` | host and port | the path and the query |
 //! | `http://HOST[:PORT]/PATH` | host and port | the path and the query; neither secret nor proof against changes |
-//! | `nvme-tcp://HOST[:PORT]/NQN[/NSID]` | host and port (4420) | the subsystem's NQN and the namespace (1) |
+//! | `nvme-tcp://HOST[:PORT]/NQN[/NSID]` | host and port (4420) | the subsystem's NQN and the namespace (1); empty for all that is there |
 //! | `memory:STORE/KEY` | the store's name | the key; for tests |
 //!
 //! Nothing is decoded or normalised: `%41` in a key is three characters, and `a//b` has an empty part. Refused are
@@ -259,6 +259,10 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), Refused> {
 }
 
 fn subsystem(text: &str) -> Result<String, Refused> {
+    // The portal itself: what its discovery controller lists.
+    if text.is_empty() {
+        return Ok(String::new());
+    }
     let (nqn, nsid) = match text.rsplit_once('/') {
         Some((nqn, digits)) if all_digits(digits) => (nqn, digits.parse().unwrap_or(0)),
         _ => (text, NSID),
@@ -397,7 +401,7 @@ mod tests {
             ("https://host/a#b", "a fragment"),
             ("https://host/a%4", "two hexadecimal digits"),
             ("https://host/../a?b/..", "no part"),
-            ("nvme-tcp://host", "begins with `nqn.`"),
+            ("nvme-tcp://host/disk", "begins with `nqn.`"),
             ("nvme-tcp://host/nqn.a/0", "a namespace is"),
             ("nvme-tcp://host/nqn.a/4294967295", "a namespace is"),
             ("nvme-tcp://[::1/nqn.a", "no proper host"),

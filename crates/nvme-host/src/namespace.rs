@@ -1,0 +1,265 @@
+//! An open namespace.
+
+use std::{
+    any::Any,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use straightway_core::{Error, Kind, Object, Result, extent::down};
+use straightway_io::{Handle, store::Draft};
+use straightway_nvme::{
+    Sgl,
+    admin::{Admin, Identify},
+    identify::{self, IDENTIFY_BYTES, NamespaceId, page},
+    nvm::{Nvm, Range},
+};
+
+use crate::{
+    link::LinkError,
+    subsystem::{Subsystem, kind_of},
+};
+
+/// The longest command for headers.
+const SIDE_BYTES_MAX: u64 = 128 << 10;
+
+/// An open namespace, or the first bytes of one that is being written.
+#[derive(Clone, Debug)]
+pub(crate) struct Namespace {
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) nsid: u32,
+    /// What messages call it.
+    pub(crate) name: String,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// A block is 2 to this power.
+    pub(crate) block_shift: u8,
+    /// The length as an object: all of it, or what is written.
+    length: u64,
+    is_protected: bool,
+    id: NamespaceId,
+}
+
+impl Namespace {
+    /// Opens a namespace.
+    pub(crate) fn open(subsystem: &Arc<Subsystem>, nsid: u32, name: String) -> Result<Self> {
+        let failed = |kind, why: String| Error::new(kind, "open", &name, why);
+        let page = ask(subsystem, page::NAMESPACE, nsid, &name)?;
+        let page = identify::Namespace::decode(&page);
+        let page = page.map_err(|error| failed(Kind::Corrupt, error.to_string()))?;
+        if page.blocks == 0 {
+            let why = format!("the subsystem has no namespace {nsid}");
+            return Err(failed(Kind::NotFound, why));
+        }
+        let format = page.format();
+        let format = format.map_err(|error| failed(Kind::Unsupported, error.to_string()))?;
+        if format.metadata_bytes > 0 {
+            let why = format!(
+                "its blocks have {} bytes of metadata",
+                format.metadata_bytes
+            );
+            return Err(failed(Kind::Unsupported, why));
+        }
+        let bytes = page.bytes();
+        let bytes = bytes.map_err(|error| failed(Kind::Corrupt, error.to_string()))?;
+        // Old controllers lack the list of identifiers; the page has two of them.
+        let mut id = match ask(subsystem, page::DESCRIPTORS, nsid, &name) {
+            Ok(list) => NamespaceId::decode(&list).unwrap_or_default(),
+            Err(error) if error.kind() == Kind::Transient => return Err(error),
+            Err(_) => NamespaceId::default(),
+        };
+        let is_set = |id: &[u8]| id.iter().any(|byte| *byte != 0);
+        id.nguid = id.nguid.or(Some(page.nguid).filter(|id| is_set(id)));
+        id.eui64 = id.eui64.or(Some(page.eui64).filter(|id| is_set(id)));
+        Ok(Self {
+            subsystem: Arc::clone(subsystem),
+            nsid,
+            bytes,
+            length: bytes,
+            block_shift: format.block_shift,
+            is_protected: page.is_protected,
+            id,
+            name,
+        })
+    }
+
+    /// The namespace of a handle, for engines.
+    pub(crate) fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
+        any.downcast().ok()
+    }
+
+    /// Begins to write `bytes` to it, in place.
+    pub(crate) fn draft(self, bytes: u64) -> Result<InPlace> {
+        let failed = |why: String| Error::new(Kind::Invalid, "write to", &self.name, why);
+        if bytes > self.bytes {
+            let why = format!("it has {} bytes, and {bytes} are to be written", self.bytes);
+            return Err(failed(why).with_hint("use a larger namespace"));
+        }
+        if self.is_protected {
+            return Err(failed("it is write protected".to_owned()));
+        }
+        let length = bytes;
+        let namespace = Arc::new(Self { length, ..self });
+        Ok(InPlace { namespace })
+    }
+
+    /// Makes all completed writes durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let sqe = Nvm::Flush.sqe(self.nsid);
+        self.subsystem.run(&self.name, sqe, &[], &mut [])?;
+        Ok(())
+    }
+
+    fn block(&self) -> u64 {
+        1 << self.block_shift
+    }
+
+    /// Blocks of `bytes` at `offset`, both whole.
+    pub(crate) fn range(&self, offset: u64, bytes: u64) -> Range {
+        let blocks = u32::try_from(bytes >> self.block_shift).expect("commands are short");
+        Range::new(offset >> self.block_shift, blocks)
+    }
+
+    fn read_blocks(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let bytes = into.len() as u64;
+        let sqe = Nvm::Read(self.range(offset, bytes)).sqe(self.nsid);
+        let bytes = u32::try_from(bytes).expect("commands are short");
+        let sqe = sqe.with_sgl(Sgl::transport(bytes));
+        self.subsystem.run(&self.name, sqe, &[], into)?;
+        Ok(())
+    }
+}
+
+/// Asks for a page about a namespace.
+fn ask(subsystem: &Subsystem, page: u8, nsid: u32, name: &str) -> Result<Vec<u8>> {
+    let sqe = Admin::Identify(Identify {
+        page,
+        nsid,
+        controller: 0,
+        command_set: 0,
+    });
+    let mut tries = 0;
+    loop {
+        let controller = subsystem.controller()?;
+        let error = match controller.ask(sqe.sqe(), IDENTIFY_BYTES) {
+            Ok(bytes) => return Ok(bytes),
+            Err(error) => error,
+        };
+        tries += 1;
+        let kind = match error {
+            LinkError::Refused(status, _) if !status.is_retryable() => kind_of(status),
+            _ if tries > 2 => Kind::Transient,
+            _ => {
+                if let LinkError::Broken(why) = error {
+                    controller.end(why);
+                }
+                continue;
+            }
+        };
+        return Err(Error::new(kind, "open", name, error.to_string()));
+    }
+}
+
+impl Handle for Namespace {
+    fn object(&self) -> Object {
+        Object::new(self.name.clone(), self.length)
+    }
+
+    fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let end = offset.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.length) {
+            let why = format!("it ends at byte {}", self.length);
+            return Err(Error::new(Kind::Corrupt, "read", &self.name, why));
+        }
+        let most = self.subsystem.controller()?.limits.transfer_bytes;
+        let most = SIDE_BYTES_MAX.min(u64::from(most));
+        let mut filled = 0;
+        let mut blocks = Vec::new();
+        while filled < bytes.len() {
+            let at = offset + filled as u64;
+            let start = down(at, self.block());
+            let end = (offset + bytes.len() as u64).next_multiple_of(self.block());
+            let length = (end - start).min(most).min(self.bytes - start);
+            blocks.resize(usize::try_from(length).expect("commands are short"), 0);
+            self.read_blocks(start, &mut blocks)?;
+            let skip = usize::try_from(at - start).expect("blocks are short");
+            let count = (blocks.len() - skip).min(bytes.len() - filled);
+            bytes[filled..filled + count].copy_from_slice(&blocks[skip..skip + count]);
+            filled += count;
+        }
+        Ok(())
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        let now = Self::open(&self.subsystem, self.nsid, self.name.clone())?;
+        let is_other = !now.id.is_same(&self.id) && now.id != self.id;
+        let why = if is_other {
+            "it is another namespace now".to_owned()
+        } else if now.bytes != self.bytes || now.block_shift != self.block_shift {
+            format!(
+                "its length changed from {} to {} bytes",
+                self.bytes, now.bytes
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(Kind::Corrupt, "read", &self.name, why))
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.block()
+    }
+}
+
+/// A namespace that is written in place, as a block device is: what it held is gone from the first write on.
+#[derive(Debug)]
+pub(crate) struct InPlace {
+    pub(crate) namespace: Arc<Namespace>,
+}
+
+impl Draft for InPlace {
+    fn handle(&self) -> Arc<dyn Handle> {
+        Arc::clone(&self.namespace) as _
+    }
+
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        /// One write at a time: two of the same block would race.
+        static TURN: Mutex<()> = Mutex::new(());
+        let namespace = &self.namespace;
+        let block = namespace.block();
+        let length = bytes.len() as u64;
+        let is_whole = offset.is_multiple_of(block) && length.is_multiple_of(block);
+        let is_inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= namespace.bytes);
+        if !is_whole || !is_inside {
+            let why = format!("a namespace is written in whole blocks of {block} bytes");
+            return Err(
+                Error::new(Kind::Unsupported, "write to", &namespace.name, why)
+                    .with_hint("copy a file to it instead"),
+            );
+        }
+        let _turn = TURN.lock();
+        let subsystem = &namespace.subsystem;
+        let most = u64::from(subsystem.controller()?.limits.transfer_bytes);
+        let step = usize::try_from(SIDE_BYTES_MAX.min(most)).expect("it is small");
+        let all = offset..offset + length;
+        while let Some(until) = subsystem
+            .quarantine
+            .until(namespace.nsid, &all, Instant::now())
+        {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+        for (index, part) in bytes.chunks(step).enumerate() {
+            let at = offset + (index * step) as u64;
+            let write = Nvm::Write {
+                range: namespace.range(at, part.len() as u64),
+                is_durable: false,
+            };
+            let sqe = write.sqe(namespace.nsid);
+            subsystem.run(&namespace.name, sqe, part, &mut [])?;
+        }
+        Ok(())
+    }
+}
