@@ -7,6 +7,7 @@
 
 mod capture;
 mod doctor;
+mod fabrics;
 mod plain;
 mod planner;
 mod profile;
@@ -30,6 +31,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("head", web::head),
     ("index", storage::index),
     ("manifest", storage::manifest),
+    ("nvme_auth", fabrics::auth),
+    ("nvme_index", fabrics::index),
     ("pcie", planner::pcie),
     ("pickle", plain::pickle),
     ("plain", plain::encoded),

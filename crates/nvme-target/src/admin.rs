@@ -80,7 +80,11 @@ impl QueueHead {
         }
         Cqe {
             result,
-            sq_head: if self.is_uncontrolled { 0xffff } else { self.at },
+            sq_head: if self.is_uncontrolled {
+                0xffff
+            } else {
+                self.at
+            },
             ..Cqe::new(cid, status)
         }
     }

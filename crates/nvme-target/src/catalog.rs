@@ -164,7 +164,8 @@ impl Catalog {
                 (Backing::memory(&shown, *bytes, self.block_shift)?, None)
             }
             (Place::Path(path), before) => {
-                let known = before.and_then(|entry| Some((entry.namespace.as_ref()?, entry.stamp?)));
+                let known =
+                    before.and_then(|entry| Some((entry.namespace.as_ref()?, entry.stamp?)));
                 let fail = |error| Error::os("serve", path.display(), error);
                 let meta = fs::metadata(path).map_err(fail)?;
                 let is_device = meta.file_type().is_block_device();
@@ -188,7 +189,10 @@ impl Catalog {
                         }
                         (namespace.backing.resized(now.bytes), Some(now))
                     }
-                    _ if before.is_some_and(|e| e.namespace.is_none()) && now.bytes == 0 && !is_device => {
+                    _ if before.is_some_and(|e| e.namespace.is_none())
+                        && now.bytes == 0
+                        && !is_device =>
+                    {
                         return Ok(None);
                     }
                     _ => {

@@ -11,11 +11,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{
-    Error, Kind, Result,
-    quantity::Rate,
-    share::Share,
-};
+use straightway_core::{Error, Kind, Result, quantity::Rate, share::Share};
 use straightway_nvme::{
     Nqn,
     auth::{Keys, Secret},

@@ -184,9 +184,7 @@ impl<'a> IoQueue<'a> {
             AnaState::Change => return Err(Status::ANA_TRANSITION),
         }
         let namespace = self.table.namespaces.get(&nsid);
-        namespace
-            .cloned()
-            .ok_or(Status::INVALID_NAMESPACE.dnr())
+        namespace.cloned().ok_or(Status::INVALID_NAMESPACE.dnr())
     }
 
     fn read(
@@ -401,7 +399,9 @@ impl<'a> IoQueue<'a> {
             }
             Purpose::Discard { ranges } => {
                 add(&counters.other_commands, 1);
-                pending.failed.unwrap_or_else(|| discard(&pending.namespace, ranges))
+                pending
+                    .failed
+                    .unwrap_or_else(|| discard(&pending.namespace, ranges))
             }
         }
     }
@@ -434,7 +434,9 @@ impl<'a> IoQueue<'a> {
         let mut writable = self.table.namespaces.values();
         let failed = writable.find_map(|namespace| {
             let is_writable = namespace.backing.is_writable;
-            (is_writable).then(|| namespace.backing.sync()).and_then(Result::err)
+            (is_writable)
+                .then(|| namespace.backing.sync())
+                .and_then(Result::err)
         });
         synced(failed.map_or(Ok(()), Err))
     }

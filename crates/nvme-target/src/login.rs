@@ -51,11 +51,11 @@ pub(crate) fn login(
     let Pdu::Command(sqe) = frame.pdu else {
         return Err(sequence("data before Connect"));
     };
-    let command = Fabrics::from_sqe(&sqe);
-    let Ok(Fabrics::Connect(connect)) = command else {
-        return Err(connection.refuse(&sqe, Status::COMMAND_SEQUENCE.dnr(), 0));
+    let connect = match Fabrics::from_sqe(&sqe) {
+        Ok(Fabrics::Connect(connect)) if sqe.opcode == fabrics::OPCODE => connect,
+        _ => return Err(connection.refuse(&sqe, Status::COMMAND_SEQUENCE.dnr(), 0)),
     };
-    if sqe.opcode != fabrics::OPCODE || sqe.flags != FLAGS_SGL {
+    if sqe.flags != FLAGS_SGL {
         return Err(connection.refuse(&sqe, Status::INVALID_FIELD.dnr(), 0));
     }
     let data = connection

@@ -190,9 +190,7 @@ pub(crate) fn log(
         controller.rearm(what.page);
     }
     let offset = usize::try_from(what.offset).map_err(|_| Status::INVALID_FIELD.dnr())?;
-    let rest = whole
-        .get(offset..)
-        .ok_or(Status::INVALID_FIELD.dnr())?;
+    let rest = whole.get(offset..).ok_or(Status::INVALID_FIELD.dnr())?;
     let mut part = rest[..rest.len().min(what.bytes as usize)].to_vec();
     part.resize(what.bytes as usize, 0);
     Ok(part)

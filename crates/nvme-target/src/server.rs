@@ -201,6 +201,7 @@ fn serve(shared: &Shared, port: usize, socket: TcpStream) {
         End::KeepAlive => tracing::warn!("host {nqn} is silent: its keep-alive time is over"),
         End::Silent => tracing::warn!("host {nqn}, queue {queue}: it stopped inside of a message"),
         End::Backing => tracing::error!("queue {queue} of host {nqn}: a file lost bytes"),
+        End::Socket(error) => tracing::debug!("host {nqn}, queue {queue}: {error}"),
         end => tracing::debug!("host {nqn}, queue {queue} ended: {end:?}"),
     }
     if matches!(end, End::Fault(_) | End::Silent) {

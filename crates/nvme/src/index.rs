@@ -68,7 +68,9 @@ pub struct Index {
 /// Whether `name` is a relative path that stays below where it is put.
 pub fn is_index_name(name: &[u8]) -> bool {
     let is_part = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
-    name.len() <= INDEX_NAME_BYTES_MAX && !name.contains(&0) && name.split(|b| *b == b'/').all(is_part)
+    name.len() <= INDEX_NAME_BYTES_MAX
+        && !name.contains(&0)
+        && name.split(|b| *b == b'/').all(is_part)
 }
 
 impl IndexHeader {
@@ -177,7 +179,9 @@ impl IndexEntry {
             return Err(Malformed("the index is not in the order of its names"));
         }
         if (self.nsid == 0) != (self.bytes == 0) {
-            return Err(Malformed("an object in the index has bytes and no namespace"));
+            return Err(Malformed(
+                "an object in the index has bytes and no namespace",
+            ));
         }
         Ok(())
     }
@@ -234,7 +238,17 @@ mod tests {
 
     #[test]
     fn names_that_lead_elsewhere_are_refused() {
-        for bad in ["", "/", "/etc/passwd", "a//b", "a/../b", "..", ".", "a/", "a\0b"] {
+        for bad in [
+            "",
+            "/",
+            "/etc/passwd",
+            "a//b",
+            "a/../b",
+            "..",
+            ".",
+            "a/",
+            "a\0b",
+        ] {
             let index = Index {
                 generation: 1,
                 entries: vec![entry(bad, 1, 1)],

@@ -106,10 +106,7 @@ fn without_the_secret_nothing_is_served() {
     });
     let refused = Status::AUTH_REQUIRED.dnr();
     assert_eq!(host.admin.status(identify.sqe(), &[]), refused);
-    assert_eq!(
-        prove(&mut host, secret(9), None),
-        Err(Why::Failed.into())
-    );
+    assert_eq!(prove(&mut host, secret(9), None), Err(Why::Failed.into()));
     assert_eq!(host.admin.status(identify.sqe(), &[]), refused);
     let mut wire = super::host::Wire::open(address, host.login.digests);
     let cqe = super::host::connect(&mut wire, &host.login, 1, host.connected.controller);

@@ -56,7 +56,9 @@ pub(crate) fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = Vec::with_capacity(bytes + 8);
     while out.len() < bytes {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         out.extend((state ^ (state >> 31)).to_le_bytes());
     }
     out.truncate(bytes);
@@ -359,7 +361,9 @@ pub(crate) fn connect(wire: &mut Wire, login: &Login, queue: u16, controller: u1
 
 pub(crate) fn read(nsid: u32, start: u64, blocks: u32) -> Sqe {
     let range = Range::new(start, blocks);
-    Nvm::Read(range).sqe(nsid).with_sgl(Sgl::transport(blocks * 512))
+    Nvm::Read(range)
+        .sqe(nsid)
+        .with_sgl(Sgl::transport(blocks * 512))
 }
 
 pub(crate) fn write(nsid: u32, start: u64, blocks: u32, is_in_capsule: bool) -> Sqe {

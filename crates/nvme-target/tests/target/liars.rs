@@ -44,7 +44,9 @@ fn queue_on(address: SocketAddr, login: &Login) -> (Host, Wire) {
 fn other_protocols_and_wrong_first_pdus_are_told_so() {
     let (_target, address) = start(&memory(1 << 20));
     let mut http = Wire::silent(address);
-    http.stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    http.stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
     assert_eq!(ended_with(&mut http), 1);
     // A command, a response, data before ICReq.
     let mut early = Wire::silent(address);
@@ -123,9 +125,21 @@ fn data_that_was_not_asked_for_ends_the_connection() {
     };
     let lies = [
         (Data { tag: 1, ..right }, 1),
-        (Data { tag: 0xffff, ..right }, 1),
+        (
+            Data {
+                tag: 0xffff,
+                ..right
+            },
+            1,
+        ),
         (Data { cid: 3, ..right }, 1),
-        (Data { offset: 512, ..right }, 4),
+        (
+            Data {
+                offset: 512,
+                ..right
+            },
+            4,
+        ),
         (
             Data {
                 offset: u32::MAX - 4096,
@@ -210,7 +224,10 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     wrong[last] ^= 1;
     queue.stream.write_all(&wrong).unwrap();
     assert_eq!(queue.finish(cid, &[]).0.status, Status::TRANSIENT_TRANSPORT);
-    assert!(queue.ok(read(1, 0, 8), &[]) == [1; 4096], "wrong data was written");
+    assert!(
+        queue.ok(read(1, 0, 8), &[]) == [1; 4096],
+        "wrong data was written"
+    );
     let mut wrong = queue.encode(&Pdu::Command(read(1, 0, 8)), &[]);
     wrong[20] ^= 1;
     queue.stream.write_all(&wrong).unwrap();
@@ -249,7 +266,11 @@ fn silence_ends_a_connection_in_bounded_time() {
     for wire in [&mut nothing, &mut half, &mut idle, &mut command, &mut data] {
         assert!(wire.receive().is_none());
     }
-    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
     serves(address);
     assert!(target.receipts()[0].faults >= 2);
 }

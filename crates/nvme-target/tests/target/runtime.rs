@@ -47,7 +47,10 @@ fn files_that_come_grow_and_go_are_told_and_served() {
     assert!(target.rescan().unwrap().is_empty());
 
     file(folder.path(), "m/b", &pattern(8192, 2));
-    assert_eq!(target.rescan().unwrap().into_iter().collect::<Vec<_>>(), [2]);
+    assert_eq!(
+        target.rescan().unwrap().into_iter().collect::<Vec<_>>(),
+        [2]
+    );
     assert_eq!(event(&mut host, request), Event::NAMESPACES);
     // It is told once until the log is read, whatever happens meanwhile.
     let request = host.admin.begin(Admin::EventRequest.sqe(), &[]);
@@ -85,7 +88,10 @@ fn files_that_come_grow_and_go_are_told_and_served() {
 
     fs::remove_file(served.join("a")).unwrap();
     target.rescan().unwrap();
-    assert_eq!(queue.status(read(1, 0, 1), &[]), Status::INVALID_NAMESPACE.dnr());
+    assert_eq!(
+        queue.status(read(1, 0, 1), &[]),
+        Status::INVALID_NAMESPACE.dnr()
+    );
     let list = host.identify(identify::page::NAMESPACES, 0);
     assert_eq!(identify::decode_list(&list).unwrap(), [2]);
 }

@@ -101,7 +101,10 @@ fn files_are_read_only_unless_asked_for() {
             let status = queue.status(write(1, 0, 1, is_in_capsule), &[1; 512]);
             assert_eq!(status, Status::WRITE_PROTECTED.dnr());
         }
-        assert_eq!(queue.status(zero.sqe(1), &[]), Status::WRITE_PROTECTED.dnr());
+        assert_eq!(
+            queue.status(zero.sqe(1), &[]),
+            Status::WRITE_PROTECTED.dnr()
+        );
         assert!(std::fs::read(&even).unwrap() == pattern(1 << 20, 1));
     }
     config.is_writable = true;
@@ -115,8 +118,14 @@ fn files_are_read_only_unless_asked_for() {
         range: Range::new(1, 1),
         is_durable: true,
     };
-    queue.ok(durable.sqe(nsid(b"even")).with_sgl(Sgl::in_capsule(512)), &[2; 512]);
-    assert_eq!(std::fs::read(&even).unwrap()[..513], [[1; 512].as_slice(), &[2]].concat());
+    queue.ok(
+        durable.sqe(nsid(b"even")).with_sgl(Sgl::in_capsule(512)),
+        &[2; 512],
+    );
+    assert_eq!(
+        std::fs::read(&even).unwrap()[..513],
+        [[1; 512].as_slice(), &[2]].concat()
+    );
     // One that is no whole number of blocks stays as it is.
     let status = queue.status(write(nsid(b"odd"), 0, 1, true), &[1; 512]);
     assert_eq!(status, Status::WRITE_PROTECTED.dnr());
@@ -157,5 +166,8 @@ fn zeros_and_discards_reach_exactly_their_blocks() {
     let status = queue.status(one.sqe(1).with_sgl(Sgl::in_capsule(16)), &outside);
     assert_eq!(status, Status::LBA_RANGE.dnr());
     queue.ok(Nvm::Flush.sqe(u32::MAX), &[]);
-    assert_eq!(queue.status(Nvm::Compare(Range::new(0, 1)).sqe(1), &[]), Status::INVALID_OPCODE.dnr());
+    assert_eq!(
+        queue.status(Nvm::Compare(Range::new(0, 1)).sqe(1), &[]),
+        Status::INVALID_OPCODE.dnr()
+    );
 }
