@@ -28,6 +28,7 @@ pub mod report_file;
 pub mod request;
 pub mod scattered;
 pub mod settings;
+pub mod slab;
 mod stage;
 pub mod store;
 pub mod tally;

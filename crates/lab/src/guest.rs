@@ -6,6 +6,7 @@
 //! are taken along; what it prints is [`Ran::log`], and where the drives' DMA went is [`Ran::trace`].
 
 mod initrd;
+mod network;
 mod trace;
 
 use std::{
@@ -19,6 +20,7 @@ use std::{
 use tempfile::TempDir;
 
 use initrd::Initrd;
+pub use network::NetworkGuest;
 pub use trace::{Command as Traced, Dma, Drive, Trace};
 
 /// How the drives hang together.
