@@ -370,18 +370,12 @@ impl Planner<'_> {
         let head = Extent::between(m.extent.offset, interior.offset);
         let tail = Extent::between(interior.end(), m.extent.end());
         let edge = socket.unwrap_or(Reason::RaggedEdge);
-        self.layout
-            .stage(m.object, head, m.at, edge, block_bytes);
+        self.layout.stage(m.object, head, m.at, edge, block_bytes);
         let reason = socket.unwrap_or(Reason::Aligned);
         self.layout
             .direct(m.object, interior, at, reason, block_bytes);
-        self.layout.stage(
-            m.object,
-            tail,
-            at + interior.bytes,
-            edge,
-            block_bytes,
-        );
+        self.layout
+            .stage(m.object, tail, at + interior.bytes, edge, block_bytes);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use straightway_nvme::{
     entry::FLAGS_SGL,
     fabrics,
     log::AnaState,
-    nvm::{DATASET_RANGE_BYTES, Nvm, Range, dataset_ranges},
+    nvm::{DATASET_RANGE_BYTES, DATASET_RANGES_MAX, Nvm, Range, dataset_ranges},
     pdu::{Data, FatalStatus, Ready},
 };
 
@@ -30,6 +30,9 @@ use crate::{
 /// Reads of at least this many bytes are announced to the kernel before they are sent.
 const PREFETCH_BYTES_MIN: usize = 64 << 10;
 
+/// The most data of Dataset Management.
+const DATASET_BYTES_MAX: usize = DATASET_RANGES_MAX * DATASET_RANGE_BYTES;
+
 /// A command whose data is on its way.
 #[derive(Debug)]
 struct Pending {
@@ -45,7 +48,7 @@ struct Pending {
 #[derive(Debug)]
 enum Purpose {
     Write { offset: u64, is_durable: bool },
-    Discard { ranges: Vec<u8> },
+    Discard { ranges: Vec<u8>, used_bytes: usize },
 }
 
 /// The state of an I/O queue.
@@ -263,8 +266,16 @@ impl<'a> IoQueue<'a> {
             // Hints on how data will be used are of no use here.
             return Ok(Some(Status::SUCCESS));
         }
-        let bytes = u32::from(ranges) * DATASET_RANGE_BYTES as u32;
-        let purpose = Purpose::Discard { ranges: Vec::new() };
+        // Linux sends room for 256 ranges, however many it uses.
+        let used_bytes = usize::from(ranges) * DATASET_RANGE_BYTES;
+        let bytes = sqe.sgl.bytes;
+        if !(used_bytes..=DATASET_BYTES_MAX).contains(&(bytes as usize)) {
+            return Ok(Some(Status::SGL_DATA_LENGTH.dnr()));
+        }
+        let purpose = Purpose::Discard {
+            ranges: Vec::new(),
+            used_bytes,
+        };
         self.take_data(sqe, frame, namespace, purpose, bytes)
     }
 
@@ -397,11 +408,11 @@ impl<'a> IoQueue<'a> {
                 }
                 Status::SUCCESS
             }
-            Purpose::Discard { ranges } => {
+            Purpose::Discard { ranges, used_bytes } => {
                 add(&counters.other_commands, 1);
                 pending
                     .failed
-                    .unwrap_or_else(|| discard(&pending.namespace, ranges))
+                    .unwrap_or_else(|| discard(&pending.namespace, &ranges[..*used_bytes]))
             }
         }
     }
@@ -455,7 +466,7 @@ impl Pending {
                     self.failed = Some(status);
                 }
             }
-            Purpose::Discard { ranges } => ranges.extend_from_slice(data),
+            Purpose::Discard { ranges, .. } => ranges.extend_from_slice(data),
         }
     }
 }
