@@ -25,6 +25,7 @@ use straightway_nvme::{
 use crate::{
     control::{self, Ask},
     link::{Link, LinkError},
+    login,
     settings::Settings,
 };
 
@@ -56,7 +57,7 @@ impl Refusal {
         }
     }
 
-    fn lasting(why: impl Into<String>) -> Self {
+    pub(crate) fn lasting(why: impl Into<String>) -> Self {
         Self {
             why: why.into(),
             is_final: true,
@@ -263,10 +264,14 @@ impl Controller {
             keep_alive_ms: 0,
         };
         let data = connect_data(settings, &self.subsystem, self.id);
-        link.as_mut()
-            .map_err(|error| Refusal::passing(error.to_string()))?
-            .connect(connect, &data, deadline)
-            .map_err(failed)?;
+        let open = link.as_mut();
+        let open = open.map_err(|error| Refusal::passing(error.to_string()))?;
+        let result = open.connect(connect, &data, deadline).map_err(failed)?;
+        // Linux asks on the admin queue only.
+        if Connected::from_result(result).needs_auth {
+            let connected = Connected::from_result(result);
+            login::prove(open, connected, &self.subsystem, settings, deadline)?;
+        }
         link.map(|link| Some((link, lease))).map_err(failed)
     }
 }
@@ -311,10 +316,7 @@ impl Opening {
             .connect(connect, &data, deadline)
             .map_err(|error| refused(&error, subsystem, settings))?;
         let connected = Connected::from_result(result);
-        if connected.needs_auth || connected.needs_concat {
-            let why = "the target asks for authentication, and there is no key for it";
-            return Err(Refusal::lasting(why));
-        }
+        login::prove(&mut link, connected, subsystem, settings, deadline)?;
         let mut opening = Self {
             link,
             deadline,

@@ -7,15 +7,20 @@ use std::{
 };
 
 use straightway_core::{Error, Kind, Object, Result, extent::down};
-use straightway_io::{Handle, store::Draft};
+use straightway_io::{
+    Handle,
+    store::{Draft, Tag},
+};
 use straightway_nvme::{
     Sgl,
     admin::{Admin, Identify},
     identify::{self, IDENTIFY_BYTES, NamespaceId, page},
+    index::IndexEntry,
     nvm::{Nvm, Range},
 };
 
 use crate::{
+    index,
     link::LinkError,
     subsystem::{Subsystem, kind_of},
 };
@@ -38,6 +43,8 @@ pub(crate) struct Namespace {
     length: u64,
     is_protected: bool,
     id: NamespaceId,
+    /// What the index of its subsystem says of it, if it was opened by name.
+    entry: Option<IndexEntry>,
 }
 
 impl Namespace {
@@ -79,7 +86,42 @@ impl Namespace {
             block_shift: format.block_shift,
             is_protected: page.is_protected,
             id,
+            entry: None,
             name,
+        })
+    }
+
+    /// Opens what an entry of the index is about.
+    pub(crate) fn by_entry(
+        subsystem: &Arc<Subsystem>,
+        entry: IndexEntry,
+        name: String,
+    ) -> Result<Self> {
+        if entry.bytes == 0 {
+            return Ok(Self {
+                subsystem: Arc::clone(subsystem),
+                nsid: 0,
+                name,
+                bytes: 0,
+                length: 0,
+                block_shift: 9,
+                is_protected: true,
+                id: NamespaceId::default(),
+                entry: Some(entry),
+            });
+        }
+        let namespace = Self::open(subsystem, entry.nsid, name)?;
+        if entry.bytes > namespace.bytes {
+            let why = format!(
+                "the index says {} bytes, and its namespace has {}",
+                entry.bytes, namespace.bytes
+            );
+            return Err(Error::new(Kind::Corrupt, "open", &namespace.name, why));
+        }
+        Ok(Self {
+            length: entry.bytes,
+            entry: Some(entry),
+            ..namespace
         })
     }
 
@@ -139,26 +181,13 @@ fn ask(subsystem: &Subsystem, page: u8, nsid: u32, name: &str) -> Result<Vec<u8>
         controller: 0,
         command_set: 0,
     });
-    let mut tries = 0;
-    loop {
-        let controller = subsystem.controller()?;
-        let error = match controller.ask(sqe.sqe(), IDENTIFY_BYTES) {
-            Ok(bytes) => return Ok(bytes),
-            Err(error) => error,
-        };
-        tries += 1;
-        let kind = match error {
-            LinkError::Refused(status, _) if !status.is_retryable() => kind_of(status),
-            _ if tries > 2 => Kind::Transient,
-            _ => {
-                if let LinkError::Broken(why) = error {
-                    controller.end(why);
-                }
-                continue;
-            }
-        };
-        return Err(Error::new(kind, "open", name, error.to_string()));
-    }
+    let asked = subsystem.ask(sqe.sqe(), IDENTIFY_BYTES);
+    asked.map_err(|(error, failure)| match error {
+        LinkError::Refused(status, _) => {
+            Error::new(kind_of(status), "open", name, status.to_string())
+        }
+        LinkError::Broken(_) => failure,
+    })
 }
 
 impl Handle for Namespace {
@@ -191,7 +220,20 @@ impl Handle for Namespace {
         Ok(())
     }
 
+    fn tag(&self) -> Option<Tag> {
+        let entry = self.entry.as_ref()?;
+        Some(Tag::Text(entry.version.to_string()))
+    }
+
     fn check_unchanged(&self) -> Result<()> {
+        if let Some(entry) = &self.entry {
+            let index = index::read(&self.subsystem)?.unwrap_or_default();
+            if index.find(&entry.name) == Some(entry) {
+                return Ok(());
+            }
+            let why = "it was replaced or changed while it was read";
+            return Err(Error::new(Kind::Corrupt, "read", &self.name, why));
+        }
         let now = Self::open(&self.subsystem, self.nsid, self.name.clone())?;
         let is_other = !now.id.is_same(&self.id) && now.id != self.id;
         let why = if is_other {

@@ -1,7 +1,7 @@
 //! The store of one portal: its subsystems, and their namespaces by name.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -10,12 +10,17 @@ use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
 use straightway_io::{
     Handle, Store,
     engine::Engine,
-    store::{Draft, LaneSpec, Like, Named, Tuning, Verb, Verbs, own_draft, text},
+    store::{
+        Draft, LaneSpec, Like, Listing, Missing, Named, Page, Tag, Tuning, Verb, Verbs, own_draft,
+        text,
+    },
 };
 use straightway_nvme::Nqn;
 
 use crate::{
+    discovery::discover,
     engine::NvmeEngine,
+    index,
     namespace::{InPlace, Namespace},
     portal::Portal,
     settings::Settings,
@@ -34,12 +39,29 @@ pub const TUNING: Tuning = Tuning {
 /// The most subsystems that are remembered.
 const SUBSYSTEMS_MAX: usize = 256;
 
-/// Namespaces at a portal. Names are `NQN/NSID`.
-#[derive(Debug)]
+/// Namespaces at a portal. Names are `NQN/NSID`, or `NQN/NAME` where the target has an index of names.
+#[derive(Clone, Debug)]
 pub struct NvmeTcp {
     portal: Portal,
     settings: Arc<Settings>,
-    subsystems: Mutex<BTreeMap<Nqn, Arc<Subsystem>>>,
+    subsystems: Arc<Mutex<BTreeMap<Nqn, Arc<Subsystem>>>>,
+    /// What all names begin with: nothing, or parts that end with `/`.
+    prefix: String,
+}
+
+/// What a name is about.
+struct Place {
+    subsystem: Arc<Subsystem>,
+    /// What follows the NQN.
+    rest: String,
+}
+
+impl Place {
+    /// The number of the namespace, if it is named by one.
+    fn nsid(&self) -> Option<u32> {
+        let nsid = self.rest.parse().ok();
+        nsid.filter(|nsid| (1..u32::MAX).contains(nsid))
+    }
 }
 
 impl NvmeTcp {
@@ -48,31 +70,17 @@ impl NvmeTcp {
         Self {
             portal,
             settings: Arc::new(settings),
-            subsystems: Mutex::default(),
+            subsystems: Arc::default(),
+            prefix: String::new(),
         }
     }
 
-    /// The portal.
-    pub fn portal(&self) -> &Portal {
-        &self.portal
-    }
-
-    /// The settings.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// The subsystem and the namespace of a name.
-    fn find(&self, name: &OsStr) -> Result<(Arc<Subsystem>, u32)> {
-        let refuse = |why: String| Error::new(Kind::Invalid, "open", self.describe(name), why);
-        let text = text(self, name)?;
-        let (nqn, nsid) = text.rsplit_once('/').unwrap_or((text, "1"));
-        let nsid: u32 = nsid
-            .parse()
-            .ok()
-            .filter(|nsid| (1..u32::MAX).contains(nsid))
-            .ok_or_else(|| refuse("a namespace is 1 to 4294967294".to_owned()))?;
-        let nqn = Nqn::new(nqn).map_err(|error| refuse(error.to_string()))?;
+    /// What a name is about: its subsystem, which is connected later.
+    fn find(&self, name: &OsStr) -> Result<Place> {
+        let refuse = |why: &str| Error::new(Kind::Invalid, "open", self.describe(name), why);
+        let full = format!("{}{}", self.prefix, text(self, name)?);
+        let (nqn, rest) = full.split_once('/').unwrap_or((&full, ""));
+        let nqn = Nqn::new(nqn).map_err(|error| refuse(error.0))?;
         let mut all = self
             .subsystems
             .lock()
@@ -89,28 +97,83 @@ impl NvmeTcp {
                 made
             }
         };
-        Ok((subsystem, nsid))
+        subsystem.forgive();
+        let rest = rest.trim_end_matches('/').to_owned();
+        let is_number = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number && !matches!(rest.parse(), Ok(1..u32::MAX)) {
+            return Err(refuse("a namespace is 1 to 4294967294"));
+        }
+        Ok(Place { subsystem, rest })
     }
 
     fn namespace(&self, name: &OsStr) -> Result<Namespace> {
-        let (subsystem, nsid) = self.find(name)?;
-        subsystem.forgive();
-        Namespace::open(&subsystem, nsid, self.describe(name))
+        let place = self.find(name)?;
+        let shown = self.describe(name);
+        if let Some(nsid) = place.nsid() {
+            return Namespace::open(&place.subsystem, nsid, shown);
+        }
+        let missing = |why: &str| Error::new(Kind::NotFound, "open", &shown, why);
+        let Some(index) = index::read(&place.subsystem)? else {
+            let why = "the target has no index of names: a namespace is a number";
+            return Err(missing(why));
+        };
+        let entry = index.find(place.rest.as_bytes()).cloned();
+        let entry = entry.ok_or_else(|| missing("there is no such name in the target's index"))?;
+        Namespace::by_entry(&place.subsystem, entry, shown)
+    }
+
+    /// The names of objects and folders directly below a place, with what is known of the objects.
+    fn names(&self, place: &Place) -> Result<BTreeMap<String, Named>> {
+        let Some(index) = index::read(&place.subsystem)? else {
+            let numbers = match place.rest.as_str() {
+                "" => index::numbers(&place.subsystem)?,
+                _ => Vec::new(),
+            };
+            let named = |nsid: u32| (nsid.to_string(), Named::new(nsid.to_string()));
+            return Ok(numbers.into_iter().map(named).collect());
+        };
+        let before = match place.rest.as_str() {
+            "" => String::new(),
+            rest => format!("{rest}/"),
+        };
+        let mut names = BTreeMap::new();
+        for entry in &index.entries {
+            // Names that are no text cannot be written in a URI.
+            let name = str::from_utf8(&entry.name).ok();
+            let Some(below) = name.and_then(|name| name.strip_prefix(&before)) else {
+                continue;
+            };
+            let first: String = below.split_inclusive('/').take(1).collect();
+            let named = Named {
+                bytes: Some(entry.bytes),
+                tag: Some(Tag::Text(entry.version.to_string())),
+                ..Named::new(&first)
+            };
+            names.insert(first, named);
+        }
+        Ok(names)
     }
 }
 
 impl Store for NvmeTcp {
     fn describe(&self, name: &OsStr) -> String {
-        format!("nvme-tcp://{}/{}", self.portal, name.display())
+        let Self { portal, prefix, .. } = self;
+        format!("nvme-tcp://{portal}/{prefix}{}", name.display())
     }
 
     fn verbs(&self) -> Verbs {
-        Verbs::default()
+        Verbs::of(&[Verb::List])
     }
 
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
         let one = |named: &Named| -> Result<Arc<dyn Handle>> {
-            Ok(Arc::new(self.namespace(&named.name)?))
+            let namespace = self.namespace(&named.name)?;
+            if named.tag.is_some() && named.tag != namespace.tag() {
+                let why = "it is another version";
+                let name = self.describe(&named.name);
+                return Err(Error::new(Kind::Corrupt, "open", name, why));
+            }
+            Ok(Arc::new(namespace))
         };
         objects.iter().map(one).collect()
     }
@@ -150,9 +213,52 @@ impl Store for NvmeTcp {
         TUNING
     }
 
+    /// At the portal, the subsystems that its discovery controller lists, as folders; in a subsystem, its names.
+    fn list(&self, page: &Page) -> Result<Listing> {
+        if self.prefix.is_empty() {
+            let (found, failed) = discover(&self.portal, &self.settings)?;
+            for error in failed {
+                tracing::warn!("a referral was left out: {error}");
+            }
+            let names: BTreeSet<_> = found.iter().map(|f| format!("{}/", f.subsystem)).collect();
+            return Ok(Listing::of(names.into_iter().collect(), page));
+        }
+        let known = self.names(&self.find(OsStr::new(""))?)?;
+        let mut listing = Listing::of(known.keys().cloned().collect(), page);
+        for named in &mut listing.objects {
+            if let Some(known) = named.name.to_str().and_then(|name| known.get(name)) {
+                *named = known.clone();
+            }
+        }
+        Ok(listing)
+    }
+
+    /// A namespace that is named by its number is no folder.
+    fn below(&self, folder: &OsStr, _: Missing) -> Result<Arc<dyn Store>> {
+        let place = self.find(folder)?;
+        if place.nsid().is_some() {
+            let why = "it is a namespace and no folder";
+            return Err(Error::new(
+                Kind::Invalid,
+                "list",
+                self.describe(folder),
+                why,
+            ));
+        }
+        let nqn = &place.subsystem.nqn;
+        let prefix = match place.rest.as_str() {
+            "" => format!("{nqn}/"),
+            rest => format!("{nqn}/{rest}/"),
+        };
+        Ok(Arc::new(Self {
+            prefix,
+            ..self.clone()
+        }))
+    }
+
     /// Writes a namespace that is there, in place, as a block device is written. None can be made.
     fn create(&self, name: &OsStr, bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
-        if !name.as_encoded_bytes().starts_with(b"nqn.") {
+        if self.prefix.is_empty() && !name.as_encoded_bytes().starts_with(b"nqn.") {
             return Err(self.lacks(Verb::Create));
         }
         Ok(Box::new(self.namespace(name)?.draft(bytes)?))

@@ -148,6 +148,31 @@ impl Subsystem {
         }
     }
 
+    /// Runs an admin command on any path, again after a lost connection. The error comes with its cause.
+    pub(crate) fn ask(&self, sqe: Sqe, bytes: usize) -> Result<Vec<u8>, (LinkError, Error)> {
+        let mut tries = 0;
+        loop {
+            let controller = self.controller();
+            let controller =
+                controller.map_err(|error| (LinkError::Broken(error.to_string()), error))?;
+            let error = match controller.ask(sqe, bytes) {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => error,
+            };
+            tries += 1;
+            let is_final =
+                matches!(&error, LinkError::Refused(status, _) if !status.is_retryable());
+            if is_final || tries > 2 {
+                let failure = Error::new(Kind::Transient, "ask", &self.nqn, error.to_string());
+                return Err((error, failure));
+            }
+            match error {
+                LinkError::Broken(why) => controller.end(why),
+                LinkError::Refused(..) => std::thread::sleep(self.settings.delay(tries)),
+            }
+        }
+    }
+
     /// Lets paths try again that have given up.
     pub(crate) fn forgive(&self) {
         self.paths.iter().for_each(|path| path.forgive());

@@ -7,6 +7,7 @@
 )]
 
 mod lies;
+mod ours;
 mod paths;
 mod rig;
 mod target;

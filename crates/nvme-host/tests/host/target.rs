@@ -18,8 +18,8 @@ use straightway_nvme::{
     fabrics::{CSTS_READY, Capabilities, ConnectData, Connected, Fabrics, Property},
     identify::{self, NamespaceId, page},
     log::{
-        AddressFamily, AnaGroup, AnaLog, AnaState, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
-        Transport,
+        self, AddressFamily, AnaGroup, AnaLog, AnaState, DiscoveryEntry, DiscoveryHeader,
+        SubsystemKind, Transport,
     },
     nvm::Nvm,
     pdu::{Data, FatalStatus, HEAD_BYTES_MAX, IcResp, Ready, TermReq},
@@ -254,6 +254,8 @@ impl Connection {
     fn serve(&mut self) {
         let _ = self.stream.set_nodelay(true);
         let _ = self.open();
+        // Another handle of it is kept, to cut it.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
     fn open(&mut self) -> Result<(), Over> {
@@ -433,6 +435,9 @@ impl Connection {
             Admin::SetFeatures { feature: 7, .. } => {
                 let value = QueueCounts::both(self.script.queues).to_value();
                 self.answer(cid, Status::SUCCESS, value.into())
+            }
+            Admin::GetLog(log) if log.page != page_of(self.is_discovery) => {
+                self.answer(cid, Status::INVALID_LOG_PAGE.dnr(), 0)
             }
             Admin::GetLog(log) => {
                 let mut bytes = if self.is_discovery {
@@ -677,6 +682,15 @@ impl Connection {
                 .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
                 .map_err(|_| Over),
         }
+    }
+}
+
+/// The log page that a controller has.
+fn page_of(is_discovery: bool) -> u8 {
+    if is_discovery {
+        log::page::DISCOVERY
+    } else {
+        log::page::ANA
     }
 }
 
