@@ -313,7 +313,7 @@ impl<'a> IoQueue<'a> {
                     }
                     Err(status) => pending.failed = Some(status),
                 }
-                Ok(Some(self.finish(pending)))
+                Ok(Some(self.finish(&pending)))
             }
             Sgl::TRANSPORT => {
                 self.ask(pending)?;
@@ -387,14 +387,14 @@ impl<'a> IoQueue<'a> {
         }
         if is_whole && let Some(pending) = self.pending[tag].take() {
             let cid = pending.cid;
-            let status = self.finish(pending);
+            let status = self.finish(&pending);
             self.complete(cid, status, 0);
         }
         Ok(())
     }
 
     /// All data of a command has come.
-    fn finish(&self, pending: Pending) -> Status {
+    fn finish(&self, pending: &Pending) -> Status {
         let counters = &self.controller.host.counters;
         match &pending.purpose {
             Purpose::Write { is_durable, .. } => {
