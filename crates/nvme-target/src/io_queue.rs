@@ -6,13 +6,13 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use straightway_nvme::{
-    DIGEST_BYTES, Fault, Frame, Pdu, Sgl, Sqe, Status, TRANSFER_BYTES_MAX,
+    DIGEST_BYTES, Fault, Frame, Pdu, Sgl, Sqe, Status,
     admin::ALL_NAMESPACES,
     digest,
     entry::FLAGS_SGL,
     fabrics,
     log::AnaState,
-    nvm::{DATASET_RANGE_BYTES, DATASET_RANGES_MAX, Nvm, Range, dataset_ranges},
+    nvm::{DATASET_RANGE_BYTES, Nvm, Range},
     pdu::{Data, FatalStatus, Ready},
 };
 
@@ -23,33 +23,13 @@ use crate::{
     controller::Controller,
     host::add,
     login::Login,
+    pending::{DATASET_BYTES_MAX, Pending, Purpose, discard, extent, synced, written},
     sender::Read,
     state::Shared,
 };
 
 /// Reads of at least this many bytes are announced to the kernel before they are sent.
 const PREFETCH_BYTES_MIN: usize = 64 << 10;
-
-/// The most data of Dataset Management.
-const DATASET_BYTES_MAX: usize = DATASET_RANGES_MAX * DATASET_RANGE_BYTES;
-
-/// A command whose data is on its way.
-#[derive(Debug)]
-struct Pending {
-    cid: u16,
-    namespace: Arc<Namespace>,
-    purpose: Purpose,
-    bytes: u32,
-    received: u32,
-    /// Why it will fail, once all its data has come.
-    failed: Option<Status>,
-}
-
-#[derive(Debug)]
-enum Purpose {
-    Write { offset: u64, is_durable: bool },
-    Discard { ranges: Vec<u8>, used_bytes: usize },
-}
 
 /// The state of an I/O queue.
 #[derive(Debug)]
@@ -450,78 +430,5 @@ impl<'a> IoQueue<'a> {
                 .and_then(Result::err)
         });
         synced(failed.map_or(Ok(()), Err))
-    }
-}
-
-impl Pending {
-    /// Uses the next piece of its data.
-    fn take(&mut self, data: &[u8]) {
-        let at = u64::from(self.received);
-        self.received += u32::try_from(data.len()).expect("pieces are bounded");
-        match &mut self.purpose {
-            Purpose::Write { offset, .. } => {
-                let done = self.namespace.backing.write(data, *offset + at);
-                let status = written(done);
-                if !status.is_success() {
-                    self.failed = Some(status);
-                }
-            }
-            Purpose::Discard { ranges, .. } => ranges.extend_from_slice(data),
-        }
-    }
-}
-
-/// The bytes of a range; an error status where they are none of the namespace's, or too many for one command.
-fn extent(namespace: &Namespace, range: Range) -> Result<(u64, u32), Status> {
-    let backing = &namespace.backing;
-    if !range.is_within(backing.blocks()) {
-        return Err(Status::LBA_RANGE.dnr());
-    }
-    let bytes = u64::from(range.blocks) << backing.block_shift;
-    match u32::try_from(bytes) {
-        Ok(bytes) if bytes <= TRANSFER_BYTES_MAX => Ok((range.start << backing.block_shift, bytes)),
-        _ => Err(Status::INVALID_FIELD.dnr()),
-    }
-}
-
-fn discard(namespace: &Namespace, ranges: &[u8]) -> Status {
-    let Ok(ranges) = dataset_ranges(ranges) else {
-        return Status::INVALID_FIELD.dnr();
-    };
-    let backing = &namespace.backing;
-    if !ranges.iter().all(|range| range.is_within(backing.blocks())) {
-        return Status::LBA_RANGE.dnr();
-    }
-    for range in ranges {
-        let shift = backing.block_shift;
-        backing.discard(range.start << shift, u64::from(range.blocks) << shift);
-    }
-    Status::SUCCESS
-}
-
-/// How a write went.
-fn written(done: std::io::Result<()>) -> Status {
-    match done {
-        Ok(()) => Status::SUCCESS,
-        Err(error) => {
-            tracing::error!("cannot write: {error}");
-            match error.kind() {
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                    Status::CAPACITY.dnr()
-                }
-                _ => Status::WRITE_FAULT,
-            }
-        }
-    }
-}
-
-/// How a flush went. A failed one is never repeated: the kernel has dropped what it could not write.
-fn synced(done: std::io::Result<()>) -> Status {
-    match done {
-        Ok(()) => Status::SUCCESS,
-        Err(error) => {
-            tracing::error!("cannot make writes durable: {error}");
-            Status::WRITE_FAULT.dnr()
-        }
     }
 }
