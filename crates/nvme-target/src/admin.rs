@@ -351,9 +351,10 @@ impl<'a> AdminQueue<'a> {
             return;
         };
         match exchange.step() {
-            Step::Done => self.controller.is_trusted.store(true, Ordering::Relaxed),
-            // The host's proof was right where the target's own is still to be confirmed.
-            Step::Success2 => self.controller.is_trusted.store(true, Ordering::Relaxed),
+            // At Success2 the host's proof was right, and the target's own is still to be confirmed.
+            Step::Done | Step::Success2 => {
+                self.controller.is_trusted.store(true, Ordering::Relaxed);
+            }
             Step::Failed => {
                 self.controller.is_trusted.store(false, Ordering::Relaxed);
                 self.controller.close_queues(1);

@@ -21,7 +21,7 @@ use rustix::{
 use straightway_core::{Error, Kind, Result};
 
 /// How many zeros are written at a time where the file system cannot make them itself.
-const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// What tells one version of a file's content from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -69,9 +69,11 @@ pub(crate) struct Catalog {
     is_writable: bool,
     entries: BTreeMap<Vec<u8>, Entry>,
     generation: u64,
+    /// The lowest number that was never used.
+    next_nsid: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     /// `None` for what is empty.
     namespace: Option<Arc<Namespace>>,
@@ -87,6 +89,7 @@ impl Catalog {
             is_writable,
             entries: BTreeMap::new(),
             generation: 0,
+            next_nsid: 1,
         }
     }
 
@@ -101,29 +104,43 @@ impl Catalog {
             let why = format!("it has more than {NAMESPACES_MAX} files");
             return Err(Error::new(Kind::Invalid, "serve", &self.nqn, why));
         }
-        let gone: Vec<_> = self
-            .entries
-            .keys()
-            .filter(|name| !found.contains_key(*name))
-            .cloned()
-            .collect();
+        let mut entries = BTreeMap::new();
         let mut changed = BTreeSet::new();
-        let mut is_changed = !gone.is_empty();
-        for name in gone {
-            let entry = self.entries.remove(&name);
-            changed.extend(entry.and_then(|e| e.namespace).map(|n| n.nsid));
-        }
+        let mut next_nsid = self.next_nsid;
+        let nsid_of = |entry: Option<&Entry>| Some(entry?.namespace.as_ref()?.nsid);
         for (name, place) in found {
             let before = self.entries.get(&name);
-            let Some(entry) = self.renewed(&name, &place, before)? else {
-                continue;
+            let fresh = self.free_nsid(next_nsid, &entries);
+            let entry = match self.renewed(&name, &place, before, fresh) {
+                Ok(entry) => entry,
+                // It went away after it was listed.
+                Err(error) if error.kind() == Kind::NotFound => continue,
+                Err(error) => return Err(error),
             };
-            is_changed = true;
-            let old = before.and_then(|entry| entry.namespace.as_ref());
-            changed.extend(old.map(|n| n.nsid));
-            changed.extend(entry.namespace.as_ref().map(|n| n.nsid));
-            self.entries.insert(name, entry);
+            if let Some(entry) = &entry {
+                changed.extend(nsid_of(before));
+                changed.extend(nsid_of(Some(entry)));
+                if nsid_of(Some(entry)) == Some(fresh) {
+                    next_nsid = fresh + 1;
+                }
+            }
+            let entry = entry.or_else(|| before.cloned());
+            entries.insert(name, entry.expect("what is not new was there before"));
         }
+        let gone = self
+            .entries
+            .iter()
+            .filter(|(name, _)| !entries.contains_key(*name));
+        changed.extend(gone.filter_map(|(_, entry)| nsid_of(Some(entry))));
+        let is_same = |(name, entry): (&Vec<u8>, &Entry)| {
+            let before = self.entries.get(name);
+            before.is_some_and(|before| before.stamp == entry.stamp)
+        };
+        let is_changed = !changed.is_empty()
+            || entries.len() != self.entries.len()
+            || !entries.iter().all(is_same);
+        self.entries = entries;
+        self.next_nsid = next_nsid;
         self.generation += u64::from(is_changed);
         Ok(changed)
     }
@@ -156,7 +173,13 @@ impl Catalog {
     }
 
     /// What a name stands for now; `None` where that is what it stood for.
-    fn renewed(&self, name: &[u8], place: &Place, before: Option<&Entry>) -> Result<Option<Entry>> {
+    fn renewed(
+        &self,
+        name: &[u8],
+        place: &Place,
+        before: Option<&Entry>,
+        fresh_nsid: u32,
+    ) -> Result<Option<Entry>> {
         let (backing, stamp) = match (place, before) {
             (Place::Memory(_), Some(_)) => return Ok(None),
             (Place::Memory(bytes), None) => {
@@ -172,13 +195,12 @@ impl Catalog {
                 let now = Stamp::of(&meta);
                 match known {
                     // Whoever writes to a device through us changes its time too, so only its length counts.
-                    Some((namespace, was)) if is_device => {
+                    Some((_, was)) if is_device => {
                         let (backing, stamp) =
                             Backing::open(path, self.block_shift, self.is_writable)?;
                         if stamp.bytes == was.bytes && stamp.is_same_file(&was) {
                             return Ok(None);
                         }
-                        let _ = namespace;
                         (backing, Some(stamp))
                     }
                     Some((_, was)) if was == now => return Ok(None),
@@ -208,7 +230,7 @@ impl Catalog {
             .map(|namespace| namespace.nsid);
         let namespace = (backing.bytes > 0).then(|| {
             Arc::new(Namespace {
-                nsid: nsid.unwrap_or_else(|| self.free_nsid()),
+                nsid: nsid.unwrap_or(fresh_nsid),
                 uuid: uuid(&[self.nqn.as_bytes(), name]),
                 ana_group: 1,
                 backing,
@@ -217,16 +239,25 @@ impl Catalog {
         Ok(Some(Entry { namespace, stamp }))
     }
 
-    /// The lowest number that nothing has. There is one: names are as few as numbers.
-    fn free_nsid(&self) -> u32 {
-        let taken: BTreeSet<u32> = self
-            .entries
+    /// A number for a new namespace: one that was never used, since hosts may still know an old one by its number. When
+    /// all were used, the lowest that nothing has.
+    fn free_nsid(&self, next: u32, new: &BTreeMap<Vec<u8>, Entry>) -> u32 {
+        if next <= NAMESPACES_MAX {
+            return next;
+        }
+        let all = self.entries.values().chain(new.values());
+        let taken: BTreeSet<u32> = all
+            .filter_map(|entry| entry.namespace.as_ref().map(|n| n.nsid))
+            .collect();
+        // Names may be exchanged all at once; then some numbers go over at once too.
+        let own: BTreeSet<u32> = new
             .values()
             .filter_map(|entry| entry.namespace.as_ref().map(|n| n.nsid))
             .collect();
-        (1..)
+        (1..=NAMESPACES_MAX)
             .find(|nsid| !taken.contains(nsid))
-            .expect("there are more numbers than names")
+            .or_else(|| (1..=NAMESPACES_MAX).find(|nsid| !own.contains(nsid)))
+            .expect("there are as many numbers as names")
     }
 }
 
@@ -244,12 +275,11 @@ fn look(source: &Source, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
             let fail = |error| Error::os("serve", path.display(), error);
             let meta = fs::metadata(path).map_err(fail)?;
             // `.` and links have a name only once they are resolved.
-            let name = match path.file_name() {
-                Some(name) => name.to_owned(),
-                None => {
-                    let whole = path.canonicalize().map_err(fail)?;
-                    whole.file_name().unwrap_or(OsStr::new("root")).to_owned()
-                }
+            let name = if let Some(name) = path.file_name() {
+                name.to_owned()
+            } else {
+                let whole = path.canonicalize().map_err(fail)?;
+                whole.file_name().unwrap_or(OsStr::new("root")).to_owned()
             };
             let name = name.as_bytes().to_vec();
             if meta.is_dir() {

@@ -143,14 +143,11 @@ impl State {
         if let Some(limit) = share.limit {
             due.limit_s = after(due.limit_s.max(floor_s), cost, limit.0, floor_s);
         }
-        match (turn, share.reservation) {
-            (Turn::Reservation, Some(rate)) => {
-                due.reservation_s = after(due.reservation_s.max(floor_s), cost, rate.0, floor_s);
-            }
-            _ => {
-                self.weight_s = due.weight_s;
-                due.weight_s = after(due.weight_s, cost, share.weight, due.weight_s);
-            }
+        if let (Turn::Reservation, Some(rate)) = (turn, share.reservation) {
+            due.reservation_s = after(due.reservation_s.max(floor_s), cost, rate.0, floor_s);
+        } else {
+            self.weight_s = due.weight_s;
+            due.weight_s = after(due.weight_s, cost, share.weight, due.weight_s);
         }
         self.in_service += 1;
     }

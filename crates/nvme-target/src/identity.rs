@@ -20,5 +20,7 @@ pub(crate) fn uuid(parts: &[&[u8]]) -> [u8; 16] {
 /// A serial number of 16 hex digits.
 pub(crate) fn serial(nqn: &str) -> String {
     let id = uuid(&[b"serial", nqn.as_bytes()]);
-    id[8..].iter().map(|byte| format!("{byte:02x}")).collect()
+    let (_, low) = id.split_at(8);
+    let low = low.first_chunk().expect("16 bytes have two halves");
+    format!("{:016x}", u64::from_be_bytes(*low))
 }

@@ -6,13 +6,13 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use straightway_nvme::{
-    DIGEST_BYTES, Fault, Frame, Pdu, Sgl, Sqe, Status, TRANSFER_BYTES_MAX,
+    DIGEST_BYTES, Fault, Frame, Pdu, Sgl, Sqe, Status,
     admin::ALL_NAMESPACES,
     digest,
     entry::FLAGS_SGL,
     fabrics,
     log::AnaState,
-    nvm::{DATASET_RANGE_BYTES, Nvm, Range, dataset_ranges},
+    nvm::{DATASET_RANGE_BYTES, Nvm, Range},
     pdu::{Data, FatalStatus, Ready},
 };
 
@@ -23,30 +23,13 @@ use crate::{
     controller::Controller,
     host::add,
     login::Login,
+    pending::{DATASET_BYTES_MAX, Pending, Purpose, discard, extent, synced, written},
     sender::Read,
     state::Shared,
 };
 
 /// Reads of at least this many bytes are announced to the kernel before they are sent.
 const PREFETCH_BYTES_MIN: usize = 64 << 10;
-
-/// A command whose data is on its way.
-#[derive(Debug)]
-struct Pending {
-    cid: u16,
-    namespace: Arc<Namespace>,
-    purpose: Purpose,
-    bytes: u32,
-    received: u32,
-    /// Why it will fail, once all its data has come.
-    failed: Option<Status>,
-}
-
-#[derive(Debug)]
-enum Purpose {
-    Write { offset: u64, is_durable: bool },
-    Discard { ranges: Vec<u8> },
-}
 
 /// The state of an I/O queue.
 #[derive(Debug)]
@@ -263,8 +246,16 @@ impl<'a> IoQueue<'a> {
             // Hints on how data will be used are of no use here.
             return Ok(Some(Status::SUCCESS));
         }
-        let bytes = u32::from(ranges) * DATASET_RANGE_BYTES as u32;
-        let purpose = Purpose::Discard { ranges: Vec::new() };
+        // Linux sends room for 256 ranges, however many it uses.
+        let used_bytes = usize::from(ranges) * DATASET_RANGE_BYTES;
+        let bytes = sqe.sgl.bytes;
+        if !(used_bytes..=DATASET_BYTES_MAX).contains(&(bytes as usize)) {
+            return Ok(Some(Status::SGL_DATA_LENGTH.dnr()));
+        }
+        let purpose = Purpose::Discard {
+            ranges: Vec::new(),
+            used_bytes,
+        };
         self.take_data(sqe, frame, namespace, purpose, bytes)
     }
 
@@ -302,7 +293,7 @@ impl<'a> IoQueue<'a> {
                     }
                     Err(status) => pending.failed = Some(status),
                 }
-                Ok(Some(self.finish(pending)))
+                Ok(Some(self.finish(&pending)))
             }
             Sgl::TRANSPORT => {
                 self.ask(pending)?;
@@ -376,14 +367,14 @@ impl<'a> IoQueue<'a> {
         }
         if is_whole && let Some(pending) = self.pending[tag].take() {
             let cid = pending.cid;
-            let status = self.finish(pending);
+            let status = self.finish(&pending);
             self.complete(cid, status, 0);
         }
         Ok(())
     }
 
     /// All data of a command has come.
-    fn finish(&self, pending: Pending) -> Status {
+    fn finish(&self, pending: &Pending) -> Status {
         let counters = &self.controller.host.counters;
         match &pending.purpose {
             Purpose::Write { is_durable, .. } => {
@@ -397,11 +388,11 @@ impl<'a> IoQueue<'a> {
                 }
                 Status::SUCCESS
             }
-            Purpose::Discard { ranges } => {
+            Purpose::Discard { ranges, used_bytes } => {
                 add(&counters.other_commands, 1);
                 pending
                     .failed
-                    .unwrap_or_else(|| discard(&pending.namespace, ranges))
+                    .unwrap_or_else(|| discard(&pending.namespace, &ranges[..*used_bytes]))
             }
         }
     }
@@ -439,78 +430,5 @@ impl<'a> IoQueue<'a> {
                 .and_then(Result::err)
         });
         synced(failed.map_or(Ok(()), Err))
-    }
-}
-
-impl Pending {
-    /// Uses the next piece of its data.
-    fn take(&mut self, data: &[u8]) {
-        let at = u64::from(self.received);
-        self.received += u32::try_from(data.len()).expect("pieces are bounded");
-        match &mut self.purpose {
-            Purpose::Write { offset, .. } => {
-                let done = self.namespace.backing.write(data, *offset + at);
-                let status = written(done);
-                if !status.is_success() {
-                    self.failed = Some(status);
-                }
-            }
-            Purpose::Discard { ranges } => ranges.extend_from_slice(data),
-        }
-    }
-}
-
-/// The bytes of a range; an error status where they are none of the namespace's, or too many for one command.
-fn extent(namespace: &Namespace, range: Range) -> Result<(u64, u32), Status> {
-    let backing = &namespace.backing;
-    if !range.is_within(backing.blocks()) {
-        return Err(Status::LBA_RANGE.dnr());
-    }
-    let bytes = u64::from(range.blocks) << backing.block_shift;
-    match u32::try_from(bytes) {
-        Ok(bytes) if bytes <= TRANSFER_BYTES_MAX => Ok((range.start << backing.block_shift, bytes)),
-        _ => Err(Status::INVALID_FIELD.dnr()),
-    }
-}
-
-fn discard(namespace: &Namespace, ranges: &[u8]) -> Status {
-    let Ok(ranges) = dataset_ranges(ranges) else {
-        return Status::INVALID_FIELD.dnr();
-    };
-    let backing = &namespace.backing;
-    if !ranges.iter().all(|range| range.is_within(backing.blocks())) {
-        return Status::LBA_RANGE.dnr();
-    }
-    for range in ranges {
-        let shift = backing.block_shift;
-        backing.discard(range.start << shift, u64::from(range.blocks) << shift);
-    }
-    Status::SUCCESS
-}
-
-/// How a write went.
-fn written(done: std::io::Result<()>) -> Status {
-    match done {
-        Ok(()) => Status::SUCCESS,
-        Err(error) => {
-            tracing::error!("cannot write: {error}");
-            match error.kind() {
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                    Status::CAPACITY.dnr()
-                }
-                _ => Status::WRITE_FAULT,
-            }
-        }
-    }
-}
-
-/// How a flush went. A failed one is never repeated: the kernel has dropped what it could not write.
-fn synced(done: std::io::Result<()>) -> Status {
-    match done {
-        Ok(()) => Status::SUCCESS,
-        Err(error) => {
-            tracing::error!("cannot make writes durable: {error}");
-            Status::WRITE_FAULT.dnr()
-        }
     }
 }

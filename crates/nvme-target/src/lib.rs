@@ -1,6 +1,6 @@
 //! Serves files, folders, block devices and memory as NVMe namespaces over TCP.
 //!
-//! [`Target::start`] listens on the ports of a [`Config`]. Each connection is a queue and has a thread of its own, which
+//! [`Target::start`] listens on the ports of a [`Config`]. Each connection is a queue and has a thread of its own. It
 //! blocks in `recv`, executes what has come, and answers it in one `send`. Reads of more than a few pages go from the
 //! page cache to the socket by `sendfile`; smaller ones are copied into the batch of answers. Data of writes is written
 //! as it arrives, so a connection holds two fixed buffers, whatever its queue depth.
@@ -26,6 +26,7 @@ mod identity;
 mod io_queue;
 mod login;
 mod page;
+mod pending;
 mod receiver;
 mod sender;
 mod server;

@@ -1,4 +1,4 @@
-//! From the first byte of a connection to a queue: ICReq, then Connect.
+//! From the first byte of a connection to a queue: `ICReq`, then Connect.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -40,7 +40,7 @@ pub(crate) struct Login {
 /// Why a Connect is refused: a status, and dword 0.
 type Refusal = (Status, u64);
 
-/// Waits for ICReq and Connect. What is refused is answered.
+/// Waits for `ICReq` and Connect. What is refused is answered.
 pub(crate) fn login(
     shared: &Shared,
     port: usize,
@@ -68,7 +68,7 @@ pub(crate) fn login(
     connection.receiver.consume(frame.total_bytes());
     let found = data.and_then(|data| {
         if connect.queue == 0 {
-            admin(shared, port, connect, data)
+            admin(shared, port, connect, &data)
         } else {
             io(shared, connect, &data)
         }
@@ -112,7 +112,7 @@ fn admin(
     shared: &Shared,
     port: usize,
     connect: Connect,
-    data: ConnectData,
+    data: &ConnectData,
 ) -> Result<Arc<Controller>, Refusal> {
     let is_discovery = data.subsystem.is_discovery();
     if !is_discovery && data.subsystem != shared.nqn {

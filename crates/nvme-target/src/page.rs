@@ -28,7 +28,8 @@ const ANA_GROUP: u32 = 1;
 pub(crate) const EVENT_LIMIT: u8 = 3;
 
 /// MDTS: 4 MiB in units of 2^n × 4096 bytes.
-const TRANSFER_SHIFT: u8 = (TRANSFER_BYTES_MAX / 4096).trailing_zeros() as u8;
+const TRANSFER_SHIFT: u8 = 10;
+const _: () = assert!(4096 << TRANSFER_SHIFT == TRANSFER_BYTES_MAX);
 
 /// OAES of I/O controllers.
 pub(crate) const EVENTS: u32 = EventMask::NAMESPACES | EventMask::ANA;
@@ -104,8 +105,8 @@ pub(crate) fn identify(
 fn describe(shared: &Shared, controller: &Controller) -> identify::Controller {
     let mut page = identify::Controller::new();
     page.serial.clone_from(&shared.serial);
-    page.model = "Straightway target".to_owned();
-    page.firmware = env!("CARGO_PKG_VERSION").to_owned();
+    "Straightway target".clone_into(&mut page.model);
+    env!("CARGO_PKG_VERSION").clone_into(&mut page.firmware);
     page.id = controller.id;
     page.transfer_shift = TRANSFER_SHIFT;
     page.commands_max = QUEUE_SIZE_MAX + 1;

@@ -121,11 +121,10 @@ impl Sender {
         while offset < end {
             let left = usize::try_from(end - offset).expect("a part of a command");
             match sendfile(&*self.socket, read.backing.fd(), Some(&mut offset), left) {
-                // The file is shorter than it was. What was promised cannot be sent.
-                Ok(0) => return Err(End::Backing),
+                // The file is shorter than it was, or unreadable. What was promised cannot be sent.
+                Ok(0) | Err(Errno::IO | Errno::NXIO | Errno::NOMEM) => return Err(End::Backing),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(End::Silent),
-                Err(Errno::IO | Errno::NXIO | Errno::NOMEM) => return Err(End::Backing),
                 Err(error) => return Err(End::Socket(error.into())),
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! A target of ours serves a folder as one namespace per file. NVMe has no names, and a namespace is a whole number of
 //! blocks, so the target tells both in a log page of the vendor's range ([`INDEX_PAGE`]). It is read like the discovery
-//! log: the header first, then all of it, and again where its generation moved meanwhile. Other targets refuse the page,
-//! and then namespaces have numbers only.
+//! log: the header first, then all of it, and again where its generation moved meanwhile. Other targets refuse the
+//! page, and then namespaces have numbers only.
 //!
 //! The header has 64 bytes: magic 0..8, generation 8..16, entries 16..20, zeros 20..24, the length of the page 24..32.
 //! An entry has 32 bytes and its name, padded with zeros to a multiple of 4: NSID 0..4, length of the name 4..6, flags

@@ -31,7 +31,8 @@ device() {
     done
     echo /dev/none
 }
-connect() { port=$1 nqn=$2; shift 2; nvme connect -t tcp -a 127.0.0.1 -s "$port" -n "$nqn" -i 2 "$@"; }
+# A busy machine gives the guest little time: keep-alives are long unless a case is about them.
+connect() { port=$1 nqn=$2; shift 2; nvme connect -t tcp -a 127.0.0.1 -s "$port" -n "$nqn" -i 2 --keep-alive-tmo=30 "$@"; }
 quit() { nvme disconnect -n "$1" >/dev/null; }
 size() { cat "/sys/block/${1##*/}/size"; }
 

@@ -19,7 +19,7 @@ const MODULES: [&str; 8] = [
 ];
 
 /// Cases that must be there: a script that stops early proves nothing.
-const CASES: [&str; 16] = [
+const CASES: [&str; 23] = [
     "discover",
     "read, no digests",
     "read, header digest",
@@ -36,15 +36,22 @@ const CASES: [&str; 16] = [
     "allow-list",
     "killed and back",
     "failover",
+    "our host reads",
+    "our host reads, both digests",
+    "our host writes",
+    "our host, wrong name",
+    "our host authenticates",
+    "our host, wrong secret",
+    "our host, our target",
 ];
 
 #[test]
-fn linux_connects_to_our_target() {
+fn linux_and_ours_understand_each_other() {
     let nvme = Path::new("/usr/sbin/nvme");
     let fio = Path::new("/usr/bin/fio");
     for (program, package) in [(nvme, "nvme-cli"), (fio, "fio")] {
         if !program.exists() {
-            eprintln!("skipped: {} is not installed", package);
+            eprintln!("skipped: {package} is not installed");
             return;
         }
     }
@@ -58,7 +65,7 @@ fn linux_connects_to_our_target() {
             ("fio", fio),
         ],
         modules: &MODULES,
-        script: include_str!("host.sh"),
+        script: concat!(include_str!("host.sh"), include_str!("kernel_target.sh")),
         seconds_max: 420,
     };
     let log = guest.run().unwrap();

@@ -97,7 +97,7 @@ impl Wire {
         }
     }
 
-    /// Connects and exchanges ICReq and ICResp.
+    /// Connects and exchanges `ICReq` and `ICResp`.
     pub(crate) fn open(address: SocketAddr, digests: Digests) -> Self {
         let mut wire = Self::silent(address);
         let request = IcReq {

@@ -175,7 +175,7 @@ fn data_that_was_not_asked_for_ends_the_connection() {
     }
     // The same data twice: the tag is not asked for any more.
     let (_host, mut queue) = queue_on(address, &Login::default());
-    queue.ok(write(1, 0, 64, false), &[1; 64 * 512]);
+    queue.ok(write(1, 0, 64, false), &vec![1; 64 * 512]);
     queue.send(&Pdu::HostData(right), &[1; 4096]);
     assert_eq!(ended_with(&mut queue), 1);
     // More writes than the queue has entries.

@@ -94,6 +94,10 @@ fn files_that_come_grow_and_go_are_told_and_served() {
     );
     let list = host.identify(identify::page::NAMESPACES, 0);
     assert_eq!(identify::decode_list(&list).unwrap(), [2]);
+    // A new file gets a number that none had before.
+    file(folder.path(), "m/z", &pattern(512, 9));
+    target.rescan().unwrap();
+    assert_eq!(host.index().find(b"m/z").unwrap().nsid, 3);
 }
 
 #[test]

@@ -153,8 +153,17 @@ fn zeros_and_discards_reach_exactly_their_blocks() {
     };
     queue.ok(dataset.sqe(1).with_sgl(Sgl::in_capsule(32)), &ranges);
     queue.ok(dataset.sqe(1).with_sgl(Sgl::transport(32)), &ranges);
+    // Linux sends room for 256 ranges and uses one.
+    let mut roomy = encode_dataset(&[Range::new(30, 1)]);
+    roomy.resize(4096, 0);
+    let single = Nvm::Dataset {
+        ranges: 1,
+        deallocates: true,
+    };
+    queue.ok(single.sqe(1).with_sgl(Sgl::in_capsule(4096)), &roomy);
     let got = queue.ok(read(1, 0, 64), &[]);
     let mut expected = data;
+    expected[30 * 512..31 * 512].fill(0);
     expected[8 * 512..11 * 512].fill(0);
     expected[20 * 512..28 * 512].fill(0);
     assert!(got == expected);

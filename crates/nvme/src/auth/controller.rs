@@ -143,7 +143,7 @@ impl Controller {
         }
         match (self.step, message) {
             (Step::Negotiate, Message::Negotiate(negotiate)) => self.negotiate(&negotiate),
-            (Step::Reply, Message::Reply(reply)) => self.check(reply),
+            (Step::Reply, Message::Reply(reply)) => self.check(&reply),
             (Step::Success2, Message::Success2 { .. }) => {
                 self.step = Step::Done;
                 Ok(())
@@ -199,7 +199,7 @@ impl Controller {
         &self.random.challenge[..hash.bytes()]
     }
 
-    fn check(&mut self, reply: Reply) -> Result<(), Failure> {
+    fn check(&mut self, reply: &Reply) -> Result<(), Failure> {
         let terms = self.terms.as_ref().expect("they are set before this step");
         let wrong = Failure::from(Why::IncorrectPayload);
         if reply.response.len() != terms.hash.bytes()

@@ -119,7 +119,7 @@ impl Group {
         let e = BoxedUint::from_be_slice(&digits, 8192).expect("it has 8064 bits");
         let middle = e
             .shr(8192 - bits)
-            .wrapping_add(&BoxedUint::from(self.addend()).resize(8192));
+            .wrapping_add(BoxedUint::from(self.addend()).resize(8192));
         let one = BoxedUint::one_with_precision(8192);
         // 2^8192 is 0 in 8192 bits, which is what the largest group needs.
         let top = if bits < 8192 {
@@ -127,8 +127,8 @@ impl Group {
         } else {
             BoxedUint::zero_with_precision(8192)
         };
-        top.wrapping_sub(&one.shl(bits - 64))
-            .wrapping_add(&middle.shl(64))
+        top.wrapping_sub(one.shl(bits - 64))
+            .wrapping_add(middle.shl(64))
             .wrapping_sub(&one)
             .resize(bits)
     }
@@ -178,7 +178,9 @@ mod tests {
             let prime = group.prime().to_be_bytes();
             assert_eq!(prime.len(), group.value_bytes());
             let digest = Sha256::digest(&prime);
-            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let (high, low) = digest.split_at(16);
+            let half = |part: &[u8]| u128::from_be_bytes(part.try_into().expect("16 bytes"));
+            let digest = format!("{:032x}{:032x}", half(high), half(low));
             assert_eq!(digest, expected, "{group:?}");
         }
     }

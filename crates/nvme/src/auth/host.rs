@@ -53,16 +53,16 @@ impl Host {
 
     /// The answer to the controller's challenge.
     pub fn reply(&mut self, challenge: &[u8], random: &Random) -> Result<Vec<u8>, Failure> {
-        let Challenge {
+        let Message::Challenge(Challenge {
             hash,
             group,
             sequence,
             value,
             public,
             ..
-        } = match self.received(challenge)? {
-            Message::Challenge(challenge) => challenge,
-            _ => return Err(Why::IncorrectMessage.into()),
+        }) = self.received(challenge)?
+        else {
+            return Err(Why::IncorrectMessage.into());
         };
         let terms = Terms {
             hash,

@@ -52,7 +52,7 @@ pub enum Message {
     Failure {
         /// The transaction.
         transaction: u16,
-        /// Whether the host says so (AUTH_Failure2) or the controller (AUTH_Failure1).
+        /// Whether the host says so (Failure2) or the controller (Failure1).
         is_host: bool,
         /// Why.
         failure: Failure,
@@ -64,7 +64,7 @@ pub enum Message {
 pub struct Negotiate {
     /// The transaction that the whole exchange belongs to.
     pub transaction: u16,
-    /// SC_C: 0 without a secure channel.
+    /// `SC_C`: 0 without a secure channel.
     pub secure_channel: u8,
     /// Hashes, the preferred first. Unknown ones are left out.
     pub hashes: Vec<Hash>,

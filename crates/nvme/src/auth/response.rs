@@ -105,7 +105,7 @@ pub(super) struct Terms {
     pub(super) hash: Hash,
     pub(super) group: Group,
     pub(super) transaction: u16,
-    /// The SC_C field of Negotiate.
+    /// The `SC_C` field of Negotiate.
     pub(super) secure_channel: u8,
 }
 
