@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use straightway_lab::guest::{Guest, NetworkGuest};
+use straightway_lab::guest::{Guest, NEWEST, NetworkGuest};
 
 const MODULES: [&str; 8] = [
     "nvme_tcp",
@@ -55,7 +55,7 @@ fn linux_and_ours_understand_each_other() {
             return;
         }
     }
-    if !Guest::is_possible() {
+    if !Guest::is_possible(NEWEST) {
         return;
     }
     let guest = NetworkGuest {

@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{initrd::Initrd, kernel};
+use super::{NEWEST, initrd::Initrd, kernel};
 
 /// What to boot.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ const MEMORY_MIB: u32 = 1536;
 impl NetworkGuest<'_> {
     /// Boots it and waits until it has ended. Answers what it printed.
     pub fn run(&self) -> io::Result<String> {
-        let kernel = kernel()?;
+        let kernel = kernel(NEWEST)?;
         let folder = TempDir::new()?;
         let at = |name: &str| folder.path().join(name);
         let mut initrd = Initrd::default();
