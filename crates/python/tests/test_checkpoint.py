@@ -269,10 +269,10 @@ def test_what_need_not_be_kept_is_removed(tmp_path):
 
 def test_a_step_that_is_committed_while_others_are_removed_makes_the_next_one_go_too(tmp_path, monkeypatch):
     """Pruning that is at work when a step is committed looks once more, and needs no other save for it."""
-    go, calls = threading.Event(), []
+    begun, go, calls = threading.Event(), threading.Event(), []
 
     class Slow:
-        """A folder whose first pruning takes until two more steps are committed."""
+        """A folder whose first pruning takes until all steps are committed."""
 
         def __init__(self, *arguments):
             self._store = straightway._straightway.Store(*arguments)
@@ -282,6 +282,7 @@ def test_a_step_that_is_committed_while_others_are_removed_makes_the_next_one_go
 
         def prune(self, *arguments):
             calls.append(arguments)
+            begun.set()
             assert go.wait(30)
             return self._store.prune(*arguments)
 
@@ -289,6 +290,7 @@ def test_a_step_that_is_committed_while_others_are_removed_makes_the_next_one_go
     checkpointer = straightway.Checkpointer(tmp_path, keep_last=2)
     for step in range(1, 5):
         checkpointer.save(step, {"n": step}, async_=False)
+        assert begun.wait(30)
     go.set()
     checkpointer._pruning.join()
     assert checkpointer.steps() == [3, 4] and len(calls) == 2
