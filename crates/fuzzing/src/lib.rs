@@ -8,6 +8,7 @@
 mod capture;
 mod doctor;
 mod fabrics;
+mod pdu;
 mod plain;
 mod planner;
 mod profile;
@@ -33,6 +34,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("manifest", storage::manifest),
     ("nvme_auth", fabrics::auth),
     ("nvme_index", fabrics::index),
+    ("nvme_page", pdu::page),
+    ("nvme_pdu", pdu::pdu),
     ("pcie", planner::pcie),
     ("pickle", plain::pickle),
     ("plain", plain::encoded),

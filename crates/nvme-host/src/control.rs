@@ -121,6 +121,7 @@ impl Control {
             if event == Event::ANA {
                 wants_ana = true;
             } else if event == Event::NAMESPACES {
+                controller.verdicts.clear();
                 self.read_changed()?;
             }
             let again = self.link.request_event(now + self.keep_alive);

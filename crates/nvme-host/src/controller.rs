@@ -27,6 +27,7 @@ use crate::{
     link::{Link, LinkError},
     login,
     settings::Settings,
+    verify::Verdicts,
 };
 
 /// I/O queues that are asked for: more lanes than a machine has.
@@ -104,6 +105,7 @@ pub(crate) struct Controller {
     activity: AtomicU64,
     ana: Mutex<Option<AnaLog>>,
     wants_ana: AtomicBool,
+    pub(crate) verdicts: Verdicts,
 }
 
 /// The number of an I/O queue, which goes back when this is dropped.
@@ -172,6 +174,7 @@ impl Controller {
             activity: AtomicU64::new(0),
             ana: Mutex::new(ana),
             wants_ana: AtomicBool::new(false),
+            verdicts: Verdicts::default(),
         });
         let started = control::start(&controller, admin.link, page, asked);
         started.map_err(|error| Refusal::passing(format!("no control thread: {error}")))?;

@@ -29,7 +29,7 @@ mod sending;
 
 use std::{
     collections::VecDeque,
-    io,
+    fmt, io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -63,7 +63,6 @@ const TICK_MAX: Duration = Duration::from_millis(100);
 const UNWANTED_MAX: Duration = Duration::from_secs(1);
 
 /// An engine for namespaces over TCP.
-#[derive(Debug)]
 pub struct NvmeEngine {
     ring: Sockets<Object>,
     depth: usize,
@@ -212,5 +211,17 @@ impl Engine for NvmeEngine {
             name: "nvme over io_uring sockets",
             depth: self.depth,
         }
+    }
+}
+
+impl fmt::Debug for NvmeEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (requests, waiting) = (self.requests.len(), self.waiting.len());
+        let (queues, joining) = (self.queues.len(), self.joining.len());
+        write!(
+            f,
+            "NvmeEngine {{ I/Os: {requests}, {waiting} of them waiting; "
+        )?;
+        write!(f, "queues: {queues}, and {joining} being made }}")
     }
 }

@@ -12,6 +12,7 @@
 //! | `controller` | an association: limits, queue numbers, path states |
 //! | `control` | its thread: keep-alive and events, for as long as the controller is used |
 //! | `link` | one connection on the caller's thread: the admin queue, and every queue until it is connected |
+//! | `verify` | whether a namespace is the same one through each controller |
 //! | [`NvmeEngine`] | the data path of a lane |
 //!
 //! A thread lives while a controller is used and for [`Settings::idle`] longer, or for one attempt to connect. After a
@@ -36,6 +37,7 @@ mod quarantine;
 mod settings;
 mod store;
 mod subsystem;
+mod verify;
 
 pub use discovery::{Found, discover};
 pub use engine::NvmeEngine;

@@ -23,6 +23,7 @@ use crate::{
     index,
     link::LinkError,
     subsystem::{Subsystem, kind_of},
+    verify::{Fingerprint, fingerprint},
 };
 
 /// The longest command for headers.
@@ -42,7 +43,8 @@ pub(crate) struct Namespace {
     /// The length as an object: all of it, or what is written.
     length: u64,
     is_protected: bool,
-    id: NamespaceId,
+    /// What every controller has to show.
+    pub(crate) print: Fingerprint,
     /// What the index of its subsystem says of it, if it was opened by name.
     entry: Option<IndexEntry>,
 }
@@ -50,42 +52,23 @@ pub(crate) struct Namespace {
 impl Namespace {
     /// Opens a namespace.
     pub(crate) fn open(subsystem: &Arc<Subsystem>, nsid: u32, name: String) -> Result<Self> {
-        let failed = |kind, why: String| Error::new(kind, "open", &name, why);
         let page = ask(subsystem, page::NAMESPACE, nsid, &name)?;
-        let page = identify::Namespace::decode(&page);
-        let page = page.map_err(|error| failed(Kind::Corrupt, error.to_string()))?;
-        if page.blocks == 0 {
-            let why = format!("the subsystem has no namespace {nsid}");
-            return Err(failed(Kind::NotFound, why));
-        }
-        let format = page.format();
-        let format = format.map_err(|error| failed(Kind::Unsupported, error.to_string()))?;
-        if format.metadata_bytes > 0 {
-            let why = format!(
-                "its blocks have {} bytes of metadata",
-                format.metadata_bytes
-            );
-            return Err(failed(Kind::Unsupported, why));
-        }
-        let bytes = page.bytes();
-        let bytes = bytes.map_err(|error| failed(Kind::Corrupt, error.to_string()))?;
-        // Old controllers lack the list of identifiers; the page has two of them.
-        let mut id = match ask(subsystem, page::DESCRIPTORS, nsid, &name) {
-            Ok(list) => NamespaceId::decode(&list).unwrap_or_default(),
+        let is_protected = identify::Namespace::decode(&page).is_ok_and(|page| page.is_protected);
+        let list = match ask(subsystem, page::DESCRIPTORS, nsid, &name) {
+            Ok(list) => Some(list),
             Err(error) if error.kind() == Kind::Transient => return Err(error),
-            Err(_) => NamespaceId::default(),
+            Err(_) => None,
         };
-        let is_set = |id: &[u8]| id.iter().any(|byte| *byte != 0);
-        id.nguid = id.nguid.or(Some(page.nguid).filter(|id| is_set(id)));
-        id.eui64 = id.eui64.or(Some(page.eui64).filter(|id| is_set(id)));
+        let print = fingerprint(nsid, &page, list.as_deref());
+        let print = print.map_err(|(kind, why)| Error::new(kind, "open", &name, why))?;
         Ok(Self {
             subsystem: Arc::clone(subsystem),
             nsid,
-            bytes,
-            length: bytes,
-            block_shift: format.block_shift,
-            is_protected: page.is_protected,
-            id,
+            bytes: print.bytes,
+            length: print.bytes,
+            block_shift: print.block_shift,
+            is_protected,
+            print,
             entry: None,
             name,
         })
@@ -106,7 +89,12 @@ impl Namespace {
                 length: 0,
                 block_shift: 9,
                 is_protected: true,
-                id: NamespaceId::default(),
+                print: Fingerprint {
+                    nsid: 0,
+                    bytes: 0,
+                    block_shift: 9,
+                    id: NamespaceId::default(),
+                },
                 entry: Some(entry),
             });
         }
@@ -149,7 +137,8 @@ impl Namespace {
     /// Makes all completed writes durable.
     pub(crate) fn flush(&self) -> Result<()> {
         let sqe = Nvm::Flush.sqe(self.nsid);
-        self.subsystem.run(&self.name, sqe, &[], &mut [])?;
+        self.subsystem
+            .run(&self.name, &self.print, sqe, &[], &mut [])?;
         Ok(())
     }
 
@@ -168,7 +157,8 @@ impl Namespace {
         let sqe = Nvm::Read(self.range(offset, bytes)).sqe(self.nsid);
         let bytes = u32::try_from(bytes).expect("commands are short");
         let sqe = sqe.with_sgl(Sgl::transport(bytes));
-        self.subsystem.run(&self.name, sqe, &[], into)?;
+        self.subsystem
+            .run(&self.name, &self.print, sqe, &[], into)?;
         Ok(())
     }
 }
@@ -235,16 +225,14 @@ impl Handle for Namespace {
             return Err(Error::new(Kind::Corrupt, "read", &self.name, why));
         }
         let now = Self::open(&self.subsystem, self.nsid, self.name.clone())?;
-        let is_other = !now.id.is_same(&self.id) && now.id != self.id;
-        let why = if is_other {
-            "it is another namespace now".to_owned()
-        } else if now.bytes != self.bytes || now.block_shift != self.block_shift {
-            format!(
-                "its length changed from {} to {} bytes",
-                self.bytes, now.bytes
-            )
-        } else {
+        if now.print.is_same(&self.print) {
             return Ok(());
+        }
+        let why = if now.bytes == self.bytes {
+            "it is another namespace now".to_owned()
+        } else {
+            let (was, is) = (self.bytes, now.bytes);
+            format!("its length changed from {was} to {is} bytes")
         };
         Err(Error::new(Kind::Corrupt, "read", &self.name, why))
     }
@@ -300,7 +288,7 @@ impl Draft for InPlace {
                 is_durable: false,
             };
             let sqe = write.sqe(namespace.nsid);
-            subsystem.run(&namespace.name, sqe, part, &mut [])?;
+            subsystem.run(&namespace.name, &namespace.print, sqe, part, &mut [])?;
         }
         Ok(())
     }

@@ -118,6 +118,11 @@ impl Path {
         None
     }
 
+    /// The controller, if it is connected.
+    pub(crate) fn connected_now(&self) -> Option<Arc<Controller>> {
+        self.connected(&mut self.lock(), Instant::now())
+    }
+
     /// Tries to connect, on a thread of its own.
     fn attempt(&self) {
         let result = self.connect();

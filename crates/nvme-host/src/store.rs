@@ -100,7 +100,7 @@ impl NvmeTcp {
         subsystem.forgive();
         let rest = rest.trim_end_matches('/').to_owned();
         let is_number = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
-        if is_number && !matches!(rest.parse(), Ok(1..u32::MAX)) {
+        if is_number && !rest.parse().is_ok_and(|nsid| (1..u32::MAX).contains(&nsid)) {
             return Err(refuse("a namespace is 1 to 4294967294"));
         }
         Ok(Place { subsystem, rest })

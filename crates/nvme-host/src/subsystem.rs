@@ -1,10 +1,7 @@
 //! A subsystem: its paths, and a side queue for headers and flushes.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -18,7 +15,11 @@ use crate::{
     portal::Portal,
     quarantine::Quarantine,
     settings::Settings,
+    verify::{Fingerprint, Verdict, verdict},
 };
+
+/// How often it is looked whether a namespace was recognised.
+const VERIFY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How often the states of paths are read again while none is usable.
 const ANA_INTERVAL: Duration = Duration::from_millis(100);
@@ -33,7 +34,6 @@ pub(crate) struct Subsystem {
     /// The process whose connections these are.
     process: u32,
     side: Mutex<Option<Side>>,
-    turn: AtomicUsize,
 }
 
 /// A queue for single commands of any thread.
@@ -74,7 +74,6 @@ impl Subsystem {
             quarantine: Quarantine::default(),
             process: std::process::id(),
             side: Mutex::new(None),
-            turn: AtomicUsize::new(0),
         })
     }
 
@@ -84,15 +83,23 @@ impl Subsystem {
     }
 
     /// The controllers that reach a namespace: those of optimized paths, or of others where there are none.
-    pub(crate) fn choose(&self, nsid: u32, now: Instant) -> Choice {
+    pub(crate) fn choose(&self, print: &Fingerprint, now: Instant) -> Choice {
+        let nsid = print.nsid;
+        let mut is_other = false;
         let mut due: Option<Instant> = None;
         let (mut best, mut spare) = (Vec::new(), Vec::new());
         let mut wait = |at: Instant| due = Some(due.map_or(at, |due| due.min(at)));
         for path in &self.paths {
             match path.standing(now) {
                 Standing::Up(controller) => match controller.state_of(nsid) {
-                    AnaState::Optimized => best.push(controller),
-                    AnaState::NonOptimized => spare.push(controller),
+                    state @ (AnaState::Optimized | AnaState::NonOptimized) => {
+                        match verdict(&controller, print) {
+                            Verdict::Same if state == AnaState::Optimized => best.push(controller),
+                            Verdict::Same => spare.push(controller),
+                            Verdict::Other => is_other = true,
+                            Verdict::Pending => wait(now + VERIFY_INTERVAL),
+                        }
+                    }
                     AnaState::Lost => {}
                     AnaState::Inaccessible | AnaState::Change => {
                         // It may change: an event says so, or the next look at the log.
@@ -111,8 +118,15 @@ impl Subsystem {
         match due {
             _ if !best.is_empty() => Choice::Use(best),
             Some(due) => Choice::Wait(due),
+            None if is_other => Choice::Nowhere(self.replaced()),
             None => Choice::Nowhere(self.error()),
         }
+    }
+
+    /// The error of a namespace that is not the one that was opened.
+    fn replaced(&self) -> Error {
+        let why = "its target shows another namespace than the one that was opened";
+        Error::new(Kind::Corrupt, "transfer", &self.nqn, why)
     }
 
     /// Why no path serves.
@@ -130,13 +144,15 @@ impl Subsystem {
             .with_hint("check the network and the targets")
     }
 
-    /// A connected controller, made on this thread where there is none.
+    /// A connected controller, made on this thread where there is none. Paths are tried in the order in which they were
+    /// named, so that an object is opened where the user said.
     pub(crate) fn controller(&self) -> Result<Arc<Controller>> {
+        let mut connected = self.paths.iter().filter_map(|path| path.connected_now());
+        if let Some(controller) = connected.next() {
+            return Ok(controller);
+        }
         let mut failure = None;
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let count = self.paths.len();
-        for index in 0..count {
-            let path = &self.paths[(turn + index) % count];
+        for path in &self.paths {
             match path.connect_here() {
                 Ok(controller) => return Ok(controller),
                 Err(error) => failure = Some(error),
@@ -178,8 +194,15 @@ impl Subsystem {
         self.paths.iter().for_each(|path| path.forgive());
     }
 
-    /// Runs an I/O command on the side queue, again after a lost connection. `target` is for messages.
-    pub(crate) fn run(&self, target: &str, sqe: Sqe, out: &[u8], into: &mut [u8]) -> Result<Cqe> {
+    /// Runs an I/O command for a namespace on the side queue, again after a lost connection. `target` is for messages.
+    pub(crate) fn run(
+        &self,
+        target: &str,
+        print: &Fingerprint,
+        sqe: Sqe,
+        out: &[u8],
+        into: &mut [u8],
+    ) -> Result<Cqe> {
         let failed = |kind, why: String| Error::new(kind, "reach", target, why);
         let mut side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tries = 0;
@@ -193,6 +216,14 @@ impl Subsystem {
             }
             let open = side.as_mut().expect("it was just opened");
             open.controller.touch();
+            match self.recognised(&open.controller, print) {
+                Some(Verdict::Same) => {}
+                Some(_) => return Err(self.replaced()),
+                None => {
+                    *side = None;
+                    continue;
+                }
+            }
             let capsule = open.controller.limits.capsule_bytes as usize;
             let bytes = u32::try_from(out.len()).expect("commands are short");
             let sqe = match out.len() {
@@ -227,6 +258,22 @@ impl Subsystem {
                     open.controller.end(why);
                     *side = None;
                 }
+            }
+        }
+    }
+
+    /// Whether a controller shows a namespace, waiting for the answer; `None` where it ended meanwhile.
+    fn recognised(&self, controller: &Arc<Controller>, print: &Fingerprint) -> Option<Verdict> {
+        let deadline = Instant::now() + self.settings.command_max;
+        loop {
+            match verdict(controller, print) {
+                Verdict::Pending if controller.ended().is_some() => return None,
+                Verdict::Pending if Instant::now() > deadline => {
+                    controller.end("it does not say what a namespace is");
+                    return None;
+                }
+                Verdict::Pending => std::thread::sleep(VERIFY_INTERVAL),
+                known => return Some(known),
             }
         }
     }

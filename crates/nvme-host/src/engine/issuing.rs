@@ -151,7 +151,7 @@ impl NvmeEngine {
             }
             self.reaches.swap_remove(known);
         }
-        match subsystem.choose(namespace.nsid, now) {
+        match subsystem.choose(&namespace.print, now) {
             Choice::Use(controllers) => {
                 controllers.iter().for_each(|controller| controller.touch());
                 self.reaches.push(Reach {

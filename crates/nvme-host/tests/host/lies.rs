@@ -111,7 +111,7 @@ fn a_lie_that_is_always_told_is_an_error_in_bounded_time() {
                 assert_eq!(error.kind(), kind, "{text}");
             }
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "{lie:?}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{lie:?}");
     }
 }
 
@@ -171,10 +171,10 @@ fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller
     let start = Instant::now();
     run(&mut engine, vec![write(0, 1, 0)]);
     let repeated = start.elapsed();
-    assert!(repeated < Duration::from_secs(1), "a repeat does not wait");
+    assert!(repeated < Duration::from_secs(3), "a repeat does not wait");
     run(&mut engine, vec![write(1 << 19, 2, 0)]);
     assert!(
-        start.elapsed() < Duration::from_secs(1),
+        start.elapsed() < Duration::from_secs(3),
         "other blocks do not wait"
     );
     run(&mut engine, vec![write(4096, 3, 0)]);

@@ -84,6 +84,7 @@ pub(crate) struct Script {
     pub(crate) has_success: bool,
     pub(crate) allows: bool,
     pub(crate) needs_auth: bool,
+    pub(crate) uuid: [u8; 16],
     pub(crate) ana: Option<AnaState>,
     pub(crate) listed: Vec<(SubsystemKind, String, SocketAddr)>,
 }
@@ -101,6 +102,7 @@ impl Default for Script {
             has_success: true,
             allows: true,
             needs_auth: false,
+            uuid: [9; 16],
             ana: None,
             listed: Vec::new(),
         }
@@ -121,6 +123,8 @@ pub(crate) struct Shared {
     pub(crate) writes: AtomicU32,
     pub(crate) connections: AtomicUsize,
     is_down: AtomicBool,
+    /// Whether nothing is answered any more.
+    pub(crate) is_frozen: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
 }
 
@@ -190,6 +194,7 @@ impl Shared {
             writes: AtomicU32::new(0),
             connections: AtomicUsize::new(0),
             is_down: AtomicBool::new(false),
+            is_frozen: AtomicBool::new(false),
             streams: Mutex::default(),
         }
     }
@@ -275,6 +280,9 @@ impl Connection {
                 Some((sqe, data)) => (Pdu::Command(sqe), data),
                 None => self.next()?,
             };
+            while self.shared.is_frozen.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             match pdu {
                 Pdu::Command(sqe) => self.command(sqe, &data)?,
                 _ => return Err(Over),
@@ -425,7 +433,7 @@ impl Connection {
                 page::NAMESPACE => self.give(cid, &[0; 4096]),
                 page::DESCRIPTORS => {
                     let id = NamespaceId {
-                        uuid: Some([9; 16]),
+                        uuid: Some(self.script.uuid),
                         ..NamespaceId::default()
                     };
                     self.give(cid, &id.encode())
