@@ -114,6 +114,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--sockets", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--note", default="", help="what else a reader has to know, such as the kind of build")
     args = parser.parse_args()
     program = os.environ.get("STRAIGHTWAY", "straightway")
     rows = []
@@ -148,12 +149,12 @@ def main():
     date = datetime.date.today().isoformat()
     version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.strip()
     result = {"date": date, "machine": platform.processor() or platform.machine(), "kernel": platform.release(), "cpus": os.cpu_count(),
-              "load": os.getloadavg(), "version": version, "rounds": args.rounds, "seconds": args.seconds, "rows": rows}
+              "load": os.getloadavg(), "version": version, "note": args.note, "rounds": args.rounds, "seconds": args.seconds, "rows": rows}
     base = os.path.join(HERE, "results", f"nvme-tcp-{date}")
     with open(base + ".json", "w") as file:
         json.dump(result, file, indent=1)
     with open(base + ".txt", "w") as file:
-        file.write(f"{version}, Linux {platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {date}\n")
+        file.write(f"{version}, Linux {platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {date}. {args.note}\n")
         for row in rows:
             file.write(", ".join(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()) + "\n")
 

@@ -16,7 +16,7 @@ use std::{
 
 use rustix::{
     fs::{Advice, FallocateFlags, MemfdFlags, fadvise, fallocate, memfd_create},
-    io::Errno,
+    io::{Errno, ReadWriteFlags, preadv2},
 };
 use straightway_core::{Error, Kind, Result};
 
@@ -185,10 +185,22 @@ impl Backing {
         }
     }
 
-    /// Starts to read a range into the page cache, so that several reads can be under way on a cold drive.
+    /// Starts to read a range into the page cache, unless both its ends are there: looking at every page of a range that
+    /// is resident would cost a tenth of sending it.
     pub(crate) fn prefetch(&self, offset: u64, bytes: usize) {
-        let bytes = std::num::NonZeroU64::new(bytes as u64);
-        let _ = fadvise(&*self.file, offset, bytes, Advice::WillNeed);
+        let last = offset + self.present(offset, bytes).saturating_sub(1) as u64;
+        if self.is_cold(offset) || self.is_cold(last) {
+            let bytes = std::num::NonZeroU64::new(bytes as u64);
+            let _ = fadvise(&*self.file, offset, bytes, Advice::WillNeed);
+        }
+    }
+
+    /// Whether a byte would have to be read from the drive. A file system that cannot tell has none.
+    fn is_cold(&self, at: u64) -> bool {
+        let mut byte = [0];
+        let mut into = [io::IoSliceMut::new(&mut byte)];
+        let read = preadv2(&*self.file, &mut into, at, ReadWriteFlags::NOWAIT);
+        matches!(read, Err(Errno::AGAIN))
     }
 }
 

@@ -14,18 +14,21 @@ for p in 1 2; do
     echo 443$p >$N/ports/$p/addr_trsvcid
     ln -s $N/subsystems/nqn.k $N/ports/$p/subsystems/nqn.k
 done
-dd if=/dev/urandom of=/dev/ram0 bs=1M count=32 2>/dev/null
+# The target goes past the page cache of the ram disk, and so must we.
+disk() { dd if=/dev/ram0 bs=1M iflag=direct 2>/dev/null; }
+dd if=/dev/urandom of=/tmp/back bs=1M count=32 2>/dev/null
+dd if=/tmp/back of=/dev/ram0 bs=1M oflag=direct 2>/dev/null
 K=nvme-tcp://127.0.0.1:4431/nqn.k/1
 ours() { # NAME OPTIONS...
     name=$1
     shift
     rm -f /tmp/got
-    if why=$(straightway copy "$K" /tmp/got "$@" 2>&1) && cmp /tmp/got /dev/ram0; then said "$name"; else said "$name" "$why"; fi
+    if why=$(straightway copy "$K" /tmp/got --nvme-keep-alive 60 "$@" 2>&1) && cmp /tmp/got /tmp/back; then said "$name"; else said "$name" "$why"; fi
 }
 ours "our host reads"
 ours "our host reads, both digests" --nvme-digests both
 dd if=/dev/urandom of=/tmp/back bs=1M count=32 2>/dev/null
-if why=$(straightway copy /tmp/back "$K" 2>&1) && cmp /tmp/back /dev/ram0; then said "our host writes"; else said "our host writes" "$why"; fi
+if why=$(straightway copy /tmp/back "$K" --nvme-keep-alive 60 2>&1) && disk | cmp - /tmp/back; then said "our host writes"; else said "our host writes" "$why"; fi
 if why=$(straightway copy nvme-tcp://127.0.0.1:4431/nqn.other/1 /tmp/no 2>&1); then said "our host, wrong name" "it was opened"; else
     said "our host, wrong name"
     echo "guest: $why"
