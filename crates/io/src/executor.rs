@@ -10,7 +10,7 @@ use std::{
 };
 
 use straightway_core::{Choice, Class, Direction, Extent, Move, Place, Plan, Result, Share};
-use straightway_sys::Region;
+use straightway_sys::{Region, cuda::Context};
 
 use crate::{
     ask::{Ask, Checked},
@@ -162,6 +162,7 @@ impl Executor {
     /// Gives a job to its lanes.
     fn post(&self, job: Job) -> Ticket {
         let job = Arc::new(job);
+        tracing::trace!(chunks = job.plan().chunks().len(), "a job is planned");
         let counted = job.pass.as_ref().and_then(Pass::counters);
         let (answers, inbox) = channel();
         for track in Track::ALL {
@@ -177,8 +178,8 @@ impl Executor {
                 since: Instant::now(),
                 _urgent: is_urgent.then(|| self.lanes.traffic.enter()),
             };
-            let region = job.lead_region().map(Arc::as_ref);
-            let crew = self.crew(job.objects.store(), track, job.lanes_place(), region);
+            let context = job.lead_region().and_then(|region| region.context());
+            let crew = self.crew(job.objects.store(), track, job.lanes_place(), context);
             let posted = crew.and_then(|crew| crew.post(posted, chunks, &answers));
             // Lanes of another track may be at work already: they stop, and are waited for.
             posted.unwrap_or_else(|error| job.fail(error));
@@ -204,18 +205,27 @@ impl Executor {
                     place @ Place::Gpu(_) => place,
                     Place::Host | Place::P2p(_) => Place::Host,
                 };
-                let crew = self.crew(&files, track, place, Some(region))?;
+                let crew = self.crew(&files, track, place, region.context())?;
                 crew.make_ready()
             })
     }
 
-    /// The lanes of a track that serve a store and a place; `region` has the context where that is a GPU.
+    /// Makes ready what a transfer between the page cache and a GPU needs. A transfer that begins meanwhile takes each
+    /// lane as soon as that has a slot.
+    pub fn prepare_gpu(&self, context: &Context) -> Result<()> {
+        let files: Arc<dyn Store> = Arc::new(Files::default());
+        let place = Place::Gpu(context.device().ordinal());
+        self.crew(&files, Track::Cached, place, Some(context))?
+            .make_ready()
+    }
+
+    /// The lanes of a track that serve a store and a place; `context` is that of the GPU where the place is one.
     fn crew(
         &self,
         store: &Arc<dyn Store>,
         track: Track,
         place: Place,
-        region: Option<&Region>,
+        context: Option<&Context>,
     ) -> Result<Arc<Crew>> {
         let Lanes {
             settings,
@@ -223,7 +233,6 @@ impl Executor {
             traffic,
             ..
         } = &*self.lanes;
-        let context = region.and_then(Region::context);
         if context.is_some() {
             settings.check_gpu()?;
         }

@@ -62,6 +62,7 @@ impl Ticket {
             self.add(lane);
         }
         let job = &self.job;
+        tracing::trace!("all lanes are through with a job");
         job.outcome()?;
         if let (Some(pass), Some(lanes)) = (&job.pass, &mut self.lanes) {
             // Jobs by cuFile that ran beside this one are counted with it. Bytes count as direct only where all were.
