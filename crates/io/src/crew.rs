@@ -6,7 +6,7 @@
 mod berth;
 
 use std::{
-    collections::BTreeMap,
+    collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, Sender, channel},
@@ -55,24 +55,11 @@ struct Post {
 pub(crate) struct Crew {
     post: Post,
     /// By their numbers.
-    lanes: Mutex<BTreeMap<usize, Started>>,
+    lanes: Mutex<HashMap<usize, JoinHandle<()>>>,
 }
 
-/// A lane that was started.
-#[derive(Debug)]
-struct Started {
-    thread: JoinHandle<()>,
-    /// Where it says whether it has all that it needs; `None` once it has said so.
-    ready: Option<Receiver<Result<()>>>,
-}
-
-/// How many lanes are waited for when they are started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Awaited {
-    /// One: it takes chunks while the others start.
-    One,
-    All,
-}
+/// Where a lane that was just started says whether it has all that it needs.
+type Ready = Receiver<Result<()>>;
 
 impl Crew {
     /// A crew without lanes yet.
@@ -112,20 +99,21 @@ impl Crew {
             .post
             .settings
             .lanes_for(posted.job.plan(), track, place);
-        posted.lanes = (lanes as usize).min(chunks);
-        self.grow(posted.lanes, Awaited::One)?;
+        posted.lanes = (lanes as usize).min(chunks).min(posted.job.lanes_max());
+        self.grow(posted.lanes)?;
         self.post.board.post(posted, answers, now_s());
         Ok(())
     }
 
-    /// Starts all lanes and makes their rings: the first slot of each, then the others.
+    /// Starts all lanes and makes their rings: where those grow slot by slot, the first slot of each, then the next.
     pub(crate) fn make_ready(&self) -> Result<()> {
         let Post { track, place, .. } = self.post;
         let lanes = self.post.settings.lanes(track, place) as usize;
-        self.grow(lanes, Awaited::All)?;
-        let rounds = match grows_by_slot(track, place) {
-            true => self.post.settings.ring(track, place).slots,
-            false => 1,
+        self.grow(lanes)?;
+        let rounds = if grows_by_slot(track, place) {
+            self.post.settings.ring(track, place).slots
+        } else {
+            1
         };
         let mut outcome = Ok(());
         for _ in 0..rounds {
@@ -139,48 +127,31 @@ impl Crew {
         outcome
     }
 
-    /// Starts the lanes that are missing among the first `wanted`, side by side: making one takes a while. One of them
-    /// is ready when this returns, or all are; where only one is waited for, those that cannot be made are tried
-    /// again with the next job.
-    fn grow(&self, wanted: usize, awaited: Awaited) -> Result<()> {
+    /// Starts the lanes that are missing among the first `wanted`, side by side: making one takes a while.
+    fn grow(&self, wanted: usize) -> Result<()> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.retain(|_, lane| lane.ready.is_some() || !lane.thread.is_finished());
+        lanes.retain(|_, lane| !lane.is_finished());
+        let missing = (0..wanted).filter(|number| !lanes.contains_key(number));
+        let starting: Vec<_> = missing
+            .map(|number| (number, self.post.clone().start(number)))
+            .collect();
         let mut outcome = Ok(());
-        for number in 0..wanted {
-            if !lanes.contains_key(&number) {
-                match self.post.clone().start(number) {
-                    Ok(started) => drop(lanes.insert(number, started)),
-                    Err(error) => outcome = outcome.and(Err(error)),
+        for (number, started) in starting {
+            let ready = started.and_then(|(lane, ready)| {
+                let ended =
+                    || Error::new(Kind::Transient, "start", "a lane", "its thread has ended");
+                match ready.recv().unwrap_or_else(|_| Err(ended())) {
+                    Ok(()) => Ok(lane),
+                    Err(error) => {
+                        // It lets go of all that it has before anybody hears of it.
+                        let _ = lane.join();
+                        Err(error)
+                    }
                 }
-            }
-        }
-        for number in 0..wanted {
-            let Some(lane) = lanes.get_mut(&number) else {
-                continue;
-            };
-            match lane.answer() {
-                Ok(()) if awaited == Awaited::One => return Ok(()),
-                Ok(()) => {}
-                Err(error) => {
-                    // It lets go of all that it has before anybody hears of it.
-                    let ended = lanes.remove(&number).map(|lane| lane.thread.join());
-                    drop(ended);
-                    outcome = outcome.and(Err(error));
-                }
-            }
+            });
+            outcome = outcome.and(ready.map(|lane| drop(lanes.insert(number, lane))));
         }
         outcome
-    }
-}
-
-impl Started {
-    /// Waits until it has said whether it has all that it needs.
-    fn answer(&mut self) -> Result<()> {
-        let Some(ready) = self.ready.take() else {
-            return Ok(());
-        };
-        let ended = || Error::new(Kind::Transient, "start", "a lane", "its thread has ended");
-        ready.recv().unwrap_or_else(|_| Err(ended()))
     }
 }
 
@@ -193,9 +164,9 @@ impl Drop for Crew {
     fn drop(&mut self) {
         self.post.board.close();
         let lanes = self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for lane in std::mem::take(lanes).into_values() {
+        for (_, lane) in lanes.drain() {
             // A lane that panicked has failed its jobs already.
-            let _ = lane.thread.join();
+            let _ = lane.join();
         }
     }
 }
@@ -203,7 +174,7 @@ impl Drop for Crew {
 impl Post {
     /// Starts a lane's thread. What the lane needs is made on it: an io_uring belongs to the thread
     /// that made it, and memory to the node of the thread that faulted it in.
-    fn start(self, number: usize) -> Result<Started> {
+    fn start(self, number: usize) -> Result<(JoinHandle<()>, Ready)> {
         let (answer, ready) = channel();
         let place = match self.place {
             Place::Host => String::new(),
@@ -219,8 +190,7 @@ impl Post {
             .name(format!("straightway-{track}{place}-{number}"))
             .spawn(move || self.serve(number, &answer))
             .map_err(|e| Error::os("start", "a lane", e))?;
-        let ready = Some(ready);
-        Ok(Started { thread, ready })
+        Ok((thread, ready))
     }
 
     /// The life of a lane's thread: it waits for jobs, and takes part in them.
@@ -230,12 +200,14 @@ impl Post {
         let mut berth = match made {
             Ok(berth) => berth,
             Err(error) => {
-                // The crew may be gone by now.
+                // If nobody waits for the answer, nobody wants the lane.
                 let _ = ready.send(Err(error));
                 return;
             }
         };
-        let _ = ready.send(Ok(()));
+        if ready.send(Ok(())).is_err() {
+            return;
+        }
         tracing::trace!(number, track = ?self.track, "a lane is ready");
         loop {
             let timeout = berth.has_late().then_some(REAP_INTERVAL);

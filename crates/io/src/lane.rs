@@ -426,14 +426,14 @@ impl Lane {
         } else {
             flight.payload_bytes(job)
         };
-        flight.count(&mut self.jobs[flight.job].tally, bytes);
+        flight.count(job, &mut self.jobs[flight.job].tally, bytes);
         match io.buf {
             buf if buffered && flight.has_next_piece(job) => {
                 flight.next_piece(now);
                 self.flights[tag as usize] = Some(flight);
                 let next = match buf {
                     Buf::Slot(slot) => flight.slot_io(job, slot, tag),
-                    Buf::Window(_) => {
+                    Buf::Window(_) | Buf::File(_) => {
                         job.progress().add(bytes);
                         flight.window_io(job, tag)
                     }

@@ -13,7 +13,12 @@ use straightway_io::{Executor, Settings};
 use straightway_net::suited;
 use straightway_probe::profile::Tuning;
 
-use crate::{loading::place, stores::is_local, subject::context, tuning};
+use crate::{
+    loading::place,
+    stores::is_local,
+    subject::context,
+    tuning::{self, Known},
+};
 
 /// The executors that all calls share: one for each kind of drive that was measured, and one for all others.
 type Executors = BTreeMap<Option<Tuning>, Arc<Executor>>;
@@ -28,8 +33,9 @@ static REMOTE: Shared = Shared::new();
 
 /// The executor of this process for what is, or will be, at `path`.
 pub(crate) fn of(path: &Path) -> Result<Arc<Executor>> {
-    let tuning = tuning::of(path)?;
-    SHARED.get(tuning, || Tuning::settings(tuning))
+    let Known { tuning, learning } = tuning::of(path)?;
+    let shared = SHARED.get(tuning, || Tuning::settings(tuning))?;
+    Ok(Arc::new(shared.learning(learning)))
 }
 
 /// The executor of this process for what comes over a network.

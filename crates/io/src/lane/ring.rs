@@ -67,29 +67,23 @@ impl Ring {
     /// Makes the slots, if there are none yet, or one more.
     pub(super) fn make_more(&mut self, stage: &dyn Stage) -> Result<()> {
         if self.holds(0) {
-            self.grow(stage);
-            return Ok(());
+            return self.grow(stage);
         }
         self.make(stage, 0)
     }
 
-    /// Makes one slot more, if slots are made one by one and not all are there. Where that cannot be had the ring stays as
-    /// it is.
-    pub(super) fn grow(&mut self, stage: &dyn Stage) {
+    /// Makes one slot more, if slots are made one by one and not all are there. Where no more memory can be pinned the ring
+    /// stays as it is.
+    pub(super) fn grow(&mut self, stage: &dyn Stage) -> Result<()> {
         if !self.grows || self.made >= self.cut.slots {
-            return;
+            return Ok(());
         }
-        match stage.ring(1, self.cut.slot_bytes) {
-            Ok(slots) => {
-                self.made += slots.len();
-                self.free.extend(slots);
-                tracing::trace!(self.made, "a ring has one slot more");
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the ring stays as small as it is");
-                self.grows = false;
-            }
-        }
+        let slot = stage.slot(self.cut.slot_bytes)?;
+        self.grows = slot.is_some();
+        self.made += usize::from(slot.is_some());
+        self.free.extend(slot);
+        tracing::trace!(self.made, "a ring has grown");
+        Ok(())
     }
 
     /// Whether there is a slot to unpack into. One is set aside as soon as it is free.

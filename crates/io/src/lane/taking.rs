@@ -54,7 +54,7 @@ impl Lane {
                 }
             }
             self.free.pop();
-            let flight = Flight::new(chunk, number, job.direction(), Instant::now());
+            let flight = Flight::new(chunk, number, &job, Instant::now());
             self.begin(&job, flight, tag, board);
             if self.track == Track::Checked && chunk.route == Route::Buffered {
                 // It is there already, and is checked before anything pushes it out of the processor's cache.
@@ -143,7 +143,7 @@ impl Lane {
             return Ok(false);
         }
         if self.ring.is_empty() {
-            self.ring.grow(self.stage.as_ref());
+            self.ring.grow(self.stage.as_ref())?;
         }
         Ok(!self.ring.is_empty())
     }
