@@ -26,6 +26,12 @@ impl Running {
         BEGUN.fetch_add(1, Ordering::Relaxed);
         Self(())
     }
+
+    /// How many there are now.
+    pub(crate) fn count() -> u64 {
+        let over = OVER.load(Ordering::Relaxed);
+        BEGUN.load(Ordering::Relaxed).saturating_sub(over)
+    }
 }
 
 impl Drop for Running {
@@ -149,6 +155,15 @@ impl Books {
                 .count(leg, Route::Service, Reason::SameService, bytes);
         }
         self.name("service");
+    }
+
+    /// Adds what a file system copied by letting both files have the same blocks.
+    pub fn add_shared(&mut self, bytes: u64) {
+        self.legs.iter_mut().for_each(|leg| *leg += bytes);
+        for leg in [Leg::Read, Leg::Write] {
+            self.tally.count(leg, Route::Shared, Reason::Reflink, bytes);
+        }
+        self.name("reflink");
     }
 
     fn add_lanes(&mut self, lanes: &Tally) {

@@ -250,3 +250,108 @@ fn a_copy_is_named_by_uri_and_takes_the_place_of_what_was_there() {
     assert!(fs::read(&replaced).unwrap() == noise(70_000, 1));
     assert_eq!(fs::metadata(&replaced).unwrap().size(), 70_000);
 }
+
+/// A file system on a loop device, mounted as long as this lives; `None` with a printed reason where it cannot be.
+struct Mounted(TempDir);
+
+impl Mounted {
+    fn new(kind: &str) -> Option<Self> {
+        let at = folder();
+        let image = at.path().join("image");
+        fs::File::create(&image)
+            .unwrap()
+            .set_len(512 << 20)
+            .unwrap();
+        let inside = at.path().join("inside");
+        fs::create_dir(&inside).unwrap();
+        let run = |program: &str, args: &[&OsStr]| {
+            let output = std::process::Command::new(program).args(args).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        let made = run(&format!("mkfs.{kind}"), &["-q".as_ref(), image.as_ref()])
+            && run(
+                "mount",
+                &[
+                    "-o".as_ref(),
+                    "loop".as_ref(),
+                    image.as_ref(),
+                    inside.as_ref(),
+                ],
+            );
+        if !made {
+            eprintln!("skipped: {kind} cannot be made and mounted here");
+        }
+        made.then_some(Self(at))
+    }
+
+    fn inside(&self) -> PathBuf {
+        self.0.path().join("inside")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount")
+            .arg(self.inside())
+            .status();
+    }
+}
+
+#[test]
+fn a_file_system_that_shares_blocks_copies_by_that_and_the_receipt_says_so() {
+    for kind in ["btrfs", "xfs"] {
+        let Some(mounted) = Mounted::new(kind) else {
+            continue;
+        };
+        let source = mounted.inside().join("source");
+        fs::create_dir(&source).unwrap();
+        for bytes in [0, 1, 4095, 4097, 999_999, 3_000_001] {
+            fs::write(source.join(bytes.to_string()), noise(bytes, 9)).unwrap();
+        }
+        let sparse = fs::File::create(source.join("sparse")).unwrap();
+        sparse.set_len(40_000_001).unwrap();
+        sparse.write_all_at(&noise(70_000, 5), 8_000_003).unwrap();
+        drop(sparse);
+        let target = mounted.inside().join("target");
+        let stores = Registry::default();
+        let errand = Errand::find(&stores, std::slice::from_ref(&source), &target).unwrap();
+        let copier = |choice| Copier {
+            executor: Box::leak(Box::new(Executor::new(Settings::default()).unwrap())),
+            choice,
+            progress: Arc::default(),
+        };
+        let receipt = copier(Choice::Auto).run(&errand).unwrap();
+        assert_eq!(receipt.bytes, 44_008_194, "{kind}");
+        let is_shared = |route: &straightway_core::receipt::RouteBytes| {
+            (route.route, route.reason, route.bytes)
+                == (
+                    straightway_core::Route::Shared,
+                    straightway_core::Reason::Reflink,
+                    44_008_194,
+                )
+        };
+        assert!(receipt.routes.iter().all(is_shared), "{kind}: {receipt}");
+        let same = |name: &str| {
+            fs::read(source.join(name)).unwrap() == fs::read(target.join(name)).unwrap()
+        };
+        for name in ["0", "1", "4095", "4097", "999999", "3000001", "sparse"] {
+            assert!(same(name), "{kind}: {name}");
+        }
+        let blocks = fs::metadata(target.join("sparse")).unwrap().blocks();
+        assert!(blocks * 512 < 1 << 20, "{kind}: holes stay holes");
+        // A copy is its own file: what is written to it does not show in the other.
+        fs::OpenOptions::new()
+            .write(true)
+            .open(target.join("4097"))
+            .unwrap()
+            .write_all_at(b"new", 0)
+            .unwrap();
+        assert!(!same("4097"), "{kind}");
+        // A route that is asked for is taken.
+        let receipt = copier(Choice::Only(straightway_core::Route::Buffered))
+            .run(&errand)
+            .unwrap();
+        assert!(!receipt.routes.iter().any(is_shared), "{kind}");
+        assert!(same("4097"), "{kind}");
+    }
+}

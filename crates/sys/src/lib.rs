@@ -42,6 +42,7 @@ pub mod usage;
 
 pub use file::{By, File};
 pub use file_pages::FilePages;
+pub use file_system::shares_blocks;
 pub use folder::Folder;
 pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};
@@ -49,4 +50,4 @@ pub use request::{Buf, Done, Io, Op, Tries};
 pub use slot::Slot;
 pub use socket::Socket;
 pub use uring::{Uring, sockets::Sockets};
-pub use usage::CpuTime;
+pub use usage::{CpuTime, monotonic_s};
