@@ -49,8 +49,8 @@ if why=$(straightway copy "$K" /tmp/no --nvme-secret-file /tmp/bad 2>&1); then s
 fi
 rm -f /tmp/got /tmp/back
 # And our own two, by name.
-serve 4432 /tmp/model --nqn nqn.o
-if why=$(straightway copy nvme-tcp://127.0.0.1:4432/nqn.o/model/b /tmp/got 2>&1) && cmp /tmp/got /tmp/model/b; then said "our host, our target"; else
+serve 4440 /tmp/model --nqn nqn.o
+if why=$(straightway copy nvme-tcp://127.0.0.1:4440/nqn.o/model/b /tmp/got 2>&1) && cmp /tmp/got /tmp/model/b; then said "our host, our target"; else
     said "our host, our target" "$why"
 fi
-stop 4432
+stop 4440
