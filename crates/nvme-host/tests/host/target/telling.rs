@@ -86,7 +86,7 @@ impl Connection {
                 Err(Over)
             }
             Lie::Silence => {
-                std::thread::sleep(Duration::from_secs(3600));
+                std::thread::sleep(Duration::from_hours(1));
                 Err(Over)
             }
             Lie::Interrupted => self.answer(cid, Status::INTERRUPTED, 0),
