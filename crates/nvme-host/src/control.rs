@@ -78,7 +78,7 @@ impl Control {
         loop {
             match asks.recv_timeout(INTERVAL) {
                 Ok(ask) => {
-                    if let Err(why) = self.serve(ask) {
+                    if let Err(why) = self.serve(&ask) {
                         return why;
                     }
                 }
@@ -98,7 +98,7 @@ impl Control {
     }
 
     /// Runs a command of another thread.
-    fn serve(&mut self, ask: Ask) -> Result<(), String> {
+    fn serve(&mut self, ask: &Ask) -> Result<(), String> {
         let mut bytes = vec![0; ask.bytes];
         let deadline = Instant::now() + ask.wait_max;
         let ran = self.link.run(ask.sqe, &[], &mut bytes, deadline);

@@ -144,14 +144,14 @@ impl Link {
                     received = self.take_data(&frame, data, received, into, deadline)?;
                     if data.is_success {
                         let done = Cqe::new(cid, Status::SUCCESS);
-                        return self.judge(done, received, into.len());
+                        return Self::judge(done, received, into.len());
                     }
                 }
                 Pdu::Ready(ready) if ready.cid == cid && !in_capsule => {
                     self.send_data(ready, out, deadline)?;
                 }
                 Pdu::Response(cqe) if cqe.cid == cid => {
-                    return self.judge(cqe, received, into.len());
+                    return Self::judge(cqe, received, into.len());
                 }
                 pdu => self.take_other(&pdu)?,
             }
@@ -159,7 +159,7 @@ impl Link {
     }
 
     /// A completion counts only with all of its data.
-    fn judge(&self, cqe: Cqe, received: usize, expected: usize) -> Result<Cqe> {
+    fn judge(cqe: Cqe, received: usize, expected: usize) -> Result<Cqe> {
         if !cqe.status.is_success() {
             return Err(LinkError::Refused(cqe.status, cqe.result));
         }

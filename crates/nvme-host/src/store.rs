@@ -123,7 +123,7 @@ impl NvmeTcp {
     }
 
     /// The names of objects and folders directly below a place, with what is known of the objects.
-    fn names(&self, place: &Place) -> Result<BTreeMap<String, Named>> {
+    fn names(place: &Place) -> Result<BTreeMap<String, Named>> {
         let Some(index) = index::read(&place.subsystem)? else {
             let numbers = match place.rest.as_str() {
                 "" => index::numbers(&place.subsystem)?,
@@ -137,19 +137,19 @@ impl NvmeTcp {
             rest => format!("{rest}/"),
         };
         let mut names = BTreeMap::new();
-        for entry in &index.entries {
+        for listed in &index.entries {
             // Names that are no text cannot be written in a URI.
-            let name = str::from_utf8(&entry.name).ok();
+            let name = str::from_utf8(&listed.name).ok();
             let Some(below) = name.and_then(|name| name.strip_prefix(&before)) else {
                 continue;
             };
             let first: String = below.split_inclusive('/').take(1).collect();
-            let named = Named {
-                bytes: Some(entry.bytes),
-                tag: Some(Tag::Text(entry.version.to_string())),
+            let known = Named {
+                bytes: Some(listed.bytes),
+                tag: Some(Tag::Text(listed.version.to_string())),
                 ..Named::new(&first)
             };
-            names.insert(first, named);
+            names.insert(first, known);
         }
         Ok(names)
     }
@@ -223,7 +223,7 @@ impl Store for NvmeTcp {
             let names: BTreeSet<_> = found.iter().map(|f| format!("{}/", f.subsystem)).collect();
             return Ok(Listing::of(names.into_iter().collect(), page));
         }
-        let known = self.names(&self.find(OsStr::new(""))?)?;
+        let known = Self::names(&self.find(OsStr::new(""))?)?;
         let mut listing = Listing::of(known.keys().cloned().collect(), page);
         for named in &mut listing.objects {
             if let Some(known) = named.name.to_str().and_then(|name| known.get(name)) {

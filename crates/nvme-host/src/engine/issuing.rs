@@ -153,7 +153,9 @@ impl NvmeEngine {
         }
         match subsystem.choose(&namespace.print, now) {
             Choice::Use(controllers) => {
-                controllers.iter().for_each(|controller| controller.touch());
+                for controller in &controllers {
+                    controller.touch();
+                }
                 self.reaches.push(Reach {
                     subsystem: Arc::clone(subsystem),
                     nsid: namespace.nsid,

@@ -192,8 +192,8 @@ fn a_stopped_job_gets_its_buffers_back_soon() {
     use straightway_io::engine::Engine as _;
     let target = Target::new(content(BYTES), Script::default());
     let mut slow = settings(Digests::default());
-    slow.command_max = Duration::from_secs(60);
-    slow.keep_alive = Duration::from_secs(60);
+    slow.command_max = Duration::from_mins(1);
+    slow.keep_alive = Duration::from_mins(1);
     let store = store(&target, slow);
     let object = open(&store).unwrap();
     let Some(mut engine) = engine(8) else { return };

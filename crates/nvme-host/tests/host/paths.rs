@@ -150,7 +150,7 @@ fn a_path_that_falls_silent_is_left_within_the_keep_alive_time() {
     let mut settings = settings(Digests::default());
     settings.paths = targets[1..].iter().map(portal).collect();
     // Only the keep-alive can notice it.
-    settings.command_max = Duration::from_secs(60);
+    settings.command_max = Duration::from_mins(1);
     let store = store(&targets[0], settings);
     let object = open(&store).unwrap();
     let Some(mut engine) = engine(8) else { return };

@@ -89,7 +89,7 @@ pub(crate) fn run(engine: &mut dyn Engine, ios: Vec<Io>) -> Vec<Done> {
     let count = ios.len();
     let mut ios: VecDeque<_> = ios.into();
     let mut done = Vec::new();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     while done.len() < count {
         while let Some(io) = ios.pop_front() {
             if let Err(io) = engine.submit(io) {

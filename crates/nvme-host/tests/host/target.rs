@@ -1,5 +1,9 @@
 //! A target for tests: right answers from memory, and one lie at a time. It uses the codec of the host.
 
+mod pages;
+mod script;
+mod telling;
+
 use std::{
     collections::VecDeque,
     io::{Read, Write},
@@ -12,102 +16,19 @@ use std::{
 };
 
 use straightway_nvme::{
-    Cqe, Decoded, Digests, Framing, Nqn, Pdu, Role, Sqe, Status,
+    Cqe, Decoded, Digests, Framing, Pdu, Role, Sqe, Status,
     admin::{Admin, QueueCounts},
     digest,
     fabrics::{CSTS_READY, Capabilities, ConnectData, Connected, Fabrics, Property},
     identify::{self, NamespaceId, page},
-    log::{
-        self, AddressFamily, AnaGroup, AnaLog, AnaState, DiscoveryEntry, DiscoveryHeader,
-        SubsystemKind, Transport,
-    },
+    log,
     nvm::Nvm,
-    pdu::{Data, FatalStatus, HEAD_BYTES_MAX, IcResp, Ready, TermReq},
+    pdu::{Data, HEAD_BYTES_MAX, IcResp, Ready},
 };
 
+pub(crate) use script::{Lie, Script};
+
 pub(crate) const NQN: &str = "nqn.2026-11.org.example:test";
-
-/// What a target does wrong with I/O commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
-    /// Fewer bytes than asked for, and success.
-    ShortRead,
-    /// Data for a command that is not open.
-    WrongCid,
-    /// Data that begins later than it should.
-    Gap,
-    /// More data than asked for.
-    LongRead,
-    /// A wrong data digest.
-    DataDigest,
-    /// A wrong header digest.
-    HeaderDigest,
-    /// A second answer to a command that is over.
-    LateAnswer,
-    /// A request for data beyond the command.
-    ReadyBeyond,
-    /// A request for data of a read.
-    ReadyForRead,
-    /// Success before any data of a write was asked for.
-    WriteWithoutData,
-    /// The end of the connection, in so many words.
-    Term,
-    /// The end of the connection.
-    Close,
-    /// Half of the data, then the end of the connection.
-    CloseInside,
-    /// No answer.
-    Silence,
-    /// A retryable error.
-    Interrupted,
-    /// An error that is final.
-    Protected,
-    /// A media error.
-    Media,
-    /// Bytes that are no PDU.
-    Garbage,
-    /// The path is lost.
-    Path,
-}
-
-/// How a target is.
-#[derive(Clone, Debug)]
-pub(crate) struct Script {
-    pub(crate) block_shift: u8,
-    pub(crate) transfer_shift: u8,
-    pub(crate) capsule_bytes: u32,
-    pub(crate) host_data_bytes_max: u32,
-    pub(crate) queues: u16,
-    pub(crate) entries: u16,
-    /// Pieces in which the data of a read comes.
-    pub(crate) data_bytes_max: usize,
-    pub(crate) has_success: bool,
-    pub(crate) allows: bool,
-    pub(crate) needs_auth: bool,
-    pub(crate) uuid: [u8; 16],
-    pub(crate) ana: Option<AnaState>,
-    pub(crate) listed: Vec<(SubsystemKind, String, SocketAddr)>,
-}
-
-impl Default for Script {
-    fn default() -> Self {
-        Self {
-            block_shift: 12,
-            transfer_shift: 0,
-            capsule_bytes: 8192,
-            host_data_bytes_max: 128 << 10,
-            queues: 8,
-            entries: 128,
-            data_bytes_max: 1 << 20,
-            has_success: true,
-            allows: true,
-            needs_auth: false,
-            uuid: [9; 16],
-            ana: None,
-            listed: Vec::new(),
-        }
-    }
-}
 
 /// What all connections share.
 #[derive(Debug)]
@@ -463,66 +384,6 @@ impl Connection {
         }
     }
 
-    fn controller(&self) -> Vec<u8> {
-        let mut page = identify::Controller::new();
-        page.id = 7;
-        page.transfer_shift = self.script.transfer_shift;
-        page.command_capsule_16 = self.script.capsule_bytes / 16 + 4;
-        page.namespaces = 1;
-        page.namespaces_max = 1;
-        page.subsystem = Some(Nqn::new(NQN).unwrap());
-        if self.script.ana.is_some() {
-            page.multipath = identify::Controller::ANA;
-            page.ana_groups = 1;
-        }
-        page.encode()
-    }
-
-    fn ana(&self) -> Vec<u8> {
-        let state = self.shared.script.lock().unwrap().ana.unwrap();
-        let group = AnaGroup {
-            id: 1,
-            changes: 1,
-            state,
-            namespaces: vec![1],
-        };
-        let groups = vec![group];
-        AnaLog { changes: 1, groups }.encode()
-    }
-
-    fn discovery(&self) -> Vec<u8> {
-        let listed = &self.script.listed;
-        let header = DiscoveryHeader {
-            generation: 3,
-            entries: listed.len() as u64 + 1,
-            format: 0,
-        };
-        let mut bytes = header.encode();
-        let here = (
-            SubsystemKind::CURRENT,
-            "nqn.2014-08.org.nvmexpress.discovery".to_owned(),
-            self.address,
-        );
-        for (kind, nqn, address) in listed.iter().chain([&here]) {
-            let entry = DiscoveryEntry {
-                transport: Transport::TCP,
-                family: AddressFamily::V4,
-                kind: *kind,
-                requirements: 4,
-                port: 1,
-                controller: 0xffff,
-                admin_entries: 32,
-                flags: 0,
-                service: address.port().to_string(),
-                subsystem: Nqn::new(nqn).unwrap(),
-                address: address.ip().to_string(),
-                security: 0,
-            };
-            bytes.extend(entry.encode());
-        }
-        bytes
-    }
-
     fn io(&mut self, sqe: Sqe, data: &[u8]) -> Result<(), Over> {
         let cid = sqe.cid;
         let command = Nvm::from_sqe(&sqe).unwrap();
@@ -601,95 +462,6 @@ impl Connection {
             }
         }
         Ok(all)
-    }
-
-    fn tell(&mut self, lie: Lie, sqe: &Sqe, command: &Nvm) -> Result<(), Over> {
-        let (cid, length) = (sqe.cid, sqe.sgl.bytes);
-        let data = |offset: u32, bytes: u32| Data {
-            cid,
-            tag: 0,
-            offset,
-            bytes,
-            is_last: true,
-            is_success: true,
-        };
-        let wrong = vec![0xBA; length as usize + 4096];
-        let of = |data: &Data| Pdu::ControllerData(*data);
-        match lie {
-            Lie::ShortRead => {
-                let part = data(0, length / 2);
-                self.send(&of(&part), &wrong[..length as usize / 2])
-            }
-            Lie::WrongCid => {
-                let part = Data {
-                    cid: cid ^ 0x4000,
-                    ..data(0, length)
-                };
-                self.send(&of(&part), &wrong[..length as usize])
-            }
-            Lie::Gap => {
-                let part = data(512, length - 512);
-                self.send(&of(&part), &wrong[..length as usize - 512])
-            }
-            Lie::LongRead => {
-                let part = data(0, length + 512);
-                self.send(&of(&part), &wrong[..length as usize + 512])
-            }
-            Lie::DataDigest | Lie::HeaderDigest => {
-                let part = data(0, length);
-                let is_head = lie == Lie::HeaderDigest;
-                self.send_spoiled(&of(&part), &wrong[..length as usize], is_head, !is_head)
-            }
-            Lie::LateAnswer => {
-                let Nvm::Read(range) = command else {
-                    unreachable!("it is told of reads")
-                };
-                let start = (range.start << self.script.block_shift) as usize;
-                let bytes =
-                    self.shared.bytes.lock().unwrap()[start..start + length as usize].to_vec();
-                self.give(cid, &bytes)?;
-                self.answer(cid, Status::SUCCESS, 0)
-            }
-            Lie::ReadyBeyond | Lie::ReadyForRead => {
-                let ready = Ready {
-                    cid,
-                    tag: 1,
-                    offset: 0,
-                    bytes: length + u32::from(lie == Lie::ReadyBeyond) * 512,
-                };
-                self.send(&Pdu::Ready(ready), &[])
-            }
-            Lie::WriteWithoutData => self.answer(cid, Status::SUCCESS, 0),
-            Lie::Term => {
-                let term = TermReq {
-                    status: FatalStatus::SEQUENCE,
-                    information: 0,
-                };
-                self.send(&Pdu::ControllerTerm(term), &[1; 24])
-            }
-            Lie::Close => Err(Over),
-            Lie::CloseInside => {
-                let mut bytes = Vec::new();
-                self.framing
-                    .encode(&of(&data(0, length)), length as usize, &mut bytes);
-                bytes.extend(&wrong[..length as usize / 2]);
-                let _ = self.stream.write_all(&bytes);
-                let _ = self.stream.shutdown(std::net::Shutdown::Both);
-                Err(Over)
-            }
-            Lie::Silence => {
-                std::thread::sleep(Duration::from_secs(3600));
-                Err(Over)
-            }
-            Lie::Interrupted => self.answer(cid, Status::INTERRUPTED, 0),
-            Lie::Protected => self.answer(cid, Status::WRITE_PROTECTED.dnr(), 0),
-            Lie::Media => self.answer(cid, Status::READ_ERROR.dnr(), 0),
-            Lie::Path => self.answer(cid, Status::PATH_INTERNAL, 0),
-            Lie::Garbage => self
-                .stream
-                .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
-                .map_err(|_| Over),
-        }
     }
 }
 
