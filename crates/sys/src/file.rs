@@ -343,6 +343,8 @@ impl File {
         if !shares_blocks(&self.buffered) {
             return Ok(false);
         }
+        // A target that is longer than the source, to whole pages, would be refused.
+        self.truncate(0)?;
         match ioctl_ficlone(&self.buffered, &source.buffered) {
             Ok(()) => {
                 self.unsynced.store(true, Ordering::Relaxed);
