@@ -84,9 +84,6 @@ impl Copier<'_> {
             if self.choice == Choice::Auto && self.copy_within(&tree, pairs, &mut books)? {
                 continue;
             }
-            if self.choice == Choice::Auto && self.share(&tree, pairs, &mut books)? {
-                continue;
-            }
             while running.len() >= jobs_max {
                 finish(&tree, &mut running, &mut books)?;
             }
@@ -137,50 +134,6 @@ impl Copier<'_> {
         let ask = Ask::new(self.choice, &self.progress);
         let ticket = self.executor.relay(sources, twins, extents, ask)?;
         Ok(Batch { ticket, drafts })
-    }
-
-    /// Copies files by having the file system share their blocks, if it can.
-    fn share(&self, tree: &Tree, pairs: &[Pair], books: &mut Books) -> Result<bool> {
-        let can_share = tree
-            .store
-            .folder()
-            .is_some_and(straightway_sys::shares_blocks);
-        let is_local = pairs.iter().all(|pair| pair.source.path().is_some());
-        if !can_share || !is_local || self.executor.settings().through.is_some() {
-            return Ok(false);
-        }
-        let names: Vec<_> = pairs.iter().map(Pair::named).collect();
-        let sources = pairs[0].source.store.open(&names)?;
-        let mut drafts: Vec<Box<dyn Draft>> = Vec::new();
-        let mut bytes = 0;
-        for (pair, source) in pairs.iter().zip(&sources) {
-            // Room that is set aside would only be given back.
-            let has_holes = true;
-            let like = Like::Copy {
-                of: &**source,
-                has_holes,
-            };
-            bytes += source.object().bytes;
-            let draft = tree.at(&pair.target).create(source.object().bytes, &like)?;
-            let written = draft.handle();
-            let is_shared = match (written.file(), source.file()) {
-                (Some(written), Some(source)) => written.share_blocks_of(source)?,
-                _ => false,
-            };
-            if self.progress.is_cancelled() || !is_shared {
-                return Ok(false);
-            }
-            drafts.push(draft);
-        }
-        let written: Vec<_> = drafts.iter().map(|draft| draft.handle()).collect();
-        tree.store.sync(&written)?;
-        sources
-            .iter()
-            .try_for_each(|source| source.check_unchanged())?;
-        tree.store.commit_each(drafts)?;
-        self.progress.add(bytes);
-        books.add_shared(bytes);
-        Ok(true)
     }
 
     /// Copies objects without their bytes passing through this machine, if the stores can.

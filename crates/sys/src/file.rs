@@ -18,7 +18,7 @@ use std::{
 
 use rustix::fs::{
     Advice, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod,
-    fchown, fdatasync, fstat, ftruncate, ioctl_ficlone, open, openat, seek, stat, syncfs,
+    fchown, fdatasync, fstat, ftruncate, open, openat, seek, stat, syncfs,
 };
 use rustix::io::{Errno, pread};
 use rustix::process::Gid;
@@ -26,7 +26,7 @@ use straightway_core::{Alignment, Error, Extent, Kind, Leg, Object, Result, Surv
 
 use crate::{
     direct::DirectIo,
-    file_system::{is_memory, shares_blocks},
+    file_system::is_memory,
     folder::{Folder, open_regular},
     identity::Identity,
     limit,
@@ -336,21 +336,6 @@ impl File {
     pub(crate) fn target(&self) -> Option<&Mapping> {
         let map = || Mapping::to_write(&self.buffered, self.bytes);
         self.target.get_or_init(map).as_ref()
-    }
-
-    /// Makes it, which is new, a copy of `source` by sharing that file's blocks. Answers whether the file system can.
-    pub fn share_blocks_of(&self, source: &Self) -> Result<bool> {
-        if !shares_blocks(&self.buffered) {
-            return Ok(false);
-        }
-        match ioctl_ficlone(&self.buffered, &source.buffered) {
-            Ok(()) => {
-                self.unsynced.store(true, Ordering::Relaxed);
-                Ok(true)
-            }
-            // Other file systems, files whose blocks cannot be shared, and what is in use: a copy says what is wrong.
-            Err(_) => Ok(false),
-        }
     }
 
     /// Whether its room is memory.
