@@ -39,8 +39,6 @@ pub enum Route {
     Mapped,
     /// Copied inside a service: the bytes did not come to this machine. Only receipts have it.
     Service,
-    /// Not moved: the file system lets both files have the same blocks. Only receipts have it.
-    Shared,
 }
 
 /// Which route the user wants.
@@ -91,8 +89,6 @@ pub enum Reason {
     NoDirectIo,
     /// The kernel copied the bytes from file to file, inside the page cache.
     KernelCopy,
-    /// The file system shares the blocks of both files until one of them is written to.
-    Reflink,
     /// The store is memory of this process.
     StoreInMemory,
     /// The tensors are the pages of the file, which are read when they are used.
@@ -177,7 +173,6 @@ impl fmt::Display for Route {
             Self::Socket => "socket",
             Self::Mapped => "mapped",
             Self::Service => "service",
-            Self::Shared => "shared",
         })
     }
 }
@@ -205,7 +200,6 @@ impl fmt::Display for Reason {
             Self::LocalCache => "in the local cache of remote objects, compared with its checksum",
             Self::NoDirectIo => "the file system has no O_DIRECT",
             Self::KernelCopy => "copied by the kernel from file to file, in the page cache",
-            Self::Reflink => "both files have the same blocks until one is written to",
             Self::StoreInMemory => "the store is memory of this process",
             Self::FilePages => "pages of the file, read when used; no promise about later changes",
             Self::FileSystemBuffers => "the file system takes O_DIRECT through the page cache here",

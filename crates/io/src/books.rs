@@ -157,15 +157,6 @@ impl Books {
         self.name("service");
     }
 
-    /// Adds what a file system copied by letting both files have the same blocks.
-    pub fn add_shared(&mut self, bytes: u64) {
-        self.legs.iter_mut().for_each(|leg| *leg += bytes);
-        for leg in [Leg::Read, Leg::Write] {
-            self.tally.count(leg, Route::Shared, Reason::Reflink, bytes);
-        }
-        self.name("reflink");
-    }
-
     fn add_lanes(&mut self, lanes: &Tally) {
         // Jobs follow each other on the same lanes and rings: their peaks do not add up.
         self.lanes = self.lanes.max(lanes.lanes);

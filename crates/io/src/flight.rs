@@ -175,8 +175,7 @@ impl Flight {
             | Route::Staged
             | Route::Socket
             | Route::Mapped
-            | Route::Service
-            | Route::Shared => (self.chunk.extent, 0),
+            | Route::Service => (self.chunk.extent, 0),
         };
         let bytes = usize_of(extent.bytes);
         Io {
@@ -291,12 +290,9 @@ impl Flight {
             }
             Route::Buffered if self.leg == Leg::Write && job.maps_writes() => By::Mapping,
             Route::Buffered => By::PageCache,
-            Route::Direct
-            | Route::Staged
-            | Route::Socket
-            | Route::Mapped
-            | Route::Service
-            | Route::Shared => By::Direct,
+            Route::Direct | Route::Staged | Route::Socket | Route::Mapped | Route::Service => {
+                By::Direct
+            }
         };
         let op = match self.leg {
             Leg::Read => Op::Read,

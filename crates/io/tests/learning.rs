@@ -3,6 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
+    clippy::print_stderr,
     reason = "tests"
 )]
 
@@ -16,7 +17,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use files::{bytes_of, folder};
+use files::{bytes_of, folder, write_file};
 use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Result, Route};
 use straightway_io::{
     Executor, File, FileDraft, Learning, Region, Settings,
@@ -40,7 +41,7 @@ type Kept = Arc<Mutex<Vec<(Work, Way)>>>;
 fn learning(known: &[(Work, Way)]) -> (Learning, Kept) {
     let kept = Kept::default();
     let sink = Arc::clone(&kept);
-    let lessons = Lessons::from_iter(known.iter().copied());
+    let lessons: Lessons = known.iter().copied().collect();
     let keep = move |work, way| sink.lock().unwrap().push((work, way));
     let learning = Learning::new(move || lessons.clone(), keep);
     (learning.from_bytes(LEARNS_BYTES), kept)
@@ -78,9 +79,7 @@ fn the_first_large_read_tries_both_ways_and_the_next_one_knows() {
     let folder = folder();
     let path = folder.path().join("f");
     let bytes = 20_000_001;
-    fs::write(&path, bytes_of(bytes)).unwrap();
-    let file = Arc::new(File::open(&path).unwrap());
-    file.sync().unwrap();
+    let file = write_file(&path, bytes);
     if file.alignment().is_none() {
         eprintln!("skipped: the checkout's file system has no O_DIRECT");
         return;
@@ -114,9 +113,7 @@ fn a_read_that_is_short_or_asks_for_a_route_or_runs_beside_another_learns_nothin
     let _turn = turn();
     let folder = folder();
     let path = folder.path().join("f");
-    fs::write(&path, bytes_of(17 << 20)).unwrap();
-    let file = Arc::new(File::open(&path).unwrap());
-    file.sync().unwrap();
+    let file = write_file(&path, 17 << 20);
     let (learning, kept) = learning(&[]);
     let executor = executor(learning, None);
     let read = |bytes: u64, choice| {
@@ -140,9 +137,7 @@ fn a_trial_that_fails_is_an_error_and_teaches_nothing() {
     let _turn = turn();
     let folder = folder();
     let path = folder.path().join("f");
-    fs::write(&path, bytes_of(17 << 20)).unwrap();
-    let file = Arc::new(File::open(&path).unwrap());
-    file.sync().unwrap();
+    let file = write_file(&path, 17 << 20);
     if file.alignment().is_none() {
         return;
     }

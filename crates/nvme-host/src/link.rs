@@ -83,7 +83,7 @@ impl Link {
             LinkError::Broken(why) => {
                 LinkError::Broken(format!("it does not speak NVMe/TCP: {why}"))
             }
-            other => other,
+            refused @ LinkError::Refused(..) => refused,
         })?;
         let Pdu::IcResp(IcResp {
             align,

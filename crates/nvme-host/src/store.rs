@@ -89,13 +89,12 @@ impl NvmeTcp {
             all.clear();
         }
         let known = all.get(&nqn).filter(|known| known.is_own());
-        let subsystem = match known {
-            Some(known) => Arc::clone(known),
-            None => {
-                let made = Subsystem::new(&self.portal, nqn.clone(), &self.settings);
-                all.insert(nqn, Arc::clone(&made));
-                made
-            }
+        let subsystem = if let Some(known) = known {
+            Arc::clone(known)
+        } else {
+            let made = Subsystem::new(&self.portal, nqn.clone(), &self.settings);
+            all.insert(nqn, Arc::clone(&made));
+            made
         };
         subsystem.forgive();
         let rest = rest.trim_end_matches('/').to_owned();

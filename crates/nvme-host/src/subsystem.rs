@@ -165,6 +165,7 @@ impl Subsystem {
     }
 
     /// Runs an admin command on any path, again after a lost connection. The error comes with its cause.
+    #[expect(clippy::result_large_err, reason = "pages are asked for seldom")]
     pub(crate) fn ask(&self, sqe: Sqe, bytes: usize) -> Result<Vec<u8>, (LinkError, Error)> {
         let mut tries = 0;
         loop {
@@ -289,13 +290,12 @@ impl Subsystem {
                     controller.end(refusal.why.clone());
                     failed(refusal.why)
                 })?;
-                let queue = match queue {
-                    Some(queue) => Some((controller, queue)),
-                    None => {
-                        let own = controller.another().map_err(|r| failed(r.why))?;
-                        let queue = own.queue().map_err(|r| failed(r.why))?;
-                        queue.map(|queue| (own, queue))
-                    }
+                let queue = if let Some(queue) = queue {
+                    Some((controller, queue))
+                } else {
+                    let own = controller.another().map_err(|r| failed(r.why))?;
+                    let queue = own.queue().map_err(|r| failed(r.why))?;
+                    queue.map(|queue| (own, queue))
                 };
                 let none = || failed("the target grants no I/O queue".to_owned());
                 let (controller, (link, id)) = queue.ok_or_else(none)?;

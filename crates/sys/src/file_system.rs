@@ -16,11 +16,6 @@ pub(crate) fn is_memory(file: impl AsFd) -> bool {
     file_system(file) == TMPFS
 }
 
-/// Whether a file's file system may let several files have the same blocks.
-pub fn shares_blocks(file: impl AsFd) -> bool {
-    matches!(file_system(file), BTRFS | XFS)
-}
-
 /// The kernel's number for the file system of a file; 0 where it will not say.
 pub(crate) fn file_system(file: impl AsFd) -> i128 {
     fstatfs(file).map_or(0, |fs| i128::from(fs.f_type))

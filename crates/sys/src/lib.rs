@@ -42,7 +42,6 @@ pub mod usage;
 
 pub use file::{By, File};
 pub use file_pages::FilePages;
-pub use file_system::shares_blocks;
 pub use folder::Folder;
 pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};

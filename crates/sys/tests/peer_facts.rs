@@ -1,7 +1,7 @@
 //! What Linux does with BAR memory beside O_DIRECT, on a real kernel in QEMU: why such memory is never registered with
 //! io_uring, never sent without a copy and never mapped privately, and why a receive into it is no DMA.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::{
     fs::File,
@@ -79,7 +79,9 @@ fn inside() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (far, _) = listener.accept().unwrap();
-    let sent: Vec<u8> = (0..BYTES).map(|at| (at * 7 % 251) as u8).collect();
+    let sent: Vec<u8> = (0..BYTES)
+        .map(|at| (at * 7 % 251).try_into().unwrap())
+        .collect();
     let copy = sent.clone();
     let writer = std::thread::spawn(move || near.write_all(&copy).map(|()| near).unwrap());
     let received = receive(&far, start);

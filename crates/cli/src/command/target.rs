@@ -1,6 +1,7 @@
 //! `straightway target`: serves this machine's files over NVMe/TCP.
 
 use std::{
+    fmt::Write as _,
     net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
     process::ExitCode,
@@ -122,7 +123,7 @@ fn wait(args: &Args, target: &Target) -> anyhow::Result<()> {
     let end = args.duration.map(span).transpose()?;
     let end = end.map(|after| Instant::now() + after);
     let pause = match span(args.rescan)? {
-        Duration::ZERO => Duration::from_secs(3600),
+        Duration::ZERO => Duration::from_hours(1),
         pause => pause,
     };
     loop {
@@ -199,7 +200,7 @@ fn told(receipt: &HostReceipt) -> String {
     );
     for (count, what) in [(errors, "errors"), (refused, "refused"), (faults, "faults")] {
         if *count > 0 {
-            line.push_str(&format!(", {count} {what}"));
+            write!(line, ", {count} {what}").expect("text takes all that is written");
         }
     }
     line.push('\n');

@@ -1,8 +1,6 @@
 //! NVMe/TCP with Linux's own host and target, in a guest under QEMU. One boot runs all cases, since a boot takes longer
 //! than they do; each prints `case: NAME: ok` or what is wrong.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
-
 use std::path::Path;
 
 use straightway_lab::guest::{Guest, NEWEST, NetworkGuest};

@@ -373,12 +373,7 @@ fn request() -> impl Strategy<Value = Request> {
 /// the kernel reads and writes the pages around them.
 fn first_shared_block(plan: &Plan, surveys: &[Survey]) -> Option<(Chunk, Chunk)> {
     let blocks = |chunk: &Chunk| match chunk.onward.map_or(chunk.route, |(route, _)| route) {
-        Route::Direct
-        | Route::Staged
-        | Route::Socket
-        | Route::Mapped
-        | Route::Service
-        | Route::Shared => {
+        Route::Direct | Route::Staged | Route::Socket | Route::Mapped | Route::Service => {
             let block_bytes = surveys[chunk.object as usize].direct.unwrap().block_bytes();
             vec![chunk.extent.superset(block_bytes)]
         }

@@ -307,14 +307,13 @@ impl NvmeEngine {
 
 /// Connects a queue of a controller. Where that grants no more, the queue gets an association of its own.
 fn connect_queue(controller: &Arc<Controller>) -> Result<Joined, Refusal> {
-    let (controller, queue) = match controller.queue()? {
-        Some(queue) => (Arc::clone(controller), queue),
-        None => {
-            let own = controller.another()?;
-            let queue = own.queue()?;
-            let queue = queue.ok_or_else(|| Refusal::passing("the target grants no I/O queue"))?;
-            (own, queue)
-        }
+    let (controller, queue) = if let Some(queue) = controller.queue()? {
+        (Arc::clone(controller), queue)
+    } else {
+        let own = controller.another()?;
+        let queue = own.queue()?;
+        let queue = queue.ok_or_else(|| Refusal::passing("the target grants no I/O queue"))?;
+        (own, queue)
     };
     let (link, id) = queue;
     let parts = link.into_parts();

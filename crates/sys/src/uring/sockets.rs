@@ -155,6 +155,10 @@ impl<H> Sockets<H> {
     /// # Panics
     ///
     /// Where a range lies outside of its buffer.
+    #[expect(
+        clippy::result_large_err,
+        reason = "nothing on the way of an I/O allocates"
+    )]
     pub fn begin(
         &mut self,
         key: u32,

@@ -91,7 +91,7 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
             (Route::Buffered, Cache::Cold) => &mut measured.buffered,
             (Route::Buffered, Cache::Warm) => &mut measured.cached,
             // A drive has no sockets and no service, and what is mapped does not move.
-            (Route::Socket | Route::Mapped | Route::Service | Route::Shared, _) => continue,
+            (Route::Socket | Route::Mapped | Route::Service, _) => continue,
         };
         // What a drive can do is its best; what a path does is what it did with that block and depth.
         let rate = Some(Rate(match knee.track.route {
