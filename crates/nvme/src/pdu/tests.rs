@@ -1,3 +1,5 @@
+//! Round trips of PDUs, and what is refused.
+
 use proptest::prelude::*;
 
 use super::*;

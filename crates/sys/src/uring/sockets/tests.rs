@@ -1,3 +1,5 @@
+//! Operations on sockets, on loopback.
+
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
