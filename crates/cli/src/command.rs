@@ -21,6 +21,7 @@ pub(crate) mod sim;
 mod source;
 mod stores;
 mod sweep;
+pub(crate) mod target;
 mod tuning;
 pub(crate) mod verbosity;
 mod wanted;

@@ -1,7 +1,7 @@
 //! The stores that the command and the Python package know, by options and by the environment, which is read here.
 //!
-//! Options have the names of [`Access::OPTIONS`]; `token` is for web servers, `cache` and `cache_size` are for all stores
-//! on a network. A new kind of store is added here.
+//! Options have the names of [`Access::OPTIONS`] and [`straightway_nvme_host::Settings::OPTIONS`]; `token` is for web
+//! servers, `cache` and `cache_size` are for S3 and web servers. A new kind of store is added here.
 
 use std::{
     ffi::OsString,
@@ -14,6 +14,7 @@ use straightway_core::{Bytes, Error, Kind, Result, Scheme};
 use straightway_https::{Https, Token};
 use straightway_io::{Store, store::Registry};
 use straightway_net::{Network, Proxies, Roots, Settings, Site};
+use straightway_nvme_host::{NvmeTcp, Portal};
 use straightway_s3::{Access, Environment, S3};
 
 /// The host that `HF_TOKEN` is for.
@@ -29,12 +30,17 @@ pub fn registry(options: &Options) -> Result<Registry> {
         network,
         token,
         cache,
+        nvme,
     } = Reached::new(options)?;
     let (shared, kept) = (Arc::clone(&network), cache.clone());
     let mut stores = Registry::default().with(Scheme::S3, move |bucket| {
         let store = Arc::new(S3::new(bucket, &access, &shared)?);
         let endpoint = store.endpoint().to_owned();
         Ok(through(kept.as_ref(), store, &endpoint))
+    });
+    stores = stores.with(Scheme::NvmeTcp, move |portal| {
+        let store = NvmeTcp::new(Portal::parse(portal)?, nvme.clone());
+        Ok(Arc::new(store))
     });
     for (scheme, prefix) in [(Scheme::Https, "https"), (Scheme::Http, "http")] {
         let (network, token, cache) = (Arc::clone(&network), token.clone(), cache.clone());
@@ -100,6 +106,7 @@ struct Reached {
     network: Arc<Network>,
     token: Option<Given>,
     cache: Option<Arc<Cache>>,
+    nvme: straightway_nvme_host::Settings,
 }
 
 impl Reached {
@@ -115,6 +122,7 @@ impl Reached {
             None => None,
         };
         let (mut folder, mut cache_bytes) = (None, Bytes(BYTES_DEFAULT));
+        let mut nvme = nvme_host();
         for (name, value) in options {
             match name.as_str() {
                 "token" => {
@@ -130,6 +138,7 @@ impl Reached {
                         Error::new(Kind::Invalid, "use option", name, error.to_string())
                     })?;
                 }
+                _ if name.starts_with("nvme_") => nvme.set(name, value)?,
                 _ => access.set(name, value)?,
             }
         }
@@ -150,8 +159,25 @@ impl Reached {
             network,
             token,
             cache,
+            nvme,
         })
     }
+}
+
+/// Who this machine is among NVMe hosts: what nvme-cli has written down, else a new host in each process.
+fn nvme_host() -> straightway_nvme_host::Settings {
+    let mut settings = straightway_nvme_host::Settings::default();
+    let read = |file: &str| std::fs::read_to_string(file).ok();
+    let known = read("/etc/nvme/hostnqn").zip(read("/etc/nvme/hostid"));
+    if let Some((nqn, id)) = known {
+        let mut named = settings.clone();
+        // Targets refuse one identifier with two names, so both count or none.
+        let is_set = named.set("nvme_hostnqn", &nqn).is_ok();
+        if is_set && named.set("nvme_hostid", &id).is_ok() {
+            settings = named;
+        }
+    }
+    settings
 }
 
 /// The cache in a folder.

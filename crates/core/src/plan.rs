@@ -372,18 +372,13 @@ impl Planner<'_> {
         }
         let head = Extent::between(m.extent.offset, interior.offset);
         let tail = Extent::between(interior.end(), m.extent.end());
-        self.layout
-            .stage(m.object, head, m.at, Reason::RaggedEdge, block_bytes);
+        let edge = socket.unwrap_or(Reason::RaggedEdge);
+        self.layout.stage(m.object, head, m.at, edge, block_bytes);
         let reason = socket.unwrap_or(Reason::Aligned);
         self.layout
             .direct(m.object, interior, at, reason, block_bytes);
-        self.layout.stage(
-            m.object,
-            tail,
-            at + interior.bytes,
-            Reason::RaggedEdge,
-            block_bytes,
-        );
+        self.layout
+            .stage(m.object, tail, at + interior.bytes, edge, block_bytes);
         Ok(())
     }
 
@@ -394,7 +389,10 @@ impl Planner<'_> {
         } = self.surveys[object as usize];
         let (chunk_bytes, gap_bytes) = (self.policy.chunk_bytes, self.policy.gap_bytes);
         self.layout.keep_to_parts(part_bytes);
+        // A block device on a network is asked as a drive is: many small commands cost it less than bytes nobody wants.
+        let is_block = self.surveys[object as usize].is_block();
         match (socket, self.transfer.direction()) {
+            (Some(_), _) if is_block => self.layout.cut_by(chunk_bytes, gap_bytes),
             (Some(_), Direction::Out) => {
                 let most = part_bytes.map_or(chunk_bytes, |part| part.max(chunk_bytes));
                 self.layout

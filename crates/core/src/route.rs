@@ -87,6 +87,8 @@ pub enum Reason {
     LocalCache,
     /// The file system has no O_DIRECT.
     NoDirectIo,
+    /// The kernel copied the bytes from file to file, inside the page cache.
+    KernelCopy,
     /// The store is memory of this process.
     StoreInMemory,
     /// The tensors are the pages of the file, which are read when they are used.
@@ -197,6 +199,7 @@ impl fmt::Display for Reason {
             Self::Evicted => "taken to be in the page cache, and not all of it was",
             Self::LocalCache => "in the local cache of remote objects, compared with its checksum",
             Self::NoDirectIo => "the file system has no O_DIRECT",
+            Self::KernelCopy => "copied by the kernel from file to file, in the page cache",
             Self::StoreInMemory => "the store is memory of this process",
             Self::FilePages => "pages of the file, read when used; no promise about later changes",
             Self::FileSystemBuffers => "the file system takes O_DIRECT through the page cache here",

@@ -50,7 +50,8 @@ pub struct Survey {
     pub doubt: Option<Reason>,
     /// Whether DMA between this object and the memory of the region's device is proven.
     pub device_direct: bool,
-    /// How the bytes come where that is over a socket; `direct` is then [`Alignment::NONE`].
+    /// How the bytes come where that is over a socket; `direct` is then [`Alignment::NONE`], or the blocks of a block
+    /// device on a network.
     pub socket: Option<Reason>,
     /// What an object that is written over a socket is stored in: a chunk lies in one such part.
     pub part_bytes: Option<u64>,
@@ -75,6 +76,23 @@ impl Survey {
             socket: Some(reason),
             ..Self::direct(Alignment::NONE)
         }
+    }
+
+    /// A block device on a network: blocks of `block_bytes`, received into any memory over [`Reason::Tcp`].
+    pub fn block_socket(reason: Reason, block_bytes: u64) -> Self {
+        let alignment = Alignment {
+            object_bytes: block_bytes,
+            memory_bytes: 1,
+        };
+        Self {
+            socket: Some(reason),
+            ..Self::direct(alignment)
+        }
+    }
+
+    /// Whether it is a block device on a network.
+    pub(crate) fn is_block(&self) -> bool {
+        self.socket.is_some() && self.direct.is_some_and(|direct| direct != Alignment::NONE)
     }
 
     /// What O_DIRECT asks for, or why it is not used. With a device's memory, proof counts for more than what the

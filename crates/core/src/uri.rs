@@ -10,7 +10,7 @@
 //! | `s3://BUCKET/KEY` | the bucket | the key |
 //! | `https://HOST[:PORT]/PATH` | host and port | the path and the query |
 //! | `http://HOST[:PORT]/PATH` | host and port | the path and the query; neither secret nor proof against changes |
-//! | `nvme-tcp://HOST[:PORT]/NQN[/NSID]` | host and port (4420) | the subsystem's NQN and the namespace (1) |
+//! | `nvme-tcp://HOST[:PORT]/NQN[/NSID\|/NAME]` | host and port (4420) | the NQN and the namespace (1) or a name |
 //! | `memory:STORE/KEY` | the store's name | the key; for tests |
 //!
 //! Nothing is decoded or normalised: `%41` in a key is three characters, and `a//b` has an empty part. Refused are
@@ -259,18 +259,27 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), Refused> {
 }
 
 fn subsystem(text: &str) -> Result<String, Refused> {
-    let (nqn, nsid) = match text.rsplit_once('/') {
-        Some((nqn, digits)) if all_digits(digits) => (nqn, digits.parse().unwrap_or(0)),
-        _ => (text, NSID),
-    };
-    if !nqn.starts_with("nqn.") || nqn.len() > NQN_BYTES_MAX {
+    // The portal itself: what its discovery controller lists.
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let (nqn, rest) = text
+        .split_once('/')
+        .map_or((text, None), |(nqn, rest)| (nqn, Some(rest)));
+    if !nqn.starts_with("nqn.") || nqn.len() > NQN_BYTES_MAX || nqn.contains(char::is_whitespace) {
         return Err("an NQN begins with `nqn.` and has at most 223 bytes");
     }
-    // The last one stands for all namespaces.
-    if nsid == 0 || nsid == u32::MAX {
-        return Err("a namespace is 1 to 4294967294");
-    }
-    Ok(format!("{}/{nsid}", key(nqn)?))
+    let rest = match rest {
+        None => NSID.to_string(),
+        // The last number stands for all namespaces.
+        Some(digits) if all_digits(digits) => match digits.parse::<u32>() {
+            Ok(nsid) if nsid > 0 && nsid < u32::MAX => nsid.to_string(),
+            _ => return Err("a namespace is 1 to 4294967294"),
+        },
+        // A name in the target's index; nothing stands for all of them.
+        Some(name) => key(name)?,
+    };
+    Ok(format!("{nqn}/{rest}"))
 }
 
 fn plain_name(text: &str) -> Result<String, Refused> {
@@ -397,7 +406,7 @@ mod tests {
             ("https://host/a#b", "a fragment"),
             ("https://host/a%4", "two hexadecimal digits"),
             ("https://host/../a?b/..", "no part"),
-            ("nvme-tcp://host", "begins with `nqn.`"),
+            ("nvme-tcp://host/disk", "begins with `nqn.`"),
             ("nvme-tcp://host/nqn.a/0", "a namespace is"),
             ("nvme-tcp://host/nqn.a/4294967295", "a namespace is"),
             ("nvme-tcp://[::1/nqn.a", "no proper host"),

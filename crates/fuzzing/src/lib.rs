@@ -7,6 +7,8 @@
 
 mod capture;
 mod doctor;
+mod fabrics;
+mod pdu;
 mod plain;
 mod planner;
 mod profile;
@@ -30,6 +32,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("head", web::head),
     ("index", storage::index),
     ("manifest", storage::manifest),
+    ("nvme_auth", fabrics::auth),
+    ("nvme_index", fabrics::index),
+    ("nvme_page", pdu::page),
+    ("nvme_pdu", pdu::pdu),
     ("pcie", planner::pcie),
     ("pickle", plain::pickle),
     ("plain", plain::encoded),

@@ -76,6 +76,7 @@ fn every_attack_that_was_ever_found_is_survived() {
         ("manifest", &["manifest"]),
         ("scenarios", &["scenario", "pcie", "fabric"]),
         ("tags", &["tags"]),
+        ("nvme", &["nvme_pdu", "nvme_page"]),
     ] {
         for file in files(&root().join("attacks").join(folder)) {
             let data = fs::read(&file).unwrap();

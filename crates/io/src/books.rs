@@ -26,6 +26,12 @@ impl Running {
         BEGUN.fetch_add(1, Ordering::Relaxed);
         Self(())
     }
+
+    /// How many there are now.
+    pub(crate) fn count() -> u64 {
+        let over = OVER.load(Ordering::Relaxed);
+        BEGUN.load(Ordering::Relaxed).saturating_sub(over)
+    }
 }
 
 impl Drop for Running {

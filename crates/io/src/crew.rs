@@ -20,7 +20,7 @@ use straightway_sys::cuda::Context;
 
 use crate::{
     board::{Board, Posted, Wake},
-    lane::{Lane, Parts},
+    lane::{Lane, Parts, Ring},
     placement::{cpus_near, stay_on},
     settings::Settings,
     stage::{DeviceStage, HostStage, Stage},
@@ -99,23 +99,32 @@ impl Crew {
             .post
             .settings
             .lanes_for(posted.job.plan(), track, place);
-        posted.lanes = (lanes as usize).min(chunks);
+        posted.lanes = (lanes as usize).min(chunks).min(posted.job.lanes_max());
         self.grow(posted.lanes)?;
         self.post.board.post(posted, answers, now_s());
         Ok(())
     }
 
-    /// Starts all lanes and makes their rings.
+    /// Starts all lanes and makes their rings: where those grow slot by slot, the first slot of each, then the next.
     pub(crate) fn make_ready(&self) -> Result<()> {
         let Post { track, place, .. } = self.post;
         let lanes = self.post.settings.lanes(track, place) as usize;
         self.grow(lanes)?;
-        let (answers, inbox) = channel();
-        for number in 0..lanes {
-            self.post.board.ask_for_ring(number, &answers);
+        let rounds = if grows_by_slot(track, place) {
+            self.post.settings.ring(track, place).slots
+        } else {
+            1
+        };
+        let mut outcome = Ok(());
+        for _ in 0..rounds {
+            let (answers, inbox) = channel();
+            for number in 0..lanes {
+                self.post.board.ask_for_ring(number, &answers);
+            }
+            drop(answers);
+            outcome = inbox.into_iter().fold(outcome, Result::and);
         }
-        drop(answers);
-        inbox.into_iter().fold(Ok(()), Result::and)
+        outcome
     }
 
     /// Starts the lanes that are missing among the first `wanted`, side by side: making one takes a while.
@@ -144,6 +153,11 @@ impl Crew {
         }
         outcome
     }
+}
+
+/// Whether the slots of a ring are made one by one: pinning takes a while, and a lane with one slot can begin.
+fn grows_by_slot(track: Track, place: Place) -> bool {
+    track == Track::Cached && matches!(place, Place::Gpu(_))
 }
 
 impl Drop for Crew {
@@ -194,6 +208,7 @@ impl Post {
         if ready.send(Ok(())).is_err() {
             return;
         }
+        tracing::trace!(number, track = ?self.track, "a lane is ready");
         loop {
             let timeout = berth.has_late().then_some(REAP_INTERVAL);
             match self.board.wait(number, timeout) {
@@ -225,7 +240,10 @@ impl Post {
             depths_unused: [self.settings.write_depth, self.settings.depth]
                 .map(|depth| spec.depth().saturating_sub(depth) as usize),
             stage,
-            ring: self.settings.ring(self.track, self.place),
+            ring: Ring::new(
+                self.settings.ring(self.track, self.place),
+                grows_by_slot(self.track, self.place),
+            ),
             settle_max: SETTLE_MAX,
         }))
     }

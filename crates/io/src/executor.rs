@@ -10,14 +10,18 @@ use std::{
 };
 
 use straightway_core::{Choice, Class, Direction, Extent, Move, Place, Plan, Result, Share};
-use straightway_sys::Region;
+use straightway_sys::{Region, cuda::Context};
 
 use crate::{
     ask::{Ask, Checked},
     board::Posted,
     books::Running,
     crew::Crew,
-    job::{Job, planning},
+    job::{
+        Job,
+        planning::{self, in_place, is_in_memory, is_in_one_memory},
+    },
+    learning::{Learning, Way, Work},
     objects::Objects,
     pass::Pass,
     scattered::Scattered,
@@ -28,12 +32,16 @@ use crate::{
     track::Track,
 };
 
+mod trial;
+
 /// Plans jobs and runs them on lanes, on behalf of one tenant. Those that [`sharing`](Self::sharing) makes run on the same lanes on
 /// behalf of others.
 #[derive(Clone, Debug)]
 pub struct Executor {
     lanes: Arc<Lanes>,
     tenant: Arc<Tenant>,
+    /// What is known of the drive that its transfers are with.
+    learning: Option<Learning>,
 }
 
 /// The family of a crew's stores, its track and its place, and whether it is for jobs of class *now*.
@@ -60,6 +68,7 @@ impl Executor {
         let tenant = Tenant::new(share, Class::default(), &reservations)?;
         Ok(Self {
             tenant: Arc::new(tenant),
+            learning: settings.learning.clone(),
             lanes: Arc::new(Lanes {
                 settings,
                 crews: Mutex::default(),
@@ -80,7 +89,17 @@ impl Executor {
         Ok(Self {
             tenant: Arc::new(tenant),
             lanes: Arc::clone(&self.lanes),
+            learning: self.learning.clone(),
         })
+    }
+
+    /// The same lanes, for transfers with a drive of which this is known.
+    #[must_use]
+    pub fn learning(&self, learning: Option<Learning>) -> Self {
+        Self {
+            learning,
+            ..self.clone()
+        }
     }
 
     /// Its settings.
@@ -101,8 +120,14 @@ impl Executor {
         to: &Arc<Region>,
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
-        let (from, ask) = (from.into(), ask.into());
-        Job::with_region(Direction::In, from, moves, to, ask, self.settings()).map(|j| self.post(j))
+        let from = from.into();
+        let work = (to.place() == Place::Host).then_some(Work::Read);
+        self.begin(work, moves, ask.into(), |moves, way, ask| {
+            let from = from.clone();
+            self.planned(way, |s| {
+                Job::with_region(Direction::In, from, moves, to, ask, s)
+            })
+        })
     }
 
     /// Reads extents of objects into several regions of a GPU, which may be given their memory meanwhile.
@@ -125,9 +150,14 @@ impl Executor {
         moves: Vec<Move>,
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
-        let (to, ask) = (to.into(), ask.into());
-        Job::with_region(Direction::Out, to, moves, from, ask, self.settings())
-            .map(|j| self.post(j))
+        let to = to.into();
+        let work = is_in_memory(&to).then_some(Work::Write);
+        self.begin(work, moves, ask.into(), |moves, way, ask| {
+            let to = to.clone();
+            self.planned(way, |s| {
+                Job::with_region(Direction::Out, to, moves, from, ask, s)
+            })
+        })
     }
 
     /// Copies extents of each object to the same place in its twin, which is new and may be in a store of another family.
@@ -138,8 +168,33 @@ impl Executor {
         extents: Vec<(u32, Extent)>,
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
-        let (from, to, ask) = (from.into(), to.into(), ask.into());
-        Job::relay(&from, to, extents, ask, self.settings()).map(|j| self.post(j))
+        let (from, to) = (from.into(), to.into());
+        let moves = in_place(extents);
+        let work = is_in_one_memory(&from, &to).then_some(Work::Copy);
+        self.begin(work, moves, ask.into(), |moves, way, ask| {
+            self.planned(way, |s| Job::relay(&from, to.clone(), moves, ask, s))
+        })
+    }
+
+    /// Plans a job that goes one of two ways, where there are two.
+    fn planned(
+        &self,
+        way: Option<Way>,
+        make: impl FnOnce(&Settings) -> Result<Job>,
+    ) -> Result<Job> {
+        let known = self.settings();
+        let ring_first = way.filter(|way| Work::Read.ways().contains(way));
+        let mut job = match ring_first.map(|way| way == Way::Ring) {
+            Some(ring_first) if ring_first != known.ring_first => make(&Settings {
+                ring_first,
+                ..known.clone()
+            }),
+            _ => make(known),
+        }?;
+        if let Some(way) = way {
+            job.set_way(way);
+        }
+        Ok(job)
     }
 
     /// Reads portions of objects and has each of them inspected before anything of it goes to a region.
@@ -162,6 +217,7 @@ impl Executor {
     /// Gives a job to its lanes.
     fn post(&self, job: Job) -> Ticket {
         let job = Arc::new(job);
+        tracing::trace!(chunks = job.plan().chunks().len(), "a job is planned");
         let counted = job.pass.as_ref().and_then(Pass::counters);
         let (answers, inbox) = channel();
         for track in Track::ALL {
@@ -177,14 +233,15 @@ impl Executor {
                 since: Instant::now(),
                 _urgent: is_urgent.then(|| self.lanes.traffic.enter()),
             };
-            let region = job.lead_region().map(Arc::as_ref);
-            let crew = self.crew(job.objects.store(), track, job.lanes_place(), region);
+            let context = job.lead_region().and_then(|region| region.context());
+            let crew = self.crew(job.objects.store(), track, job.lanes_place(), context);
             let posted = crew.and_then(|crew| crew.post(posted, chunks, &answers));
             // Lanes of another track may be at work already: they stop, and are waited for.
             posted.unwrap_or_else(|error| job.fail(error));
         }
         Ticket {
             job,
+            earlier: Vec::new(),
             inbox,
             lanes: None,
             counted,
@@ -204,18 +261,27 @@ impl Executor {
                     place @ Place::Gpu(_) => place,
                     Place::Host | Place::P2p(_) => Place::Host,
                 };
-                let crew = self.crew(&files, track, place, Some(region))?;
+                let crew = self.crew(&files, track, place, region.context())?;
                 crew.make_ready()
             })
     }
 
-    /// The lanes of a track that serve a store and a place; `region` has the context where that is a GPU.
+    /// Makes ready what a transfer between the page cache and a GPU needs. A transfer that begins meanwhile takes each
+    /// lane as soon as that has a slot.
+    pub fn prepare_gpu(&self, context: &Context) -> Result<()> {
+        let files: Arc<dyn Store> = Arc::new(Files::default());
+        let place = Place::Gpu(context.device().ordinal());
+        self.crew(&files, Track::Cached, place, Some(context))?
+            .make_ready()
+    }
+
+    /// The lanes of a track that serve a store and a place; `context` is that of the GPU where the place is one.
     fn crew(
         &self,
         store: &Arc<dyn Store>,
         track: Track,
         place: Place,
-        region: Option<&Region>,
+        context: Option<&Context>,
     ) -> Result<Arc<Crew>> {
         let Lanes {
             settings,
@@ -223,7 +289,6 @@ impl Executor {
             traffic,
             ..
         } = &*self.lanes;
-        let context = region.and_then(Region::context);
         if context.is_some() {
             settings.check_gpu()?;
         }

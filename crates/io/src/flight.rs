@@ -6,12 +6,12 @@ use straightway_core::{
     Chunk, Direction, Error, Kind, Leg, Object, Piece, Reason, Route, extent::down,
 };
 use straightway_sys::{
-    Buf, By, Op, Slot, Window,
+    Buf, By, File, Op, Slot, Window,
     cuda::{Landing, Span},
 };
 
 use crate::{
-    handle::Handle,
+    handle::{Handle, file},
     job::Job,
     request::{Io, block_bytes, usize_of},
     tally::Tally,
@@ -28,8 +28,10 @@ pub(crate) struct Flight {
     pub(crate) job: u32,
     /// Which of a buffered chunk's pieces.
     piece: u32,
-    /// Reading or writing; a copy across does one and then the other.
+    /// Reading or writing; a copy across does one and then the other, or both at once between files.
     pub(crate) leg: Leg,
+    /// Whether it goes from file to file without a buffer of ours.
+    is_between_files: bool,
     /// Where in its slot the image of its portion begins, once it was inspected.
     pub(crate) image_start: usize,
     /// Whether bytes were read that the page cache turned out not to have.
@@ -56,12 +58,19 @@ pub(crate) enum Verdict {
 }
 
 impl Flight {
-    pub(crate) fn new(chunk: Chunk, job: u32, direction: Direction, now: Instant) -> Self {
+    pub(crate) fn new(chunk: Chunk, number: u32, job: &Job, now: Instant) -> Self {
+        let is_between_files = job.is_between_files();
+        let leg = if is_between_files {
+            Leg::Write
+        } else {
+            job.direction().leg()
+        };
         Self {
             chunk,
-            job,
+            job: number,
             piece: 0,
-            leg: direction.leg(),
+            leg,
+            is_between_files,
             image_start: 0,
             missed: false,
             cached_bytes: 0,
@@ -103,7 +112,18 @@ impl Flight {
     }
 
     /// Counts payload of the running I/O by the way that it came.
-    pub(crate) fn count(&self, tally: &mut Tally, payload_bytes: u64) {
+    pub(crate) fn count(&self, job: &Job, tally: &mut Tally, payload_bytes: u64) {
+        if self.is_between_files {
+            let reason = if self.missed || job.maps_writes() {
+                self.chunk.reason
+            } else {
+                Reason::KernelCopy
+            };
+            for leg in [Leg::Read, Leg::Write] {
+                tally.count(leg, Route::Buffered, reason, payload_bytes);
+            }
+            return;
+        }
         let (route, reason) = self.route_and_reason();
         // A request may cover gaps between its pieces, so it can bring more than its payload.
         let cached_bytes = self.cached_bytes.min(payload_bytes);
@@ -246,13 +266,21 @@ impl Flight {
         bytes[end..].fill(0);
     }
 
-    /// The I/O of the running piece with the region itself.
+    /// The I/O of the running piece without a slot: with the region itself, or from file to file.
     pub(crate) fn window_io(&self, job: &Job, tag: u32) -> Io {
         let piece = self.piece(job);
         let bytes = usize_of(piece.extent.bytes);
-        let region = job.region().expect("only a copy across has no region");
-        let window = Window::new(region, piece.at, bytes);
-        self.io(job, piece.extent.offset, Buf::Window(window), bytes, tag)
+        let buf = match job.region() {
+            Some(region) => Buf::Window(Window::new(region, piece.at, bytes)),
+            None => Buf::File(self.source(job)),
+        };
+        self.io(job, piece.extent.offset, buf, bytes, tag)
+    }
+
+    /// The file that a chunk between files comes from.
+    fn source(&self, job: &Job) -> Arc<File> {
+        let source = &job.objects.handles()[self.chunk.object as usize];
+        file(source).expect("only files are copied without a slot")
     }
 
     fn io(&self, job: &Job, offset: u64, buf: Buf, bytes: usize, tag: u32) -> Io {
@@ -260,6 +288,7 @@ impl Flight {
             Route::Buffered if self.leg == Leg::Read && self.chunk.reason == Reason::Resident => {
                 By::Resident
             }
+            Route::Buffered if self.leg == Leg::Write && job.maps_writes() => By::Mapping,
             Route::Buffered => By::PageCache,
             Route::Direct | Route::Staged | Route::Socket | Route::Mapped | Route::Service => {
                 By::Direct
@@ -336,7 +365,12 @@ impl Flight {
                 let message = format!("nothing came after byte {end} of {bytes}");
                 Error::new(Kind::Corrupt, "read", name, message)
             }),
-            (Ok(_), Op::Write) => object.error("write", std::io::ErrorKind::WriteZero.into()),
+            (Ok(_), Op::Write) => {
+                let source = self.is_between_files.then(|| self.source(job));
+                let changed = source.and_then(|source| source.check_unchanged().err());
+                changed
+                    .unwrap_or_else(|| object.error("write", std::io::ErrorKind::WriteZero.into()))
+            }
         };
         Verdict::Failed(io, error)
     }

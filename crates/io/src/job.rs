@@ -9,13 +9,22 @@ use std::sync::{
 };
 
 use straightway_core::{
-    Choice, Chunk, Direction, Error, Kind, Leg, PciAddress, Place, Plan, Result, Route,
+    Choice, Chunk, Direction, Error, Kind, Leg, PciAddress, Place, Plan, Reason, Result, Route,
 };
 use straightway_sys::Region;
 
 use crate::{
-    ask::Ask, books::Opening, gds::Proof, inspect::Inspect, objects::Objects, pass::Pass,
-    progress::Progress, scattered::Scattered, stage::Regions, track::Track,
+    ask::Ask,
+    books::Opening,
+    gds::Proof,
+    inspect::Inspect,
+    learning::{Way, Work},
+    objects::Objects,
+    pass::Pass,
+    progress::Progress,
+    scattered::Scattered,
+    stage::Regions,
+    track::Track,
 };
 
 /// A planned transfer, ready to run.
@@ -36,6 +45,8 @@ pub(crate) struct Job {
     pub(crate) ask: Ask,
     /// What it has of a mechanism by which some of its bytes reach a device without the CPU.
     pub(crate) pass: Option<Pass>,
+    /// How its bytes are written, where that is to a file system in memory.
+    in_memory: Option<Way>,
     /// The device in whose BAR a copy across has its ring, if that is not in host memory.
     through: Option<PciAddress>,
     /// What its planning found to be another way than it should.
@@ -63,6 +74,7 @@ impl Job {
             inspect: None,
             refused_bytes: AtomicU64::new(0),
             pass: None,
+            in_memory: None,
             through: None,
             warnings: Vec::new(),
             taken: Default::default(),
@@ -185,9 +197,46 @@ impl Job {
         .with_hint("`straightway doctor` says what is missing; --route auto stages instead"))
     }
 
+    /// Chooses between the two ways of what it does.
+    pub(crate) fn set_way(&mut self, way: Way) {
+        self.in_memory = self.in_memory.map(|_| way);
+    }
+
+    /// Whether it is work of which one of two ways may be faster.
+    pub(crate) fn suits(&self, work: Work) -> bool {
+        match work {
+            Work::Read => {
+                let by_route = self.plan.bytes_by_route();
+                let direct = by_route.get(&(Route::Direct, Reason::Aligned));
+                let most = self.plan.bytes() / 10 * 9;
+                self.place() == Place::Host && direct.is_some_and(|bytes| *bytes >= most)
+            }
+            Work::Write | Work::Copy => self.in_memory.is_some(),
+        }
+    }
+
+    /// Whether each chunk goes from file to file without a buffer of ours.
+    pub(crate) fn is_between_files(&self) -> bool {
+        self.direction == Direction::Across && self.in_memory.is_some()
+    }
+
+    /// Whether it writes through mappings of the files.
+    pub(crate) fn maps_writes(&self) -> bool {
+        self.in_memory == Some(Way::Mapping)
+    }
+
+    /// How many lanes can work for it at once. The kernel lets one writer at a time into a file in memory.
+    pub(crate) fn lanes_max(&self) -> usize {
+        match (self.in_memory, self.written()) {
+            (Some(Way::Calls), Some(written)) => written.handles().len().max(1),
+            _ => usize::MAX,
+        }
+    }
+
     /// Whether a chunk goes by way of the ring: the CPU and O_DIRECT do not reach into memory of a GPU.
     pub(crate) fn needs_slot(&self, chunk: &Chunk) -> bool {
         match (self.place(), chunk.route) {
+            _ if self.is_between_files() => false,
             _ if self.direction == Direction::Across || self.inspect.is_some() => true,
             (Place::Host | Place::P2p(_), route) => route == Route::Staged,
             (Place::Gpu(_), route) => route != Route::Direct,
@@ -250,6 +299,9 @@ impl Job {
     /// Its chunks of a track.
     pub(crate) fn chunks(&self, track: Track) -> &[Chunk] {
         match track {
+            // No drive has a part in it.
+            Track::Drive if self.is_between_files() => &[],
+            Track::Cached if self.is_between_files() => self.plan.drive(),
             Track::Drive => self.plan.drive(),
             Track::Cached => self.plan.cached(),
             Track::Checked => self.plan.checked(),

@@ -30,14 +30,13 @@ use crate::{
     flight::{Flight, Verdict},
     job::Job,
     request::{Done, Io},
-    settings::RingSize,
     stage::{Copied, Copy, Stage},
     tally::record,
     tenant::now_s,
     track::Track,
 };
 use jobs::Jobs;
-use ring::Ring;
+pub(crate) use ring::Ring;
 
 /// How long a lane waits before it looks again whether a job was asked to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -56,7 +55,7 @@ pub(crate) struct Parts {
     /// How many I/Os fewer than the engine takes there may be in flight: where a job only writes, and where none does.
     pub(crate) depths_unused: [usize; 2],
     pub(crate) stage: Box<dyn Stage>,
-    pub(crate) ring: RingSize,
+    pub(crate) ring: Ring,
     /// How long it waits for the I/Os of a job that was stopped.
     pub(crate) settle_max: Duration,
 }
@@ -101,7 +100,7 @@ impl Lane {
         let within = |unused: usize| depth.saturating_sub(unused).max(1);
         let depths = parts.depths_unused.map(within);
         // Each slot may be in a copy while the queue is full of other I/Os.
-        let flights = depth + parts.ring.slots;
+        let flights = depth + parts.ring.slots_max();
         Self {
             number: parts.number,
             track: parts.track,
@@ -109,7 +108,7 @@ impl Lane {
             depths,
             depth,
             stage: parts.stage,
-            ring: Ring::new(parts.ring),
+            ring: parts.ring,
             settle_max: parts.settle_max,
             jobs: Jobs::default(),
             alone: None,
@@ -170,9 +169,9 @@ impl Lane {
         }
     }
 
-    /// Makes the ring, if there is none yet.
+    /// Makes the ring, if there is none yet; of one that grows slot by slot, one more slot.
     pub(crate) fn make_ring(&mut self) -> Result<()> {
-        self.ring.make(self.stage.as_ref(), 0)
+        self.ring.make_more(self.stage.as_ref())
     }
 
     fn answer_for_ring(&mut self, board: &Board) {
@@ -427,14 +426,14 @@ impl Lane {
         } else {
             flight.payload_bytes(job)
         };
-        flight.count(&mut self.jobs[flight.job].tally, bytes);
+        flight.count(job, &mut self.jobs[flight.job].tally, bytes);
         match io.buf {
             buf if buffered && flight.has_next_piece(job) => {
                 flight.next_piece(now);
                 self.flights[tag as usize] = Some(flight);
                 let next = match buf {
                     Buf::Slot(slot) => flight.slot_io(job, slot, tag),
-                    Buf::Window(_) => {
+                    Buf::Window(_) | Buf::File(_) => {
                         job.progress().add(bytes);
                         flight.window_io(job, tag)
                     }

@@ -47,7 +47,7 @@ pub(crate) fn block_bytes(io: &Io) -> u64 {
         // cuFile wants whole pages, whatever the drive would take.
         By::Direct if on_gpu => Alignment::PAGE_BYTES,
         By::Direct => io.object.block_bytes(),
-        By::PageCache | By::Resident => 1,
+        By::PageCache | By::Resident | By::Mapping => 1,
     }
 }
 

@@ -8,6 +8,7 @@ use straightway_sys::uring::DEPTH_MAX;
 use crate::{
     engine::Engine,
     gds::Gds,
+    learning::Learning,
     peer::Peers,
     track::Track,
     wrapper::{
@@ -93,6 +94,8 @@ pub struct Settings {
     pub rate_max: Option<Rate>,
     /// The rate that was measured on the drive, of which parts can be reserved.
     pub rate_measured: Option<Rate>,
+    /// What is known of the drive beside this, and where to keep what transfers find out; `None` learns nothing.
+    pub learning: Option<Learning>,
     /// Failures to inject.
     pub faults: Option<Faults>,
     /// Where to keep a list of all I/Os.
@@ -128,6 +131,7 @@ impl Default for Settings {
             engine: DriveEngine::Auto,
             rate_max: None,
             rate_measured: None,
+            learning: None,
             faults: None,
             trace: None,
         }

@@ -27,6 +27,11 @@ pub(crate) trait Stage: fmt::Debug + Send {
     /// A ring that it can copy with: `count` slots of `bytes` each, or fewer where memory is short.
     fn ring(&self, count: usize, bytes: usize) -> Result<Vec<Slot>>;
 
+    /// One slot more, or none where memory is short.
+    fn slot(&self, bytes: usize) -> Result<Option<Slot>> {
+        self.ring(1, bytes).map(|mut slots| slots.pop())
+    }
+
     /// Starts a copy between its slot and `regions`. It comes back by `poll`, even if it could not be started.
     fn start(&mut self, copy: Copy, regions: &Regions, landings: &[Landing]);
 

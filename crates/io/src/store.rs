@@ -47,6 +47,11 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// What messages call an object of this store; with an empty name, the store.
     fn describe(&self, name: &OsStr) -> String;
 
+    /// Where it is, as no other store is: where messages leave out the address of a service, this has it.
+    fn address(&self) -> String {
+        self.describe(OsStr::new(""))
+    }
+
     /// The verbs that it implements.
     fn verbs(&self) -> Verbs;
 
@@ -78,6 +83,11 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// The sizes that suit it.
     fn tuning(&self) -> Tuning {
         Tuning::default()
+    }
+
+    /// Objects up to this long are kept in memory from their first byte to their commit.
+    fn kept_bytes_max(&self) -> u64 {
+        0
     }
 
     /// All bytes of a small object that has at most `bytes_max`.

@@ -21,6 +21,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Ticket {
     pub(crate) job: Arc<Job>,
+    /// Jobs of the same transfer that are over: the trial of two ways.
+    pub(crate) earlier: Vec<Ticket>,
     /// Where its lanes answer. It is closed when all have.
     pub(crate) inbox: Receiver<Tally>,
     /// What they counted so far.
@@ -36,7 +38,8 @@ pub struct Ticket {
 impl Ticket {
     /// Waits until its bytes are in place, and durable where it wrote, unless it leaves that to another.
     pub fn wait(self) -> Result<Receipt> {
-        let mut books = Books::since(self.job.opening);
+        let first = self.earlier.first().map_or(&self.job, |first| &first.job);
+        let mut books = Books::since(first.opening);
         self.enter(&mut books)?;
         Ok(books.close())
     }
@@ -58,10 +61,12 @@ impl Ticket {
 
     /// Waits as [`wait`](Self::wait) does, and enters the job in the books of something larger.
     pub fn enter(mut self, books: &mut Books) -> Result<()> {
-        while let Ok(lane) = self.inbox.recv() {
-            self.add(lane);
+        for earlier in std::mem::take(&mut self.earlier) {
+            earlier.enter(books)?;
         }
+        self.join();
         let job = &self.job;
+        tracing::trace!("all lanes are through with a job");
         job.outcome()?;
         if let (Some(pass), Some(lanes)) = (&job.pass, &mut self.lanes) {
             // Jobs by cuFile that ran beside this one are counted with it. Bytes count as direct only where all were.
@@ -77,6 +82,13 @@ impl Ticket {
         settle(job)?;
         books.add(job, self.lanes.as_ref(), synced.elapsed(), self.limit);
         Ok(())
+    }
+
+    /// Waits until its lanes are through with it.
+    pub(crate) fn join(&mut self) {
+        while let Ok(lane) = self.inbox.recv() {
+            self.add(lane);
+        }
     }
 
     fn add(&mut self, lane: Tally) {

@@ -5,6 +5,9 @@ use std::io::{self, Read};
 /// The longest head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
+/// The longest body whose length its head does not tell.
+const UNTOLD_BYTES_MAX: usize = 64 << 20;
+
 /// A head: its first line and its headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
@@ -41,6 +44,27 @@ impl Head {
         self.get("content-length")
             .and_then(|text| text.parse().ok())
             .unwrap_or(0)
+    }
+
+    /// The status of an answer.
+    pub(crate) fn status(&self) -> u16 {
+        let status = self.line.split(' ').nth(1);
+        status.and_then(|status| status.parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether the body is sent in chunks.
+    fn is_chunked(&self) -> bool {
+        let coding = self.get("transfer-encoding").unwrap_or_default();
+        coding.to_ascii_lowercase().contains("chunked")
+    }
+
+    /// Whether the body of an answer ends with the connection.
+    fn ends_with_connection(&self) -> bool {
+        let closes = |value: &str| value.eq_ignore_ascii_case("close");
+        self.line.starts_with("HTTP/")
+            && self.get("content-length").is_none()
+            && !self.is_chunked()
+            && (self.line.starts_with("HTTP/1.0") || self.get("connection").is_some_and(closes))
     }
 
     /// The method of a request.
@@ -87,7 +111,6 @@ impl<R: Read> Reader<R> {
 
     /// The next head; `None` where the stream has ended.
     pub(crate) fn head(&mut self) -> io::Result<Option<Head>> {
-        let mut chunk = [0; 16 << 10];
         loop {
             if let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
                 let rest = self.buffer.split_off(end + 4);
@@ -97,11 +120,93 @@ impl<R: Read> Reader<R> {
             if self.buffer.len() > HEAD_BYTES_MAX {
                 return Err(io::Error::other("the head is too long"));
             }
-            match self.stream.read(&mut chunk)? {
-                0 => return Ok(None),
-                read => self.buffer.extend_from_slice(&chunk[..read]),
+            if self.more()? == 0 {
+                return Ok(None);
             }
         }
+    }
+
+    /// The head of the next answer; `None` where the stream has ended. Interim answers (1xx) are left out. A body whose
+    /// length the head does not tell is taken whole, so that it follows with its length, as any other.
+    pub(crate) fn answer(&mut self, has_body: bool) -> io::Result<Option<Head>> {
+        let mut head = loop {
+            match self.head()? {
+                Some(head) if (100..200).contains(&head.status()) => {}
+                Some(head) => break head,
+                None => return Ok(None),
+            }
+        };
+        if has_body && !matches!(head.status(), 204 | 304) {
+            self.tell_length(&mut head)?;
+        }
+        Ok(Some(head))
+    }
+
+    /// Gives a head the length of its body, where it does not tell it: bodies in chunks, or that end with the connection.
+    pub(crate) fn tell_length(&mut self, head: &mut Head) -> io::Result<()> {
+        let body = if head.is_chunked() {
+            self.chunks()?
+        } else if head.ends_with_connection() {
+            while self.more()? > 0 {}
+            std::mem::take(&mut self.buffer)
+        } else {
+            return Ok(());
+        };
+        head.remove("transfer-encoding");
+        head.set("Content-Length", body.len().to_string());
+        self.buffer.splice(..0, body);
+        Ok(())
+    }
+
+    /// The content of a body that is sent in chunks.
+    fn chunks(&mut self) -> io::Result<Vec<u8>> {
+        let wrong = || io::Error::other("the chunks of a body cannot be read");
+        let mut body = Vec::new();
+        loop {
+            let line = self.line()?;
+            let length = line.split(';').next().unwrap_or_default().trim();
+            let length = usize::from_str_radix(length, 16).map_err(|_| wrong())?;
+            if length == 0 {
+                // What follows are headers, which nobody needs.
+                while !self.line()?.is_empty() {}
+                return Ok(body);
+            }
+            while self.buffer.len() < length + 2 {
+                if body.len() + length > UNTOLD_BYTES_MAX || self.more()? == 0 {
+                    return Err(wrong());
+                }
+            }
+            body.extend(self.buffer.drain(..length));
+            if !self.buffer.starts_with(b"\r\n") {
+                return Err(wrong());
+            }
+            self.buffer.drain(..2);
+        }
+    }
+
+    /// The next line, without its end.
+    fn line(&mut self) -> io::Result<String> {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|two| two == b"\r\n") {
+                let line = self.buffer.drain(..end + 2);
+                let line: Vec<u8> = line.take(end).collect();
+                return Ok(String::from_utf8_lossy(&line).into_owned());
+            }
+            if self.buffer.len() > HEAD_BYTES_MAX || self.more()? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// Reads on. Answers how many bytes came.
+    fn more(&mut self) -> io::Result<usize> {
+        let mut chunk = [0; 16 << 10];
+        let read = self.stream.read(&mut chunk)?;
+        if self.buffer.len() + read > UNTOLD_BYTES_MAX {
+            return Err(io::Error::other("a body without a length is too long"));
+        }
+        self.buffer.extend_from_slice(&chunk[..read]);
+        Ok(read)
     }
 
     /// The next bytes of a body, at most as many as fit; none at the end.
@@ -127,5 +232,41 @@ fn parse(head: &[u8]) -> Head {
     Head {
         line,
         headers: lines.filter_map(header).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_without_a_length_follows_with_one() {
+        let chunked =
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+            4;x=1\r\nabcd\r\n2\r\nef\r\n0\r\nX: y\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
+        let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcdef";
+        for answers in [&chunked[..], closing] {
+            let mut reader = Reader::new(answers);
+            let head = reader.answer(true).unwrap().unwrap();
+            assert_eq!((head.status(), head.content_length()), (200, 6));
+            assert_eq!(head.get("transfer-encoding"), None);
+            let mut body = [0; 6];
+            assert_eq!(reader.body(&mut body).unwrap(), 6);
+            assert_eq!(&body, b"abcdef");
+            let next = reader.answer(true).unwrap().map(|head| head.status());
+            assert_eq!(next, (answers.len() == chunked.len()).then_some(204));
+        }
+    }
+
+    #[test]
+    fn chunks_that_are_none_are_an_error() {
+        for body in [&b"x\r\n"[..], b"2\r\nabc\r\n0\r\n\r\n", b"2\r\na"] {
+            let answer = [
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+                body,
+            ]
+            .concat();
+            assert!(Reader::new(&*answer).answer(true).is_err(), "{body:?}");
+        }
     }
 }

@@ -149,6 +149,8 @@ impl Shared {
                 self.injected.fetch_add(1, Ordering::Relaxed);
             }
             let draw = random(seed ^ 0x5eed, number);
+            expect(&mut request, client)?;
+            requests.tell_length(&mut request)?;
             if let Some(After::Close | After::Reset) = before(fault, &mut request, client)? {
                 return Ok(());
             }
@@ -157,14 +159,11 @@ impl Shared {
                 After::Close => return client.shutdown(Shutdown::Both),
                 After::Reset => return Ok(set_socket_linger(client, Some(Duration::ZERO))?),
             }
-            let Some(mut answer) = answers.head()? else {
+            let has_body = request.method() != "HEAD";
+            let Some(mut answer) = answers.answer(has_body)? else {
                 return Ok(());
             };
-            let body_bytes = if request.method() == "HEAD" {
-                0
-            } else {
-                answer.content_length()
-            };
+            let body_bytes = if has_body { answer.content_length() } else { 0 };
             let mut work = Work {
                 answers: &mut answers,
                 client,
@@ -183,6 +182,16 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Tells a client to go on that waits for that before it sends its body.
+fn expect(request: &mut Head, mut client: &TcpStream) -> io::Result<()> {
+    let waits = |value: &str| value.eq_ignore_ascii_case("100-continue");
+    if request.get("expect").is_some_and(waits) {
+        request.remove("expect");
+        client.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+    }
+    Ok(())
 }
 
 /// What happens before the server is asked.

@@ -20,8 +20,9 @@ use tempfile::TempDir;
 /// How long the server may take to start. It takes two seconds where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(90);
 
-/// Ends the server when the other end of the pipe is closed, which is when the test's process ends, however it does.
-const KEEPER: &str = r#""$@" & pid=$!; cat >/dev/null; kill $pid; wait $pid"#;
+/// Ends the server when the other end of the pipe is closed, which is when the test's process ends, however it does. Its data
+/// goes with it, so nothing has to be finished; asked politely, a server whose drive is full looks for room for minutes.
+const KEEPER: &str = r#""$@" & pid=$!; cat >/dev/null; kill -9 $pid; wait $pid"#;
 
 /// A server with one bucket, `lab`.
 #[derive(Debug)]
@@ -30,6 +31,12 @@ pub struct Weed {
     /// Its process and its data; `None` where somebody else started it.
     process: Option<(TempDir, Child)>,
 }
+
+/// What has to be free of the drive. By default SeaweedFS takes nothing where less than a hundredth is.
+const FREE_USUAL: &str = "64MiB";
+
+/// The same where nothing fits: all of it, in percent.
+const FREE_ALL: &str = "100";
 
 /// The address of another S3 server that the tests are to use, `HOST:PORT`. It must know the keys below.
 const OTHER: &str = "STRAIGHTWAY_S3_SERVER";
@@ -41,6 +48,10 @@ impl Weed {
     pub const ACCESS_KEY_ID: &'static str = "LABACCESSKEYID";
     /// The secret that goes with it.
     pub const SECRET_ACCESS_KEY: &'static str = "lab-secret-access-key";
+    /// The access key id of somebody who may only read.
+    pub const READER_ACCESS_KEY_ID: &'static str = "LABREADERKEYID";
+    /// The secret that goes with it.
+    pub const READER_SECRET_ACCESS_KEY: &'static str = "lab-reader-secret-access-key";
 
     /// The server of this process, started when first asked for. `None`, with a printed reason, where it cannot be had.
     pub fn shared() -> Option<&'static Self> {
@@ -71,6 +82,15 @@ impl Weed {
             other.wait_until_ready()?;
             return Ok(other);
         }
+        Self::start_seaweed(FREE_USUAL)
+    }
+
+    /// Starts SeaweedFS on a drive that counts as full: it takes no object.
+    pub fn start_full() -> io::Result<Self> {
+        Self::start_seaweed(FREE_ALL)
+    }
+
+    fn start_seaweed(free: &str) -> io::Result<Self> {
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/weed");
         let found = Command::new(tool).stderr(Stdio::piped()).output()?;
         if !found.status.success() {
@@ -82,7 +102,7 @@ impl Weed {
         let mut last = io::Error::other("no free ports");
         // Another process may take a port between the look and the start.
         for _ in 0..3 {
-            match Self::start_with(&program) {
+            match Self::start_with(&program, free) {
                 Ok(weed) => return Ok(weed),
                 Err(error) => last = error,
             }
@@ -90,18 +110,20 @@ impl Weed {
         Err(last)
     }
 
-    fn start_with(program: &str) -> io::Result<Self> {
+    fn start_with(program: &str, free: &str) -> io::Result<Self> {
         let folder = TempDir::new()?;
         let data = folder.path().display();
         let identities = folder.path().join("s3.json");
-        let (id, secret) = (Self::ACCESS_KEY_ID, Self::SECRET_ACCESS_KEY);
-        fs::write(
-            &identities,
+        let identity = |name: &str, id: &str, secret: &str, actions: &str| {
             format!(
-                r#"{{"identities":[{{"name":"lab","credentials":[{{"accessKey":"{id}","secretKey":"{secret}"}}],
-                "actions":["Admin","Read","Write","List","Tagging"]}}]}}"#
-            ),
-        )?;
+                r#"{{"name":"{name}","credentials":[{{"accessKey":"{id}","secretKey":"{secret}"}}],"actions":[{actions}]}}"#
+            )
+        };
+        let all = r#""Admin","Read","Write","List","Tagging""#;
+        let lab = identity("lab", Self::ACCESS_KEY_ID, Self::SECRET_ACCESS_KEY, all);
+        let (id, secret) = (Self::READER_ACCESS_KEY_ID, Self::READER_SECRET_ACCESS_KEY);
+        let reader = identity("reader", id, secret, r#""Read","List""#);
+        fs::write(&identities, format!(r#"{{"identities":[{lab},{reader}]}}"#))?;
         let ports = free_ports()?;
         let log = fs::File::create(folder.path().join("log"))?;
         let arguments = [
@@ -111,8 +133,7 @@ impl Weed {
             "-ip.bind=127.0.0.1".to_owned(),
             "-master.volumeSizeLimitMB=1024".to_owned(),
             "-volume.max=32".to_owned(),
-            // By default it takes nothing where less than a hundredth of the drive is free.
-            "-volume.minFreeSpace=64MiB".to_owned(),
+            format!("-volume.minFreeSpace={free}"),
             format!("-master.port={}", ports[0]),
             format!("-volume.port={}", ports[1]),
             "-filer".to_owned(),
@@ -143,7 +164,7 @@ impl Weed {
         let start = Instant::now();
         loop {
             let made = TcpStream::connect(&self.address)
-                .and_then(|_| self.send(Method::PUT, "", &[], Vec::new()));
+                .and_then(|_| self.send(Method::PUT, Self::BUCKET, &[], Vec::new()));
             match made {
                 Ok(status) if status < 300 => return Ok(()),
                 _ if self.has_ended()? || start.elapsed() > START_MAX => {
@@ -180,10 +201,16 @@ impl Weed {
         self.address.clone()
     }
 
+    /// Makes another bucket, with headers such as that of object lock. Answers the status.
+    pub fn make_bucket(&self, name: &str, headers: &[(&str, &str)]) -> u16 {
+        self.send(Method::PUT, name, headers, Vec::new())
+            .expect("the server runs")
+    }
+
     /// Stores an object. The target is its key as a URL has it, encoded.
     pub fn put(&self, target: &str, content: impl Into<Vec<u8>>) {
         let status = self
-            .send(Method::PUT, target, &[], content.into())
+            .send_object(Method::PUT, target, &[], content.into())
             .expect("the server runs");
         assert!(status < 300, "PUT {target}: {status}");
     }
@@ -195,14 +222,36 @@ impl Weed {
         headers: &[(&str, &str)],
         content: impl Into<Vec<u8>>,
     ) -> u16 {
-        self.send(Method::PUT, target, headers, content.into())
+        self.send_object(Method::PUT, target, headers, content.into())
             .expect("the server runs")
+    }
+
+    /// A header of an object, by HEAD, with checksums asked for.
+    pub fn header_of(&self, target: &str, name: &str) -> Option<String> {
+        let target = format!("{}/{target}", Self::BUCKET);
+        let mode = [("x-amz-checksum-mode", "ENABLED")];
+        let answer = self.ask(Method::HEAD, &target, &mode, Vec::new());
+        let answer = answer.expect("the server runs");
+        let value = answer.headers().get(name)?;
+        value.to_str().ok().map(str::to_owned)
     }
 
     /// Removes an object.
     pub fn delete(&self, target: &str) {
-        self.send(Method::DELETE, target, &[], Vec::new())
+        self.send_object(Method::DELETE, target, &[], Vec::new())
             .expect("the server runs");
+    }
+
+    /// Asks for an object of the bucket.
+    fn send_object(
+        &self,
+        method: Method,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> io::Result<u16> {
+        let target = format!("{}/{target}", Self::BUCKET);
+        self.send(method, &target, headers, body)
     }
 
     fn send(
@@ -212,8 +261,18 @@ impl Weed {
         headers: &[(&str, &str)],
         body: Vec<u8>,
     ) -> io::Result<u16> {
-        let uri = format!("{}/{}/{target}", self.url(), Self::BUCKET);
-        let uri = uri.trim_end_matches('/').to_owned();
+        let answer = self.ask(method, target, headers, body)?;
+        Ok(answer.status().as_u16())
+    }
+
+    fn ask(
+        &self,
+        method: Method,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> io::Result<http::Response<ureq::Body>> {
+        let uri = format!("{}/{target}", self.url());
         let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -236,10 +295,9 @@ impl Weed {
                 "signing waits for nothing"
             );
         }
-        let answer = agent()
+        agent()
             .run(Request::from_parts(parts, body))
-            .map_err(io::Error::other)?;
-        Ok(answer.status().as_u16())
+            .map_err(io::Error::other)
     }
 }
 
@@ -247,7 +305,7 @@ impl Drop for Weed {
     fn drop(&mut self) {
         if let Some((_, keeper)) = &mut self.process {
             drop(keeper.stdin.take());
-            // It stops in its own time; what it has open is removed with the folder.
+            // What it has open is removed with the folder.
             let _ = keeper.wait();
         }
     }

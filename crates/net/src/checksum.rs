@@ -1,8 +1,11 @@
 //! Checksums that a server keeps of its objects.
 
 use crc_fast::{CrcAlgorithm, Digest};
+use md5::Digest as _;
 use straightway_io::request::Io;
 use straightway_sys::Buf;
+
+use crate::upload::Md5;
 
 /// Bytes that are summed up at a time.
 const PIECE_BYTES: usize = 16 << 10;
@@ -44,7 +47,7 @@ impl Checksum {
     /// Whether the first bytes of an I/O's memory have it.
     pub(crate) fn fits_io(self, io: &Io, bytes: usize) -> bool {
         let mut digest = self.digest();
-        add_io(&mut digest, io, bytes);
+        add_io(io, bytes, |piece| digest.update(piece));
         digest.finalize() == self.value
     }
 
@@ -76,17 +79,29 @@ pub(crate) fn crc64nvme_of_io(io: &Io, bytes: usize) -> u64 {
         return crc64nvme(&slot.as_slice()[io.start..io.start + bytes]);
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
-    add_io(&mut digest, io, bytes);
+    add_io(io, bytes, |piece| digest.update(piece));
     digest.finalize()
 }
 
+/// The MD5 of bytes.
+pub(crate) fn md5_of(bytes: &[u8]) -> Md5 {
+    md5::Md5::digest(bytes).into()
+}
+
+/// The same of the first bytes of an I/O's memory.
+pub(crate) fn md5_of_io(io: &Io, bytes: usize) -> Md5 {
+    let mut digest = md5::Md5::new();
+    add_io(io, bytes, |piece| digest.update(piece));
+    digest.finalize().into()
+}
+
 /// Adds the first bytes of an I/O's memory, which others may write to meanwhile.
-fn add_io(digest: &mut Digest, io: &Io, bytes: usize) {
+fn add_io(io: &Io, bytes: usize, mut add: impl FnMut(&[u8])) {
     let mut piece = [0; PIECE_BYTES];
     for from in (0..bytes).step_by(PIECE_BYTES) {
         let piece = &mut piece[..PIECE_BYTES.min(bytes - from)];
         io.spill_from(from, piece);
-        digest.update(piece);
+        add(piece);
     }
 }
 

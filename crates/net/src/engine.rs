@@ -26,7 +26,6 @@ mod failing;
 mod request;
 mod sending;
 mod session;
-mod slab;
 mod threads;
 
 use std::{
@@ -49,7 +48,7 @@ use crate::{network::Network, remote::Remote};
 use connection::{Connection, Ending};
 use failing::Renewal;
 use request::{Request, State};
-use slab::Slab;
+use straightway_io::slab::Slab;
 
 pub use threads::threads;
 

@@ -50,5 +50,5 @@ pub use remote::{First, Remote};
 pub use roots::{Roots, tls_config};
 pub use service::{Head, Judgement, Next, Service, judge_status};
 pub use tuning::{suited, suited_for};
-pub use upload::{Part, PartTag, Stored, Upload};
+pub use upload::{Md5, Part, PartTag, Stored, Upload};
 pub use validator::Validator;

@@ -33,6 +33,11 @@ pub trait Service: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether [`put_head`](Self::put_head) needs the MD5 of a part.
+    fn wants_digest(&self) -> bool {
+        false
+    }
+
     /// Appends the whole head of a request that stores a part of the object, with its `Content-Length` and the blank line.
     fn put_head(&self, _: &Part, _out: &mut Vec<u8>) -> Result<Head> {
         let why = "this kind of server is only read";

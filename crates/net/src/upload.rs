@@ -33,7 +33,12 @@ pub struct Part {
     pub bytes: u64,
     /// Its CRC-64/NVME.
     pub sum: u64,
+    /// Its MD5, where the service asks for it.
+    pub digest: Option<Md5>,
 }
+
+/// An MD5.
+pub type Md5 = [u8; 16];
 
 /// A part that the server has.
 #[derive(Clone, Copy, Debug)]

@@ -38,14 +38,15 @@ mod steps;
 mod sum;
 mod tags;
 mod verify;
+mod versions;
 
 pub use codec::Codec;
 pub use diff::{Change, Difference};
 pub use export::{EXPORT_BYTES, Exported, Gathered};
 pub use flush::Committed;
 pub use manifest::{
-    CHUNK_BYTES, MANIFEST_BYTES_MAX, Manifest, PARITY_MAX, ParityRecord, RANKS_MAX, Saved,
-    SavedPart, ShardRecord, Stored, VERSION,
+    CHUNK_BYTES, MANIFEST_BYTES_MAX, Manifest, ObjectVersion, PARITY_MAX, ParityRecord, RANKS_MAX,
+    Saved, SavedPart, ShardRecord, Stored, VERSION, Versions,
 };
 pub use name::{Attempt, STEP_MAX, canonical};
 pub use opened::Checkpoint;

@@ -29,6 +29,9 @@ const FILES_PER_JOB: usize = 64;
 /// Jobs under way together: one whose bytes move, one that is being made, and one that is being committed.
 const JOBS_AT_ONCE: usize = 3;
 
+/// What the copies of one job have in memory until they are committed, where their store keeps short ones there.
+const KEPT_BYTES_PER_JOB: u64 = 64 << 20;
+
 /// Descriptors of a file, of its copy and of the folder of that.
 const DESCRIPTORS_EACH: u64 = 5;
 
@@ -69,7 +72,12 @@ impl Copier<'_> {
         // Where few files may be open, there are fewer jobs.
         let jobs_max = (at_once / per_job).max(1);
         let batches = errand.pairs.chunk_by(of_one_store);
-        let batches = batches.flat_map(|pairs| pairs.chunks(per_job));
+        let kept_max = tree.store.kept_bytes_max();
+        let batches = batches.flat_map(|pairs| Batches {
+            pairs,
+            files_max: per_job,
+            kept_max,
+        });
         let mut books = Books::default();
         let mut running = VecDeque::with_capacity(jobs_max);
         for pairs in batches {
@@ -141,6 +149,41 @@ impl Copier<'_> {
         self.progress.add(bytes);
         books.add_served(bytes);
         Ok(true)
+    }
+}
+
+/// Pairs of one store, in batches.
+struct Batches<'a> {
+    pairs: &'a [Pair],
+    /// The most in a batch.
+    files_max: usize,
+    /// Copies up to this long are in memory until they are committed.
+    kept_max: u64,
+}
+
+impl<'a> Iterator for Batches<'a> {
+    type Item = &'a [Pair];
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut kept_bytes = 0;
+        let mut fits = |pair: &Pair| {
+            kept_bytes += if pair.bytes <= self.kept_max {
+                pair.bytes
+            } else {
+                0
+            };
+            kept_bytes <= KEPT_BYTES_PER_JOB
+        };
+        let count = self
+            .pairs
+            .iter()
+            .take(self.files_max)
+            .take_while(|pair| fits(pair))
+            .count();
+        // One that is longer than all may have goes alone.
+        let (batch, rest) = self.pairs.split_at_checked(count.max(1))?;
+        self.pairs = rest;
+        Some(batch)
     }
 }
 
@@ -249,4 +292,51 @@ fn with_folder<T>(
 ) -> Result<T> {
     let inside = at.below(Missing::Refuse)?;
     call(inside.folder().expect("it is a folder of a file system"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn what_a_batch_keeps_in_memory_is_bounded() {
+        let store: Arc<dyn Store> = Arc::new(straightway_memory::Memory::new("x"));
+        let pair = |bytes: u64| Pair {
+            source: Location {
+                store: Arc::clone(&store),
+                name: PathBuf::new(),
+            },
+            target: PathBuf::new(),
+            bytes,
+            tag: None,
+        };
+        let short = (8 << 20) - 1;
+        let pairs: Vec<_> = [short; 100]
+            .into_iter()
+            .chain([1 << 40, 5, short])
+            .map(pair)
+            .collect();
+        let batches = Batches {
+            pairs: &pairs,
+            files_max: 64,
+            kept_max: 8 << 20,
+        };
+        let batches: Vec<_> = batches.collect();
+        assert_eq!(batches.concat().len(), pairs.len());
+        for batch in batches {
+            let kept = batch
+                .iter()
+                .map(|pair| pair.bytes)
+                .filter(|bytes| *bytes <= 8 << 20);
+            assert!(kept.sum::<u64>() <= KEPT_BYTES_PER_JOB && batch.len() <= 64);
+        }
+        let unbounded = Batches {
+            pairs: &pairs,
+            files_max: 64,
+            kept_max: 0,
+        };
+        assert_eq!(unbounded.count(), 2);
+    }
 }

@@ -4,6 +4,7 @@ pub mod backing;
 pub mod bench;
 pub mod doctor;
 pub mod drive;
+pub mod learned;
 pub mod machine;
 pub mod profile;
 pub mod topology;

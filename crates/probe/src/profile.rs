@@ -240,7 +240,7 @@ fn writeback_start_bytes(root: &Root) -> Option<u64> {
 }
 
 /// What a profile knows drives by.
-fn key(file_system: &str, drives: &[String]) -> String {
+pub(crate) fn key(file_system: &str, drives: &[String]) -> String {
     if drives.is_empty() {
         file_system.to_owned()
     } else {

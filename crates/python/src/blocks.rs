@@ -96,6 +96,7 @@ impl Blocks {
             }
             if let Some(target) = &target {
                 target.open(filled);
+                tracing::trace!(filled, "blocks are allocated");
             }
         }
         Ok((own, work))
@@ -116,7 +117,7 @@ impl Blocks {
         self.tensors.iter().map(|placed| placed.bytes).sum()
     }
 
-    /// Adds the tensors to `tensors`, as `Loading.tensors` has them.
+    /// Adds the tensors to `tensors`, as `Loading.fill` has them.
     pub(crate) fn add<'py>(
         &self,
         tensors: &Bound<'py, PyDict>,

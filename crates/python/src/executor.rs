@@ -2,16 +2,23 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
+    thread::Builder,
 };
 
-use straightway_core::Result;
+use pyo3::prelude::*;
+use straightway_core::{Place, Result};
 use straightway_io::{Executor, Settings};
 use straightway_net::suited;
 use straightway_probe::profile::Tuning;
 
-use crate::{stores::is_local, tuning};
+use crate::{
+    loading::place,
+    stores::is_local,
+    subject::context,
+    tuning::{self, Known},
+};
 
 /// The executors that all calls share: one for each kind of drive that was measured, and one for all others.
 type Executors = BTreeMap<Option<Tuning>, Arc<Executor>>;
@@ -26,8 +33,9 @@ static REMOTE: Shared = Shared::new();
 
 /// The executor of this process for what is, or will be, at `path`.
 pub(crate) fn of(path: &Path) -> Result<Arc<Executor>> {
-    let tuning = tuning::of(path)?;
-    SHARED.get(tuning, || Tuning::settings(tuning))
+    let Known { tuning, learning } = tuning::of(path)?;
+    let shared = SHARED.get(tuning, || Tuning::settings(tuning))?;
+    Ok(Arc::new(shared.learning(learning)))
 }
 
 /// The executor of this process for what comes over a network.
@@ -47,6 +55,30 @@ pub(crate) fn of_name(name: &Path) -> Result<Arc<Executor>> {
 /// The executor of this process for what is at no path.
 pub(crate) fn plain() -> Result<Arc<Executor>> {
     SHARED.get(None, Settings::default)
+}
+
+/// Begins to make ready what a load of a model to a device needs, and returns at once: lanes and pinned memory are made
+/// while headers are read and memory is allocated. What cannot be made ready is tried again by the load, which has the
+/// error then.
+#[pyfunction]
+pub(crate) fn warm(model: PathBuf, device: &str) -> PyResult<()> {
+    let Place::Gpu(number) = place(device)? else {
+        return Ok(());
+    };
+    if !is_local(model.clone()) {
+        return Ok(());
+    }
+    let work = move || -> Result<()> { of(&model)?.prepare_gpu(&context(number)?) };
+    let run = move || {
+        if let Err(error) = work() {
+            tracing::debug!(%error, "lanes could not be made ready ahead");
+        }
+    };
+    // Without the thread the load makes its own lanes.
+    let _ = Builder::new()
+        .name("straightway-warm".to_owned())
+        .spawn(run);
+    Ok(())
 }
 
 impl Shared {

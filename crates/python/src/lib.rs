@@ -40,6 +40,7 @@ mod _straightway {
         checkpoint::{Checkpoint, Saver, Store, fresh_run},
         command::command,
         container::parse_header,
+        executor::warm,
         loading::Loading,
         mapped::Mapped,
         model::Model,

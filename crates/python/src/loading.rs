@@ -102,20 +102,20 @@ impl Loading {
         Self::begin(py, model, &selection, place(device)?, &loader, allocate)
     }
 
-    /// The tensors by name: `take` makes one of a capsule, and `convert` of what no capsule can
+    /// Puts the tensors into a dictionary, by name: `take` makes one of a capsule, and `convert` of what no capsule can
     /// name, or of all where there is no `take`.
-    fn tensors<'py>(
+    fn fill<'py>(
         &self,
-        py: Python<'py>,
+        tensors: Bound<'py, PyDict>,
         take: Option<Bound<'py, PyAny>>,
         convert: Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let tensors = PyDict::new(py);
+    ) -> PyResult<()> {
         let mapped = self.mapped.iter().map(|(memory, placed)| (memory, placed));
         let loaded = self.placed.iter().map(|placed| (&self.memory, placed));
         add(&tensors, mapped.chain(loaded), take.as_ref(), &convert)?;
         self.blocks.add(&tensors, take.as_ref(), &convert)?;
-        Ok(tensors)
+        tracing::trace!("all tensors are made");
+        Ok(())
     }
 
     /// Waits for the last byte.

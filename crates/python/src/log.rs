@@ -12,6 +12,7 @@ use std::{
 
 use pyo3::{prelude::*, types::PyModule};
 use straightway_cli::log::{self, Filter, Level, Record};
+use straightway_sys::monotonic_s;
 
 /// The environment: which records are handed over. `logging` chooses among those.
 const VARIABLE: &str = "STRAIGHTWAY_LOG";
@@ -48,11 +49,16 @@ fn keep(record: Record<'_>) {
         // Below all that `logging` has a name for.
         Level::TRACE => 5,
     };
+    // Records of this level are a timeline: they are handed over later, so each has its time.
+    let text = match record.level {
+        Level::TRACE => format!("{:.6} s: {}", monotonic_s(), record.text),
+        _ => record.text.to_owned(),
+    };
     if let Some(mut waiting) = waiting() {
         if waiting.len() == WAITING_MAX {
             waiting.pop_front();
         }
-        waiting.push_back((level, record.text.to_owned()));
+        waiting.push_back((level, text));
     }
 }
 

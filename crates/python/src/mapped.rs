@@ -32,7 +32,7 @@ impl Mapped {
         Ok(Self { model, files })
     }
 
-    /// A tensor, made as `Loading.tensors` makes it. `None` where its bytes are not aligned for its elements: such a
+    /// A tensor, made as `Loading.fill` makes it. `None` where its bytes are not aligned for its elements: such a
     /// tensor is loaded instead.
     fn tensor<'py>(
         &self,

@@ -102,7 +102,7 @@ impl Stream {
         })
     }
 
-    /// The tensors of the next batch by name, as `Loading.tensors` has them; `None` after the last. A batch that takes
+    /// The tensors of the next batch by name, as `Loading.fill` has them; `None` after the last. A batch that takes
     /// longer than `timeout_s` ends the stream with `TimeoutError`.
     #[pyo3(signature = (take, convert, timeout_s=None))]
     fn next<'py>(

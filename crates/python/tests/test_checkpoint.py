@@ -267,6 +267,36 @@ def test_what_need_not_be_kept_is_removed(tmp_path):
     assert again.steps() == [3, 4, 7, 8] and again.latest() == 8
 
 
+def test_a_step_that_is_committed_while_others_are_removed_makes_the_next_one_go_too(tmp_path, monkeypatch):
+    """Pruning that is at work when a step is committed looks once more, and needs no other save for it."""
+    begun, go, calls = threading.Event(), threading.Event(), []
+
+    class Slow:
+        """A folder whose first pruning takes until all steps are committed."""
+
+        def __init__(self, *arguments):
+            self._store = straightway._straightway.Store(*arguments)
+
+        def __getattr__(self, name):
+            return getattr(self._store, name)
+
+        def prune(self, *arguments):
+            calls.append(arguments)
+            begun.set()
+            assert go.wait(30)
+            return self._store.prune(*arguments)
+
+    monkeypatch.setattr(straightway._checkpointer, "Store", Slow)
+    checkpointer = straightway.Checkpointer(tmp_path, keep_last=2)
+    for step in range(1, 5):
+        checkpointer.save(step, {"n": step}, async_=False)
+        assert begun.wait(30)
+    go.set()
+    checkpointer._pruning.join()
+    assert checkpointer.steps() == [3, 4] and len(calls) == 2
+    checkpointer.close()
+
+
 def test_a_job_that_went_back_keeps_what_it_saves_and_is_told_what_is_latest(tmp_path):
     with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer:
         for step in (100, 101):

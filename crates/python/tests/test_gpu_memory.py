@@ -147,6 +147,44 @@ def test_a_stream_of_batches_holds_two_of_them_at_the_most(path):
     assert run(code, path).splitlines() == ["True True", "True", "0"]
 
 
+def test_a_load_waits_for_what_the_library_s_stream_still_does_with_the_memory(path):
+    code = """
+        import threading
+        stream, host = ctypes.c_void_p(), ctypes.create_string_buffer(8192)
+        page = (ctypes.addressof(host) + 4095) // 4096 * 4096
+        ctypes.memset(page, 0xEE, 4096)
+        cuda.cuCtxPushCurrent_v2(context)
+        assert cuda.cuMemHostRegister_v2(ctypes.c_void_p(page), ctypes.c_size_t(4096), 1) == 0
+        assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+        cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+        def allocates(is_named):
+            def allocate_busy(wanted):
+                given, _ = allocate(wanted)
+                cuda.cuCtxPushCurrent_v2(context)
+                for block, address, _ in given:
+                    for _ in range(30 if block.nbytes else 0):
+                        nbytes = ctypes.c_size_t(min(block.nbytes, 4096))
+                        work = cuda.cuMemcpyHtoDAsync_v2(ctypes.c_uint64(address), ctypes.c_void_p(page), nbytes, stream)
+                        assert work == 0
+                cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+                return given, stream.value if is_named else 0
+            return allocate_busy
+
+        def loaded(is_named):
+            library.allocator = lambda device: allocates(is_named)
+            cuda.standin_hold(1)
+            threading.Timer(0.3, cuda.standin_hold, (0,)).start()
+            weights = straightway.load_file(sys.argv[1], device="cuda:0")
+            assert cuda.cuStreamSynchronize(stream) == 0
+            return same(weights)
+
+        print(loaded(True), loaded(False))
+    """
+    # The second load names another stream, which has no work: so it is seen that the first one did wait.
+    assert run(code, path).splitlines() == ["True False"]
+
+
 def test_single_tensors_and_parts_of_them_are_in_memory_of_the_library(path):
     code = """
         with straightway.safe_open(sys.argv[1], framework="test", device="cuda:0") as f:
@@ -229,3 +267,87 @@ def test_torch_owns_its_tensors(path):
     gc.collect()
     assert torch.cuda.memory_allocated() == before
     numpy.testing.assert_array_equal(driver["large.1"].cpu().numpy(), expected["large.1"])
+
+
+class FakeTorch:
+    """What the reserve uses of PyTorch, and what it asks for."""
+
+    class OutOfMemoryError(Exception):
+        pass
+
+    uint8 = "uint8"
+
+    def __init__(self, cached, free=1 << 40):
+        from types import SimpleNamespace
+
+        stats = {"reserved_bytes": {"all": {"current": cached}}, "allocated_bytes": {"all": {"current": 0}}}
+        self.cuda = SimpleNamespace(
+            get_allocator_backend=lambda: "native", memory_stats_as_nested_dict=lambda place: stats
+        )
+        self.free, self.asked = free, []
+
+    def empty(self, nbytes, dtype, device):
+        if nbytes > self.free:
+            raise self.OutOfMemoryError
+        self.asked.append(nbytes)
+
+
+MIB = 1 << 20
+
+
+def test_memory_is_taken_from_the_driver_in_sections(monkeypatch):
+    from straightway._allocators import _Reserve
+
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    reserve = _Reserve(FakeTorch(0), "cuda:0")
+    # Small ones have a pool of their own, and one alone needs no section.
+    assert reserve.sections([4096, 100 * MIB + 1, 8192, 50 * MIB]) == {0: 150 * MIB + 512}
+    assert reserve.sections([700 * MIB]) == {}
+    assert reserve.sections([700 * MIB, 600 * MIB, 300 * MIB]) == {1: 900 * MIB}
+    assert reserve.sections([0, 512, MIB]) == {}
+    # What PyTorch has in its cache is used first.
+    assert _Reserve(FakeTorch(200 * MIB), "cuda:0").sections([100 * MIB, 50 * MIB]) == {}
+    full = _Reserve(FakeTorch(0, free=MIB), "cuda:0")
+    full.take(100 * MIB)
+    assert full.sections([100 * MIB, 50 * MIB]) == {}, "tensors may find room one by one"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert _Reserve(FakeTorch(0), "cuda:0").sections([100 * MIB, 50 * MIB]) == {}
+
+
+def test_cupy_s_arrays_are_filled_in_memory_of_its_pool(path):
+    """CuPy itself needs a GPU: a module with its names allocates by the stand-in."""
+    code = """
+        import types
+        from straightway import _allocators
+
+        class Array:
+            def __init__(self, shape, dtype):
+                shape = (shape,) if isinstance(shape, int) else shape
+                nbytes = int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize
+                self.block, self.nbytes, self.dtype, self.shape = Block(nbytes), nbytes, dtype, shape
+                self.address = self.block.address
+                self.data = types.SimpleNamespace(ptr=self.address)
+
+        class Device:
+            def __init__(self, number):
+                assert number == 0
+            def __enter__(self):
+                return self
+            def __exit__(self, *raised):
+                return False
+
+        stream = types.SimpleNamespace(ptr=0)
+        cupy = types.SimpleNamespace(
+            empty=Array, cuda=types.SimpleNamespace(Device=Device, get_current_stream=lambda: stream)
+        )
+        library.allocator = _allocators.of_cupy(cupy, _framework._NUMPY_NAMES)
+        weights = straightway.load_file(sys.argv[1], device="cuda:0")
+        large = weights["large.3"]
+        print(same(weights), type(large).__name__, large.dtype, large.shape == expected["large.3"].shape)
+        del large
+        weights.clear()
+        gc.collect()
+        print(Block.allocated)
+    """
+    assert run(code, path).splitlines() == ["True Array uint8 True", "0"]

@@ -43,13 +43,57 @@ impl S3 {
             && source.region == target.region
             && !source.has_customer_key()
             && !target.has_customer_key();
-        if !is_one {
+        if !is_one || !self.copies_versions(from, objects)? {
             return Ok(false);
         }
         together(objects, COPIERS_MAX, |(named, to)| {
             self.copy_object(from, named, to)
         })?;
         Ok(true)
+    }
+
+    /// Whether the service refuses to copy an object whose version is not the one that is named. One that does not could
+    /// mix two versions. The shortest of the objects is tried, once for a bucket.
+    fn copies_versions(&self, from: &Self, objects: &[(Named, OsString)]) -> Result<bool> {
+        let known = objects.iter().filter(|(named, _)| named.bytes.is_some());
+        let shortest = known
+            .min_by_key(|(named, _)| named.bytes)
+            .or(objects.first());
+        let Some((named, _)) = shortest else {
+            return Ok(true);
+        };
+        self.bucket().habits.copies_versions(|| {
+            let (source_key, _) = from.key(&named.name)?;
+            let name = format!(".straightway-probe-{}", fresh_nonce());
+            let (key, _) = self.key(name.as_ref())?;
+            let told = self.describe(name.as_ref());
+            let request = Ask {
+                method: Method::PUT,
+                operation: "copy",
+                name: &from.describe(&named.name),
+                key: &key,
+                query: &[],
+                unsigned: &[],
+                expected: &[200, 412],
+                body_bytes_max: ANSWER_BYTES_MAX,
+            };
+            let source = format!("/{}/{}", from.bucket().name, in_path(&source_key));
+            let cargo = Cargo {
+                headers: &[
+                    ("x-amz-copy-source", &source),
+                    (
+                        "x-amz-copy-source-if-match",
+                        "\"00000000000000000000000000000000\"",
+                    ),
+                ],
+                body: b"",
+            };
+            let is_refused = self.bucket().send(&request, &cargo)?.answer.status() == 412;
+            if !is_refused {
+                self.remove_key(&key, &told, None)?;
+            }
+            Ok(is_refused)
+        })
     }
 
     fn copy_object(&self, from: &Self, named: &Named, to: &OsString) -> Result<()> {

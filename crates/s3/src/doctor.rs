@@ -1,7 +1,10 @@
-//! The doctor for S3: whether a bucket can be read, how fast, and what limits it.
+//! The doctor for S3: whether a bucket can be read, how fast, and what limits it; and where it is asked, whether it can be
+//! written.
 //!
 //! Each check says what it saw, and where something is wrong what mends it. Checks that need one that failed are left
 //! out. What is read is one object: the one that is named, or the largest on the first page of names.
+
+mod writing;
 
 use std::{
     ffi::OsStr,
@@ -10,7 +13,7 @@ use std::{
 };
 
 use http::{HeaderMap, Method, header::RANGE};
-use straightway_core::{Choice, Error, Extent, Move, Rate, Receipt, Result, receipt::Bound};
+use straightway_core::{Choice, Error, Extent, Kind, Move, Rate, Receipt, Result, receipt::Bound};
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
     store::{Named, Page},
@@ -34,6 +37,12 @@ const SKEW_MAX: Duration = Duration::from_mins(7);
 
 /// Many connections are worth while if they are faster than one by this factor.
 const GAIN_MIN: f64 = 1.3;
+
+/// Where the object is looked for that is read.
+const FIRST_PAGE: Page = Page {
+    after: None,
+    names_max: 1000,
+};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +79,13 @@ pub struct Check {
     pub mend: Option<String>,
 }
 
-/// Looks at a bucket and at what is below a name in it, worst things last to be reached.
-pub fn examine(store: &S3, name: &OsStr) -> Vec<Check> {
+/// Looks at a bucket and at what is below a name in it, worst things last to be reached. With `writes` it puts objects
+/// there and removes them again.
+pub fn examine(store: &S3, name: &OsStr, writes: bool) -> Vec<Check> {
     let mut doctor = Doctor {
         store,
         name,
+        writes,
         checks: Vec::new(),
     };
     doctor.look();
@@ -84,6 +95,8 @@ pub fn examine(store: &S3, name: &OsStr) -> Vec<Check> {
 struct Doctor<'a> {
     store: &'a S3,
     name: &'a OsStr,
+    /// Whether writing is tried.
+    writes: bool,
     checks: Vec<Check>,
 }
 
@@ -123,8 +136,25 @@ impl Doctor<'_> {
         }
         let object = match self.find() {
             Ok(object) => object,
+            // Nothing need be there for something to be put there.
+            Err(error) if self.writes && error.kind() == Kind::NotFound && self.is_listed() => None,
             Err(error) => return self.fail("access", &error),
         };
+        let is_object = object.is_some() && self.store.open(&[Named::new(self.name)]).is_ok();
+        self.look_at(object.as_ref());
+        if self.writes {
+            self.try_writing(is_object);
+        }
+    }
+
+    /// Whether the place can be listed.
+    fn is_listed(&self) -> bool {
+        let inside = self.store.inside(self.name);
+        inside.is_ok_and(|inside| inside.list(&FIRST_PAGE).is_ok())
+    }
+
+    /// Reads an object.
+    fn look_at(&mut self, object: Option<&Arc<dyn Handle>>) {
         let Some(object) = object else {
             let mend = "name an object, or a prefix below which there is one";
             return self.add(
@@ -136,10 +166,10 @@ impl Doctor<'_> {
         };
         let seen = format!("{} can be opened", object.object().name);
         self.add("access", State::Fine, seen, None);
-        if let Err(error) = self.ask(&object) {
+        if let Err(error) = self.ask(object) {
             return self.fail("latency", &error);
         }
-        if let Err(error) = self.measure(&object) {
+        if let Err(error) = self.measure(object) {
             self.fail("throughput", &error);
         }
     }
@@ -153,13 +183,8 @@ impl Doctor<'_> {
                 Err(error) => refused = Some(error),
             }
         }
-        let inside = self
-            .store
-            .below(self.name, straightway_io::store::Missing::Refuse)?;
-        let page = inside.list(&Page {
-            after: None,
-            names_max: 1000,
-        });
+        let inside = self.store.inside(self.name)?;
+        let page = inside.list(&FIRST_PAGE);
         let page = match (page, refused) {
             (Ok(page), Some(error)) if page.objects.is_empty() => return Err(error),
             (Ok(page), _) => page,

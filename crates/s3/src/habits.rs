@@ -14,6 +14,10 @@ pub(crate) struct Habits {
     refuses_sums: AtomicBool,
     /// Whether its conditional put has one winner.
     has_one_winner: OnceLock<()>,
+    /// Whether it refuses what does not have the checksum that was sent with it.
+    compares_sums: OnceLock<bool>,
+    /// Whether it refuses to copy another version than the one that is named.
+    copies_versions: OnceLock<bool>,
 }
 
 impl Habits {
@@ -27,6 +31,16 @@ impl Habits {
         self.refuses_sums.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it compares checksums, which `probe` finds out.
+    pub(crate) fn compares_sums(&self, probe: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        found_out(&self.compares_sums, probe)
+    }
+
+    /// Whether it copies the version that is named and no other, which `probe` finds out.
+    pub(crate) fn copies_versions(&self, probe: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        found_out(&self.copies_versions, probe)
+    }
+
     /// Proves by `probe` that a conditional put has one winner, unless that is known. A failure is asked for again.
     pub(crate) fn prove_one_winner(&self, probe: impl FnOnce() -> Result<(), Error>) -> Result<()> {
         if self.has_one_winner.get().is_none() {
@@ -35,4 +49,13 @@ impl Habits {
         }
         Ok(())
     }
+}
+
+/// What is known, or what `probe` finds out. A failure is asked for again.
+fn found_out(known: &OnceLock<bool>, probe: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    if let Some(known) = known.get() {
+        return Ok(*known);
+    }
+    let found = probe()?;
+    Ok(*known.get_or_init(|| found))
 }

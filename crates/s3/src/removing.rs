@@ -1,10 +1,6 @@
 //! Removing objects: one, one version, or all below a prefix; and uploads that nobody will complete.
 
-use std::{
-    collections::BTreeSet,
-    ffi::OsStr,
-    time::{Duration, SystemTime},
-};
+use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::{Method, header::IF_MATCH};
@@ -26,6 +22,18 @@ const BATCH_KEYS: usize = 1000;
 
 /// How often a page is listed and removed before something must be putting as fast. A page has 1,000 keys.
 const PAGES_MAX: usize = 100_000;
+
+impl OpenUpload {
+    /// Whether it was begun at least `age` ago. One whose age is unknown is taken for old only by who wants all gone.
+    pub(crate) fn is_older_than(&self, age: Duration) -> bool {
+        let begun = self.initiated.as_deref();
+        let begun = begun.and_then(|time| time.parse::<Timestamp>().ok());
+        match begun.map(Timestamp::as_system_time) {
+            Some(begun) => begun.elapsed().unwrap_or_default() >= age,
+            None => age.is_zero(),
+        }
+    }
+}
 
 impl S3 {
     /// Removes a key, or with a tag that version of it. Answers whether it did.
@@ -155,17 +163,9 @@ impl S3 {
 
     /// Ends uploads below the prefix that were begun longer than `age` ago. Answers the names of their objects.
     pub(crate) fn sweep_uploads(&self, age: Duration) -> Result<Vec<String>> {
-        let now = SystemTime::now();
         let mut swept = Vec::new();
         for upload in self.uploads()? {
-            let begun = upload.initiated.as_deref();
-            let begun = begun.and_then(|time| time.parse::<Timestamp>().ok());
-            // One whose age is unknown is taken for old only by who wants all gone.
-            let is_old = match begun.map(Timestamp::as_system_time) {
-                Some(begun) => now.duration_since(begun).unwrap_or_default() >= age,
-                None => age.is_zero(),
-            };
-            if is_old {
+            if upload.is_older_than(age) {
                 self.abort(&upload.key, &upload.upload_id)?;
                 swept.push(self.bucket().describe(&upload.key));
             }

@@ -23,7 +23,7 @@ use straightway_net::{
 use crate::{
     access::Access,
     bucket::{Ask, Bucket, KeyService, PAGE_BYTES_MAX},
-    upload::{commit_each, commit_in_order},
+    upload::{PART_BYTES, commit_each, commit_in_order},
     xml::{Contents, ListBucketResult},
 };
 
@@ -40,10 +40,15 @@ const FRONT_BYTES_MAX: usize = 1 << 20;
 const FRONTS_BYTES_MAX: usize = 64 << 20;
 
 /// How old an upload is before it counts as left by a writer that was killed.
-const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
+pub(crate) const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
 
 /// What follows a key to name one version of it.
 const VERSION_MARK: &str = "?versionId=";
+
+/// Whether a text can be a tag: requests have it in a header.
+fn is_tag(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+}
 
 /// A bucket, or what is below a prefix in it.
 #[derive(Clone, Debug)]
@@ -95,6 +100,23 @@ impl S3 {
         &self.prefix
     }
 
+    /// What is below a name.
+    pub(crate) fn inside(&self, folder: &OsStr) -> Result<Self> {
+        let (key, version) = self.key(folder)?;
+        if version.is_some() {
+            return Err(self.refuse(folder, "a prefix has no version"));
+        }
+        let prefix = match key.as_str() {
+            "" => String::new(),
+            key if key.ends_with('/') => key.to_owned(),
+            key => format!("{key}/"),
+        };
+        Ok(Self {
+            prefix,
+            ..self.clone()
+        })
+    }
+
     /// The key of an object that is written or removed.
     pub(crate) fn own_key(&self, name: &OsStr) -> Result<String> {
         parts(self, name)?;
@@ -134,7 +156,10 @@ impl S3 {
         let service = Arc::new(KeyService::new(&self.bucket, key, version));
         let (origin, client) = (&self.origin, &self.bucket.client);
         let validator = match &named.tag {
-            Some(Tag::Text(tag)) => Some(Validator::Tag(tag.clone())),
+            Some(Tag::Text(tag)) if is_tag(tag) => Some(Validator::Tag(tag.clone())),
+            Some(Tag::Text(_)) => {
+                return Err(self.refuse(&named.name, "its tag has odd characters"));
+            }
             Some(Tag::File(_)) => return Err(self.refuse(&named.name, "it has the tag of a file")),
             None => None,
         };
@@ -255,6 +280,10 @@ impl Store for S3 {
             .describe(&format!("{}{}", self.prefix, name.display()))
     }
 
+    fn address(&self) -> String {
+        format!("{} at {}", self.describe(OsStr::new("")), self.endpoint())
+    }
+
     fn verbs(&self) -> Verbs {
         Verbs::of(&[
             Verb::List,
@@ -305,6 +334,10 @@ impl Store for S3 {
         TUNING
     }
 
+    fn kept_bytes_max(&self) -> u64 {
+        PART_BYTES
+    }
+
     fn list(&self, page: &Page) -> Result<Listing> {
         let found = self.page(page)?;
         let mut listing = Listing::default();
@@ -337,19 +370,7 @@ impl Store for S3 {
     }
 
     fn below(&self, folder: &OsStr, _: Missing) -> Result<Arc<dyn Store>> {
-        let (key, version) = self.key(folder)?;
-        if version.is_some() {
-            return Err(self.refuse(folder, "a prefix has no version"));
-        }
-        let prefix = match key.as_str() {
-            "" => String::new(),
-            key if key.ends_with('/') => key.to_owned(),
-            key => format!("{key}/"),
-        };
-        Ok(Arc::new(Self {
-            prefix,
-            ..self.clone()
-        }))
+        Ok(Arc::new(self.inside(folder)?))
     }
 
     fn create(&self, name: &OsStr, bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {

@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::Method;
 use straightway_core::{Error, Kind, Result};
 use straightway_io::store::{Condition, Draft, Handle, Store, own_draft};
@@ -20,12 +21,12 @@ use crate::{
     bucket::{Ask, Bucket, Cargo, Sent},
     refusal::Refusal,
     store::S3,
-    writing::{ANSWER_BYTES_MAX, NONCE, SUM, encoded, fresh_nonce},
+    writing::{ANSWER_BYTES_MAX, DIGEST, NONCE, SUM, encoded, fresh_nonce},
     xml::{Initiated, escaped, parse},
 };
 
 /// The usual part: a slot of a lane over a network. S3 asks for at least 5 MiB.
-const PART_BYTES: u64 = straightway_net::TUNING.chunk_bytes;
+pub(crate) const PART_BYTES: u64 = straightway_net::TUNING.chunk_bytes;
 
 /// What longer parts are multiples of.
 const PART_STEP_BYTES: u64 = 1 << 20;
@@ -74,6 +75,8 @@ impl S3 {
         let service = Arc::new(PartService {
             bucket: Arc::clone(self.bucket()),
             key: key.clone(),
+            // Objects that are put at once are looked after there.
+            needs_digest: id.is_some() && self.needs_digest(),
             id: id.clone().unwrap_or_default(),
         });
         let upload = Upload::new(
@@ -107,22 +110,22 @@ impl S3 {
             ("x-amz-checksum-algorithm", "CRC64NVME"),
             ("x-amz-checksum-type", "FULL_OBJECT"),
         ];
-        let takes_sums = has_sums && self.bucket().habits.takes_sums();
-        let request = Ask {
-            method: Method::POST,
-            operation: "write",
-            name,
-            key,
-            query: &[("uploads", "")],
-            unsigned: &[],
-            expected: &[200],
-            body_bytes_max: ANSWER_BYTES_MAX,
+        let initiate_with = |expected: &[u16], headers: &[_]| {
+            let request = Ask {
+                method: Method::POST,
+                operation: "write",
+                name,
+                key,
+                query: &[("uploads", "")],
+                unsigned: &[],
+                expected,
+                body_bytes_max: ANSWER_BYTES_MAX,
+            };
+            self.bucket().send(&request, &Cargo { headers, body: b"" })
         };
-        let cargo = Cargo {
-            headers: &headers[..if takes_sums { 3 } else { 1 }],
-            body: b"",
-        };
-        let Sent { answer, .. } = self.bucket().send(&request, &cargo)?;
+        let with_sums = &headers[..if has_sums { 3 } else { 1 }];
+        let Sent { answer, .. } =
+            self.with_or_without_sums(&[200], with_sums, &headers[..1], initiate_with)?;
         let told: Option<Initiated> = parse(answer.body(), "InitiateMultipartUploadResult");
         told.map(|told| told.upload_id)
             .filter(|id| !id.is_empty())
@@ -340,6 +343,8 @@ struct PartService {
     bucket: Arc<Bucket>,
     key: String,
     id: String,
+    /// Whether parts go with their MD5.
+    needs_digest: bool,
 }
 
 impl Service for PartService {
@@ -368,12 +373,22 @@ impl Service for PartService {
             body_bytes_max: 0,
         };
         let sum = encoded(part.sum);
-        let headers = [(SUM, sum.as_str())];
-        let headers = &headers[..usize::from(self.bucket.habits.takes_sums())];
-        let parts = self.bucket.signed(&request, headers, &known)?;
+        let digest = part.digest.map(|digest| BASE64_STANDARD.encode(digest));
+        let digest = digest.as_ref().map(|digest| (DIGEST, digest.as_str()));
+        let sum = self
+            .bucket
+            .habits
+            .takes_sums()
+            .then_some((SUM, sum.as_str()));
+        let headers: Vec<_> = digest.into_iter().chain(sum).collect();
+        let parts = self.bucket.signed(&request, &headers, &known)?;
         self.bucket.write_head(&parts, out);
         out.extend_from_slice(format!("content-length: {}\r\n\r\n", part.bytes).as_bytes());
         Ok(Head::Ready)
+    }
+
+    fn wants_digest(&self) -> bool {
+        self.needs_digest
     }
 
     fn stored(&self, name: &str, part: &Part, answer: &Answer<'_>) -> Result<PartTag, Judgement> {
@@ -453,6 +468,7 @@ mod tests {
                     number,
                     bytes: part.len() as u64,
                     sum: sum(part),
+                    digest: None,
                 },
                 tag: PartTag::new("\"x&y\"").unwrap(),
             })

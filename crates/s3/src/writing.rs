@@ -11,6 +11,7 @@ use http::{
     HeaderName, Method,
     header::{IF_MATCH, IF_NONE_MATCH},
 };
+use md5::{Digest as _, Md5};
 use straightway_core::{Error, Kind, Result};
 use straightway_io::store::{Condition, Store, Tag};
 use straightway_net::together;
@@ -24,6 +25,9 @@ use crate::{
 /// The header of a checksum.
 pub(crate) const SUM: &str = "x-amz-checksum-crc64nvme";
 
+/// The header of an MD5, for services that do not look at the checksum.
+pub(crate) const DIGEST: &str = "content-md5";
+
 /// The header of the number that no other put has.
 pub(crate) const NONCE: &str = "x-amz-meta-straightway-nonce";
 
@@ -31,7 +35,7 @@ pub(crate) const NONCE: &str = "x-amz-meta-straightway-nonce";
 pub(crate) const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Puts of the probe that run side by side.
-const RACERS: usize = 4;
+pub(crate) const RACERS: usize = 4;
 
 /// What a service answers that does not know a header.
 const NOT_IMPLEMENTED: u16 = 501;
@@ -73,7 +77,13 @@ impl S3 {
             Condition::IfMatch(_) => &[200, 404, 412],
         };
         let (nonce, sum) = (fresh_nonce(), sum_of(bytes));
-        let headers = [(NONCE, nonce.as_str()), (SUM, sum.as_str())];
+        let digest = self
+            .needs_digest()
+            .then(|| BASE64_STANDARD.encode(Md5::digest(bytes)));
+        let mut headers = vec![(NONCE, nonce.as_str())];
+        headers.extend(digest.as_ref().map(|digest| (DIGEST, digest.as_str())));
+        let without_sum = headers.len();
+        headers.push((SUM, &sum));
         let put_with = |expected: &[u16], headers: &[_]| {
             let request = Ask {
                 method: Method::PUT,
@@ -88,23 +98,73 @@ impl S3 {
             let body = bytes;
             self.bucket().send(&request, &Cargo { headers, body })
         };
-        let sent = if self.bucket().habits.takes_sums() {
-            let sent = put_with(&[expected, &[NOT_IMPLEMENTED]].concat(), &headers)?;
-            if sent.answer.status() == NOT_IMPLEMENTED {
-                // It may be the checksum that is not implemented.
-                self.bucket().habits.refuse_sums();
-                put_with(expected, &headers[..1])?
-            } else {
-                sent
-            }
-        } else {
-            put_with(expected, &headers[..1])?
-        };
+        let without = &headers[..without_sum];
+        let sent = self.with_or_without_sums(expected, &headers, without, put_with)?;
         match sent.answer.status().as_u16() {
             200 => Ok(true),
             404 if !matches!(on, Condition::IfMatch(_)) => unreachable!("it is not expected"),
             _ => self.is_own(key, name, &nonce, &sent),
         }
+    }
+
+    /// Whether what is written needs an MD5: without TLS only a checksum tells that bytes were damaged on their way, and
+    /// some services take the usual one and do not look at it. A put with a wrong checksum, once for a bucket, finds out.
+    /// Where that cannot be done, it is not known.
+    pub(crate) fn needs_digest(&self) -> bool {
+        let has_tls = self.bucket().endpoint.origin.starts_with("https:");
+        let compares = || self.bucket().habits.compares_sums(|| self.try_wrong_sum());
+        !has_tls && !compares().unwrap_or(false)
+    }
+
+    /// Puts an object with the checksum of another. Answers whether that is refused.
+    fn try_wrong_sum(&self) -> Result<bool> {
+        let name = format!(".straightway-probe-{}", fresh_nonce());
+        let (key, _) = self.key(OsStr::new(&name))?;
+        let told = self.describe(OsStr::new(&name));
+        let request = Ask {
+            method: Method::PUT,
+            operation: "write",
+            name: &told,
+            key: &key,
+            query: &[],
+            unsigned: &[],
+            expected: &[200, 400, NOT_IMPLEMENTED],
+            body_bytes_max: ANSWER_BYTES_MAX,
+        };
+        let sum = sum_of(b"another");
+        let cargo = Cargo {
+            headers: &[(SUM, &sum)],
+            body: b"probe",
+        };
+        let status = self.bucket().send(&request, &cargo)?.answer.status();
+        if status == 200 {
+            self.remove_key(&key, &told, None)?;
+        } else if status == NOT_IMPLEMENTED {
+            self.bucket().habits.refuse_sums();
+        }
+        Ok(status == 400)
+    }
+
+    /// Sends a request with checksums. Where the service does not implement them, it is sent without, and so are all that
+    /// follow.
+    pub(crate) fn with_or_without_sums<'h>(
+        &self,
+        expected: &[u16],
+        with: &'h [(&'static str, &'h str)],
+        without: &'h [(&'static str, &'h str)],
+        send: impl Fn(&[u16], &'h [(&'static str, &'h str)]) -> Result<Sent>,
+    ) -> Result<Sent> {
+        let habits = &self.bucket().habits;
+        if !habits.takes_sums() || with.len() == without.len() {
+            return send(expected, without);
+        }
+        let first = send(&[expected, &[NOT_IMPLEMENTED]].concat(), with)?;
+        if first.answer.status() != NOT_IMPLEMENTED {
+            return Ok(first);
+        }
+        // It may be the checksum that is not implemented.
+        habits.refuse_sums();
+        send(expected, without)
     }
 
     /// Whether what has a key was put by a request whose answer was lost.

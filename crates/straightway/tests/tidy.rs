@@ -268,6 +268,15 @@ const FORBIDDEN: &[(&str, &[&[&str]])] = &[
         "cache",
         &[&["https", "s3", "pipeline", "webserver", "tokio"], PLANNING],
     ),
+    ("nvme", &[&["rustix"], IO, PLANNING]),
+    (
+        "nvme-host",
+        &[&["nvme-target", "lab", "pipeline", "tokio"], PLANNING],
+    ),
+    (
+        "nvme-target",
+        &[&["nvme-host", "lab", "pipeline", "tokio"], PLANNING],
+    ),
     ("pipeline", &[&["probe", "cli"], PLANNING]),
     // The store in memory is for tests.
     ("cli", &[&["memory"]]),

@@ -51,6 +51,8 @@ pub enum By {
     /// The same, for bytes that are taken to be there: a read asks for them without waiting first,
     /// and so finds out. Asking so for what is not there would fill the cache with small pages.
     Resident,
+    /// The same file as memory, which is written to.
+    Mapping,
 }
 
 /// An open file.
@@ -69,6 +71,8 @@ pub struct File {
     is_device: bool,
     /// It as memory, once that was asked for.
     mapping: OnceLock<Option<Mapping>>,
+    /// It as memory to write to, once that was asked for.
+    target: OnceLock<Option<Mapping>>,
 }
 
 impl File {
@@ -245,6 +249,7 @@ impl File {
             unsynced: AtomicBool::new(false),
             is_device: false,
             mapping: OnceLock::new(),
+            target: OnceLock::new(),
         }
     }
 
@@ -325,6 +330,17 @@ impl File {
     pub(crate) fn mapping(&self) -> Option<&Mapping> {
         let map = || Mapping::new(&self.buffered, self.bytes);
         self.mapping.get_or_init(map).as_ref()
+    }
+
+    /// It as memory to copy to, where that is possible.
+    pub(crate) fn target(&self) -> Option<&Mapping> {
+        let map = || Mapping::to_write(&self.buffered, self.bytes);
+        self.target.get_or_init(map).as_ref()
+    }
+
+    /// Whether its room is memory.
+    pub fn is_in_memory(&self) -> bool {
+        is_memory(&self.buffered)
     }
 
     /// The parts of it that are no holes, in order. A file system that does not know says all of it.

@@ -49,4 +49,4 @@ pub use request::{Buf, Done, Io, Op, Tries};
 pub use slot::Slot;
 pub use socket::Socket;
 pub use uring::{Uring, sockets::Sockets};
-pub use usage::CpuTime;
+pub use usage::{CpuTime, monotonic_s};

@@ -28,11 +28,20 @@ impl Mapping {
     /// Maps the first `bytes` of a file. `None` where that is not possible, or where a file that
     /// shrinks could end the process.
     pub(crate) fn new(file: impl AsFd, bytes: u64) -> Option<Self> {
+        Self::with(file, bytes, ProtFlags::READ)
+    }
+
+    /// The same, to be copied to. The file is at least that long.
+    pub(crate) fn to_write(file: impl AsFd, bytes: u64) -> Option<Self> {
+        Self::with(file, bytes, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn with(file: impl AsFd, bytes: u64, prot: ProtFlags) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok().filter(|b| *b > 0)?;
         if !streaming::guarded() || rustix::param::page_size() != PAGE_BYTES {
             return None;
         }
-        let (prot, flags) = (ProtFlags::READ, MapFlags::SHARED);
+        let flags = MapFlags::SHARED;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, prot, flags, file, 0) }.ok()?;
         let start = NonNull::new(start.cast())?;
@@ -46,20 +55,10 @@ impl Mapping {
     ///
     /// The target must be valid for that many writes.
     pub(crate) unsafe fn copy(&self, offset: u64, target: *mut u8, bytes: usize) -> bool {
-        let Some(offset) = usize::try_from(offset).ok().filter(|offset| {
-            let end = offset.checked_add(bytes);
-            end.is_some_and(|end| end <= self.bytes)
-        }) else {
+        let Some((first, skip)) = self.pages(offset, bytes) else {
             return false;
         };
-        let skip = offset % PAGE_BYTES;
-        // SAFETY: just found to be inside the mapping.
-        let first = unsafe { self.start.as_ptr().add(offset - skip) };
         let span = skip + bytes;
-        // Another user of this process may have put a handler in the place of ours since.
-        if !streaming::guarded() {
-            return false;
-        }
         // SAFETY: the range is inside the mapping, whose pages may be gone, and that is guarded; the
         // caller answers for the target, which is no mapping of ours. Letting go of pages of a
         // shared mapping loses nothing: they are the file's.
@@ -70,6 +69,56 @@ impl Mapping {
             let _ = madvise(first.cast(), span, Advice::LinuxDontNeed);
             whole
         }
+    }
+
+    /// Copies `bytes` bytes from `source` to the file's bytes from `offset` on, of a mapping that is to be written to.
+    /// Answers false, with those bytes undefined, where the file has become shorter or its file system has no room left.
+    ///
+    /// # Safety
+    ///
+    /// The source must be valid for that many reads, or a mapping of a file whose pages may be gone.
+    pub(crate) unsafe fn fill(&self, offset: u64, source: *const u8, bytes: usize) -> bool {
+        let Some((first, skip)) = self.pages(offset, bytes) else {
+            return false;
+        };
+        let span = skip + bytes;
+        // SAFETY: as in `copy`, the other way round: a fault on either side ends the copy, and no more. Letting go of pages
+        // of a shared mapping loses nothing.
+        unsafe {
+            let _ = madvise(first.cast(), span, Advice::LinuxPopulateWrite);
+            let whole = streaming::copy(first.add(skip), source, bytes);
+            let _ = madvise(first.cast(), span, Advice::LinuxDontNeed);
+            whole
+        }
+    }
+
+    /// Copies from a mapping to the same bytes of this one, which is to be written to.
+    pub(crate) fn fill_from(&self, source: &Self, offset: u64, bytes: usize) -> bool {
+        let Some((first, skip)) = source.pages(offset, bytes) else {
+            return false;
+        };
+        // SAFETY: the source is a mapping of at least so many bytes, whose pages may be gone.
+        unsafe {
+            let _ = madvise(first.cast(), skip + bytes, Advice::LinuxPopulateRead);
+            let whole = self.fill(offset, first.add(skip), bytes);
+            let _ = madvise(first.cast(), skip + bytes, Advice::LinuxDontNeed);
+            whole
+        }
+    }
+
+    /// The address of the page that `offset` is in, and how far into it, if so many bytes from there on are in the
+    /// mapping and a page that is gone ends no process.
+    fn pages(&self, offset: u64, bytes: usize) -> Option<(*mut u8, usize)> {
+        let offset = usize::try_from(offset).ok()?;
+        offset.checked_add(bytes).filter(|end| *end <= self.bytes)?;
+        // Another user of this process may have put a handler in the place of ours since.
+        if !streaming::guarded() {
+            return None;
+        }
+        let skip = offset % PAGE_BYTES;
+        // SAFETY: just found to be inside the mapping.
+        let first = unsafe { self.start.as_ptr().add(offset - skip) };
+        Some((first, skip))
     }
 }
 

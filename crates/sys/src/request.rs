@@ -28,6 +28,8 @@ pub enum Buf {
     Slot(Slot),
     /// A part of the region itself.
     Window(Window),
+    /// No memory: the bytes at the same offset of another file, which are written without a buffer of ours.
+    File(Arc<File>),
 }
 
 impl Buf {
@@ -36,6 +38,7 @@ impl Buf {
         match self {
             Self::Slot(slot) => slot.bytes(),
             Self::Window(window) => window.bytes(),
+            Self::File(_) => usize::MAX,
         }
     }
 
@@ -43,6 +46,7 @@ impl Buf {
         match self {
             Self::Slot(slot) => slot.pointer(),
             Self::Window(window) => window.pointer(),
+            Self::File(_) => unreachable!("only I/Os between files have no memory"),
         }
     }
 }

@@ -84,6 +84,17 @@ impl Slot {
         Ok(slots)
     }
 
+    /// One slot more of such a ring; `None` where no more memory can be pinned.
+    pub fn pinned(context: &Context, bytes: usize) -> Result<Option<Self>> {
+        let mut slot = Self::ring(1, bytes)?.remove(0);
+        if let Err(error) = slot.memory.pin(context) {
+            tracing::warn!(%error, "the ring stays as small as it is");
+            return Ok(None);
+        }
+        slot.event_on(context)?;
+        Ok(Some(slot))
+    }
+
     /// Cuts `memory`, which nobody else uses, into `count` slots of `bytes` each.
     fn cut(memory: &Arc<HostMemory>, count: usize, bytes: usize) -> Vec<Self> {
         (0..count)

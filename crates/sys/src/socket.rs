@@ -2,8 +2,9 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{SocketAddr, TcpStream},
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    time::Duration,
 };
 
 use rustix::{
@@ -29,6 +30,18 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
+        Ok(Self(socket))
+    }
+
+    /// The socket of a connection that was made by other means. What was not sent when it is closed is thrown away, so
+    /// that the other side sees no more of it.
+    pub fn of_stream(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        stream.set_nodelay(true)?;
+        let socket = OwnedFd::from(stream);
+        sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
         Ok(Self(socket))
     }
 

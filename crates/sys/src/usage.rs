@@ -33,6 +33,12 @@ impl CpuTime {
     }
 }
 
+/// Seconds on the clock that runs on without steps: the one of `Instant`, and of Python's `time.perf_counter`.
+pub fn monotonic_s() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+}
+
 impl Sub for CpuTime {
     type Output = Self;
 

@@ -17,9 +17,15 @@ pub struct Certificate {
     key: PrivateKeyDer<'static>,
 }
 
+impl Default for Certificate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Certificate {
     /// A new one for `localhost` and `127.0.0.1`.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let made = rcgen::generate_simple_self_signed(names).expect("the names are proper");
         Self {
@@ -34,7 +40,8 @@ impl Certificate {
         std::fs::File::create(path)?.write_all(self.pem.as_bytes())
     }
 
-    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+    /// How a server has it.
+    pub fn server_config(&self) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

@@ -16,6 +16,7 @@ mod export;
 mod ls;
 mod prune;
 mod restore;
+mod sweep;
 mod tag;
 mod trial;
 mod verify;
@@ -36,6 +37,7 @@ enum What {
     Verify(verify::Args),
     Diff(diff::Args),
     Prune(prune::Args),
+    Sweep(sweep::Args),
     Tag(tag::Args),
     Export(export::Args),
     Restore(restore::Args),
@@ -49,6 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Verify(args) => verify::run(args),
         What::Diff(args) => diff::run(args),
         What::Prune(args) => prune::run(args),
+        What::Sweep(args) => sweep::run(args),
         What::Tag(args) => tag::run(args),
         What::Export(args) => export::run(args),
         What::Restore(args) => restore::run(args),

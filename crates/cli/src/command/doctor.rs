@@ -27,7 +27,8 @@ const WIDTH: usize = 100;
 /// Looks at the driver and platform, the fabric, and the file system and drives of PATH, then makes
 /// a real transfer. What is wrong comes first, with the command that mends it. Exits with 0 where
 /// direct is proven, 1 where it is not, 2 on an error. Of a bucket it says whether it can be read, how fast, and what
-/// limits that. With --verbose the checks that passed or do not apply are shown, too.
+/// limits that; with --write, whether saves and copies to it are safe. With --verbose the checks that passed or do not
+/// apply are shown, too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file or folder whose bytes are to reach the GPU [default: the current folder], or `s3://BUCKET[/KEY]`.
@@ -36,6 +37,10 @@ pub(crate) struct Args {
     /// Examine a captured machine: a folder with its /sys, /proc, /run, /etc and /dev.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
+
+    /// Of a bucket, also try to write: put a few bytes there in a race, begin an upload, and remove all of it.
+    #[arg(long)]
+    write: bool,
 
     /// Write the diagnosis as JSON.
     #[arg(long)]
@@ -60,6 +65,7 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
             return examine_bucket(args, &uri);
         }
     }
+    anyhow::ensure!(!args.write, "--write is for buckets (s3://BUCKET/PREFIX)");
     let diagnosis = examine(args)?;
     if args.json {
         print_json(&diagnosis)?;
@@ -85,7 +91,7 @@ fn examine_bucket(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
     let spinner = ProgressBar::new_spinner().with_message("reading");
     spinner.enable_steady_tick(Duration::from_millis(100));
     let store = args.reach.bucket(uri.authority())?;
-    let checks = straightway_s3::doctor::examine(&store, uri.name());
+    let checks = straightway_s3::doctor::examine(&store, uri.name(), args.write);
     spinner.finish_and_clear();
     if args.json {
         let value = |check: &Check| {

@@ -20,7 +20,7 @@ const DEPTH_MAX: usize = 256;
 /// nothing is opened.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to list: `s3://BUCKET[/PREFIX]`, or a folder.
+    /// What to list: `s3://BUCKET[/PREFIX]`, `nvme-tcp://HOST[:PORT]/[NQN/]`, or a folder.
     #[arg(value_name = "URI")]
     uri: PathBuf,
 

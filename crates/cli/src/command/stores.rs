@@ -53,6 +53,30 @@ pub(crate) struct Reach {
     /// A file of PEM certificates to trust instead of the system's [default: `AWS_CA_BUNDLE`].
     #[arg(long, value_name = "FILE")]
     ca_bundle: Option<PathBuf>,
+
+    /// NVMe/TCP: the NQN of this host [default: `/etc/nvme/hostnqn`, else a new one].
+    #[arg(long, value_name = "NQN")]
+    nvme_hostnqn: Option<String>,
+
+    /// NVMe/TCP: another address of the same subsystem; may be given several times.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    nvme_path: Vec<String>,
+
+    /// NVMe/TCP: checksums of headers and data: none, header, data or both [default: none].
+    #[arg(long, value_name = "WHICH")]
+    nvme_digests: Option<String>,
+
+    /// NVMe/TCP: give a silent target up after so many seconds [default: 5].
+    #[arg(long, value_name = "SECONDS")]
+    nvme_keep_alive: Option<String>,
+
+    /// NVMe/TCP: a file with the DH-HMAC-CHAP secret of this host.
+    #[arg(long, value_name = "FILE")]
+    nvme_secret_file: Option<PathBuf>,
+
+    /// NVMe/TCP: a file with the secret that the target has to prove.
+    #[arg(long, value_name = "FILE", requires = "nvme_secret_file")]
+    nvme_ctrl_secret_file: Option<PathBuf>,
 }
 
 /// Where bytes of stores on a network are kept for the next time.
@@ -93,6 +117,7 @@ impl Reach {
         let yes = |is: bool| is.then(|| "true".to_owned());
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
         let read = |path: &Option<PathBuf>| path.as_deref().map(secret).transpose();
+        let paths = (!self.nvme_path.is_empty()).then(|| self.nvme_path.join(","));
         let options = [
             ("endpoint_url", self.endpoint.clone()),
             ("region", self.region.clone()),
@@ -103,6 +128,12 @@ impl Reach {
             ("sse_customer_key", read(&self.sse_customer_key)?),
             ("token", read(&self.token_file)?),
             ("ca_bundle", self.ca_bundle.as_ref().map(path)),
+            ("nvme_hostnqn", self.nvme_hostnqn.clone()),
+            ("nvme_paths", paths),
+            ("nvme_digests", self.nvme_digests.clone()),
+            ("nvme_keep_alive", self.nvme_keep_alive.clone()),
+            ("nvme_secret", read(&self.nvme_secret_file)?),
+            ("nvme_ctrl_secret", read(&self.nvme_ctrl_secret_file)?),
         ];
         let given = options.into_iter();
         Ok(given

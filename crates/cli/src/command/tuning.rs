@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use straightway_core::{Alignment, Bytes, Choice, Rate, Route, Scheme, Uri, extent::down};
 use straightway_io::{Peers, Settings, settings::DriveEngine};
 use straightway_net::suited_for;
-use straightway_probe::profile;
+use straightway_probe::{learned::Learned, profile};
 
 /// Where proofs of peer-to-peer DMA are kept until the machine is booted anew. Only root reaches memory in a BAR.
 const PEER_PROOFS: &str = "/run/straightway/p2p-proofs";
@@ -103,7 +103,12 @@ impl Tuning {
             return Ok(self.over(suited_for(Settings::default(), sizes)));
         }
         let known = profile::Tuning::of(path)?;
-        Ok(self.over(profile::Tuning::settings(known)))
+        let settings = self.over(profile::Tuning::settings(known));
+        let learning = Learned::of(path);
+        Ok(Settings {
+            learning,
+            ..settings
+        })
     }
 
     /// The settings for transfers that are writes above all, of which the profile says nothing.

@@ -124,6 +124,24 @@ fn two_steps_are_compared() {
 }
 
 #[test]
+fn a_sweep_removes_what_crashed_saves_left_and_no_step() {
+    let yard = Yard::new();
+    checkpoints(&yard);
+    fs::create_dir(yard.path("run/.step-40.dead-1")).unwrap();
+    let said = json(&yard, "checkpoint sweep run --age 0 --json", 0);
+    assert_eq!(said, serde_json::json!({ "swept": [".step-40.dead-1"] }));
+    let ran = run(&yard, "checkpoint sweep run");
+    assert_eq!(ran.out, "nothing was left behind\n");
+    assert_eq!(
+        json(&yard, "checkpoint ls run --json", 0)["steps"]
+            .as_array()
+            .map(Vec::len),
+        Some(3)
+    );
+    assert_eq!(run(&yard, "checkpoint sweep run --age -1").code, Some(2));
+}
+
+#[test]
 fn pruning_keeps_the_last_the_tagged_and_what_those_refer_to() {
     let yard = Yard::new();
     checkpoints(&yard);

@@ -324,12 +324,12 @@ fn objects_in_stores_that_this_program_does_not_have() {
             "the scheme \"gs\" is not known; known are s3://BUCKET/KEY",
         ),
         (
-            "inspect nvme-tcp://host/nqn.m",
-            "nvme-tcp://host:4420/nqn.m/1: this program has no such store\nhint: copy it by other means to where this \
+            "inspect memory:x/m",
+            "memory:x/m: this program has no such store\nhint: copy it by other means to where this \
              program reaches: a path, s3://BUCKET/KEY",
         ),
         (
-            "checkpoint ls nvme-tcp://host/nqn.run",
+            "checkpoint ls memory:x/run",
             "this program has no such store",
         ),
         (
@@ -337,6 +337,10 @@ fn objects_in_stores_that_this_program_does_not_have() {
             "memory:x/m.safetensors: this program has no such store",
         ),
         ("load s3://b/m", "a bucket is 3 to 63"),
+        (
+            "inspect nvme-tcp://127.0.0.1:9/nqn.m",
+            "cannot connect to 127.0.0.1:9: nobody listens there",
+        ),
         // A path that looks like a URI.
         ("load ./gs://bucket/m", "No such file"),
     ] {

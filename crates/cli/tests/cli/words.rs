@@ -50,6 +50,11 @@ fn the_help_of_inspect() {
 }
 
 #[test]
+fn the_help_of_target() {
+    insta::assert_snapshot!(said(&["target", "--help"]));
+}
+
+#[test]
 fn the_help_of_rewrite() {
     insta::assert_snapshot!(said(&["rewrite", "--help"]));
 }

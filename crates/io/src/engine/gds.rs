@@ -86,7 +86,7 @@ impl Engine for Direct {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
         let is_direct = match &io.buf {
             Buf::Window(window) => matches!(window.region().place(), Place::Gpu(_)),
-            Buf::Slot(_) => false,
+            Buf::Slot(_) | Buf::File(_) => false,
         };
         if is_direct {
             return self.submit_direct(io);

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use straightway_core::{
     Choice, Direction, Extent, Leg, Move, Place, Plan, Policy, Result, Route, Survey, Transfer,
 };
-use straightway_sys::Region;
+use straightway_sys::{File, Region};
 
 use super::Job;
 use crate::{
     ask::{Ask, Checked},
     books::Opening,
+    handle::Handle,
+    learning::Way,
     objects::Objects,
     pass::Pass,
     peer::{First, only_files},
@@ -38,7 +40,7 @@ impl Job {
     pub(crate) fn relay(
         objects: &Objects,
         twins: Objects,
-        extents: Vec<(u32, Extent)>,
+        moves: Vec<Move>,
         ask: Ask,
         settings: &Settings,
     ) -> Result<Self> {
@@ -48,15 +50,18 @@ impl Job {
             "each object has one twin"
         );
         let opening = Opening::now();
-        let in_place = |(object, extent): (u32, Extent)| Move {
-            object,
-            extent,
-            at: extent.offset,
-        };
-        let moves = extents.into_iter().map(in_place).collect();
         let transfer = Transfer::new(Direction::Across, objects.list(), moves, 0)?;
         let (mut surveys, mut onward) = (survey(objects, &transfer, ask.choice)?, unread(&twins)?);
-        let mut policy = Policy::new(ask.choice, settings.chunk_bytes);
+        let is_in_memory = ask.choice == Choice::Auto
+            && settings.through.is_none()
+            && is_in_one_memory(objects, &twins);
+        let chunk_bytes = if is_in_memory {
+            // No slot of the ring has to hold it.
+            settings.cached_chunk_bytes
+        } else {
+            settings.chunk_bytes
+        };
+        let mut policy = Policy::new(ask.choice, chunk_bytes);
         if let Some(provider) = settings.through {
             // Asked for by name, so a detour is an error.
             policy.choice = Choice::Only(Route::Direct);
@@ -79,6 +84,7 @@ impl Job {
         Ok(Self {
             twins: Some(twins),
             pass: settings.through.map(|_| Pass::Compared),
+            in_memory: is_in_memory.then_some(Way::Calls),
             through: settings.through,
             ..Self::new(Direction::Across, ask, plan, objects, opening)
         })
@@ -162,9 +168,38 @@ impl Job {
             regions: [Arc::clone(region)].into(),
             pass,
             warnings,
+            in_memory: (direction == Direction::Out
+                && choice == Choice::Auto
+                && is_in_memory(&objects))
+            .then_some(Way::Calls),
             ..Self::new(direction, ask, plan, objects, opening)
         })
     }
+}
+
+/// Extents that go to the same place on the other side.
+pub(crate) fn in_place(extents: Vec<(u32, Extent)>) -> Vec<Move> {
+    let in_place = |(object, extent): (u32, Extent)| Move {
+        object,
+        extent,
+        at: extent.offset,
+    };
+    extents.into_iter().map(in_place).collect()
+}
+
+/// Whether all objects are files of a file system in memory.
+pub(crate) fn is_in_memory(objects: &Objects) -> bool {
+    let is_one = |handle: &Arc<dyn Handle>| handle.file().is_some_and(File::is_in_memory);
+    !objects.handles().is_empty() && objects.handles().iter().all(is_one)
+}
+
+/// Whether objects and their twins are files of one file system in memory: the kernel copies between them itself.
+pub(crate) fn is_in_one_memory(objects: &Objects, twins: &Objects) -> bool {
+    let device = |handle: &Arc<dyn Handle>| handle.file().and_then(|file| file.device().ok());
+    let handles = || objects.handles().iter().chain(twins.handles());
+    is_in_memory(objects)
+        && is_in_memory(twins)
+        && handles().all(|handle| device(handle) == device(&objects.handles()[0]))
 }
 
 /// What a transfer moves first of each object.

@@ -37,7 +37,7 @@ impl Lane {
                 return refused.unwrap_or_else(|error| job.fail(error));
             }
         };
-        flight.count(&mut self.jobs[flight.job].tally, portion.wanted_bytes);
+        flight.count(job, &mut self.jobs[flight.job].tally, portion.wanted_bytes);
         self.flights[io.tag as usize] = Some(flight);
         if portion.deliveries > 0 {
             return self.copy(job, io.tag, slot, Heading::ToDevice);

@@ -7,7 +7,7 @@ use crate::{settings::RingSize, stage::Stage, tally::Tally};
 
 /// A lane's slots.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(crate) struct Ring {
     /// How much memory it may have.
     size: RingSize,
     /// How that is cut now.
@@ -15,20 +15,28 @@ pub(super) struct Ring {
     free: Vec<Slot>,
     /// How many slots there are, whoever holds them now.
     made: usize,
+    /// Whether slots are made one by one, when all that there are are in use.
+    grows: bool,
     /// The slot that portions are unpacked into, while a job has such.
     pub(super) spare: Option<Slot>,
 }
 
 impl Ring {
     /// A ring without slots yet.
-    pub(super) fn new(size: RingSize) -> Self {
+    pub(crate) fn new(size: RingSize, grows: bool) -> Self {
         Self {
             size,
             cut: size,
             free: Vec::new(),
             made: 0,
+            grows,
             spare: None,
         }
+    }
+
+    /// How many slots it has at the most.
+    pub(super) fn slots_max(&self) -> usize {
+        self.size.slots
     }
 
     /// Whether there are slots, and they are long enough.
@@ -41,15 +49,40 @@ impl Ring {
         self.free.len() == self.made
     }
 
-    /// Makes the slots, if there are none yet or they are shorter than `slot_bytes`. None may be in use then.
+    /// Makes the slots, if there are none yet or they are shorter than `slot_bytes`; the first one, if they are made one
+    /// by one. None may be in use then.
     pub(super) fn make(&mut self, stage: &dyn Stage, slot_bytes: usize) -> Result<()> {
         if !self.holds(slot_bytes) {
             self.free.clear();
             self.made = 0;
             self.cut = self.size.cut(slot_bytes);
-            self.free = stage.ring(self.cut.slots, self.cut.slot_bytes)?;
+            let slots = if self.grows { 1 } else { self.cut.slots };
+            self.free = stage.ring(slots, self.cut.slot_bytes)?;
             self.made = self.free.len();
+            tracing::trace!(self.made, "a ring is made");
         }
+        Ok(())
+    }
+
+    /// Makes the slots, if there are none yet, or one more.
+    pub(super) fn make_more(&mut self, stage: &dyn Stage) -> Result<()> {
+        if self.holds(0) {
+            return self.grow(stage);
+        }
+        self.make(stage, 0)
+    }
+
+    /// Makes one slot more, if slots are made one by one and not all are there. Where no more memory can be pinned the ring
+    /// stays as it is.
+    pub(super) fn grow(&mut self, stage: &dyn Stage) -> Result<()> {
+        if !self.grows || self.made >= self.cut.slots {
+            return Ok(());
+        }
+        let slot = stage.slot(self.cut.slot_bytes)?;
+        self.grows = slot.is_some();
+        self.made += usize::from(slot.is_some());
+        self.free.extend(slot);
+        tracing::trace!(self.made, "a ring has grown");
         Ok(())
     }
 
@@ -96,6 +129,12 @@ impl Ring {
     /// Enters its size in the books.
     pub(super) fn book(&self, tally: &mut Tally) {
         tally.pinned_bytes = (self.made * self.cut.slot_bytes) as u64;
-        tally.note_ring(self.made, self.cut.slots);
+        // One that grows has made as many as it needed so far.
+        let wanted = if self.grows {
+            self.made
+        } else {
+            self.cut.slots
+        };
+        tally.note_ring(self.made, wanted);
     }
 }

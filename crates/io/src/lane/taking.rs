@@ -54,7 +54,7 @@ impl Lane {
                 }
             }
             self.free.pop();
-            let flight = Flight::new(chunk, number, job.direction(), Instant::now());
+            let flight = Flight::new(chunk, number, &job, Instant::now());
             self.begin(&job, flight, tag, board);
             if self.track == Track::Checked && chunk.route == Route::Buffered {
                 // It is there already, and is checked before anything pushes it out of the processor's cache.
@@ -97,6 +97,7 @@ impl Lane {
             alone,
         } = grant;
         let number = self.jobs.find(&posted).unwrap_or_else(|| {
+            tracing::trace!(lane = self.number, "a lane takes its first chunk of a job");
             let number = self.jobs.join(&posted, answers);
             self.set_depth();
             number
@@ -140,6 +141,9 @@ impl Lane {
         }
         if job.inspect().is_some_and(Inspect::unpacks) && !self.ring.has_spare()? {
             return Ok(false);
+        }
+        if self.ring.is_empty() {
+            self.ring.grow(self.stage.as_ref())?;
         }
         Ok(!self.ring.is_empty())
     }

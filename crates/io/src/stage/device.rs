@@ -83,6 +83,10 @@ impl Stage for DeviceStage {
         Slot::pinned_ring(&self.context, count, bytes)
     }
 
+    fn slot(&self, bytes: usize) -> Result<Option<Slot>> {
+        Slot::pinned(&self.context, bytes)
+    }
+
     fn start(&mut self, copy: Copy, regions: &Regions, landings: &[Landing]) {
         let tag = copy.tag;
         match self.launch(copy, regions, landings) {

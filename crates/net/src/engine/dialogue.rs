@@ -53,6 +53,9 @@ impl HttpEngine {
     fn restore(&mut self, key: u32, payload: Payload<Object>, moved: usize) {
         let connection = &mut self.connections[key];
         match payload {
+            Payload::FillThen { .. } | Payload::SpillAfter { .. } => {
+                unreachable!("no request has two pieces")
+            }
             Payload::Connect(_) => {}
             Payload::Send { bytes, from } if connection.sends_body() => {
                 self.restore_body(key, bytes, from + moved);

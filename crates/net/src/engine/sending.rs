@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    checksum::{crc64nvme, crc64nvme_of_io},
+    checksum::{crc64nvme, crc64nvme_of_io, md5_of, md5_of_io},
     service::{Head, Judgement},
     upload::{Admitted, Part, PartTag, Stored, Upload},
 };
@@ -105,10 +105,15 @@ impl HttpEngine {
         let sum = body
             .as_deref()
             .map_or_else(|| crc64nvme_of_io(&io, bytes), crc64nvme);
+        let digest = upload.remote().service().wants_digest().then(|| {
+            body.as_deref()
+                .map_or_else(|| md5_of_io(&io, bytes), md5_of)
+        });
         let part = Part {
             number,
             bytes: bytes as u64,
             sum,
+            digest,
         };
         let (remote, end) = (Arc::clone(upload.remote()), io.offset + io.bytes as u64);
         let mut request = Request::new(io, remote, end, self.next_seed(), Instant::now());

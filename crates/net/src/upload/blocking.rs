@@ -5,7 +5,7 @@ use straightway_core::{Kind, Result};
 use super::{Part, Stored, Upload};
 use crate::{
     answer::Answer,
-    checksum::crc64nvme,
+    checksum::{crc64nvme, md5_of},
     remote::headers,
     service::{Head, Judgement, Next},
 };
@@ -17,6 +17,7 @@ impl Upload {
             number,
             bytes: bytes.len() as u64,
             sum: crc64nvme(bytes),
+            digest: (self.remote.service().wants_digest()).then(|| md5_of(bytes)),
         };
         let (tag, retries) = self.remote.persist(|_| {
             let mut head = Vec::new();

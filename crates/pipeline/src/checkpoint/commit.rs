@@ -11,17 +11,18 @@ use std::ffi::OsStr;
 
 use hashbrown::{HashMap, HashSet};
 use straightway_core::{Error, Kind, Result};
-use straightway_io::store::{Durability, Missing, open_one};
+use straightway_io::store::{Durability, Missing};
 use straightway_sys::Folder;
 
 use super::{
     home::Home,
-    manifest::Manifest,
-    name::{Attempt, MANIFEST, mark, shard_draft, step_folder, writer_of},
+    manifest::{Manifest, ObjectVersion},
+    name::{Attempt, BEGUN, MANIFEST, mark, shard_draft, step_folder, writer_of},
     parity,
     part::{Part, merge},
     removal,
     steps::{Steps, if_there, names, put},
+    versions::version_of,
 };
 
 /// A shard that was written, and the name that it gets.
@@ -52,7 +53,7 @@ impl Steps {
             .below(attempt.folder().as_ref(), Missing::Create)?;
         if records.folder().is_none() {
             // Without an object nothing is there.
-            put(&*records, "begun", "", Durability::Unsynced)?;
+            put(&*records, BEGUN, "", Durability::Unsynced)?;
         }
         Ok(())
     }
@@ -76,7 +77,8 @@ impl Steps {
     /// Makes a step of an attempt whose shards are all durable, from the parts of all ranks.
     ///
     /// With `parity`, that many parity files are made of the shards first.
-    pub fn commit(&self, parts: Vec<Part>, metadata: &str, parity: usize) -> Result<Manifest> {
+    pub fn commit(&self, mut parts: Vec<Part>, metadata: &str, parity: usize) -> Result<Manifest> {
+        parts.sort_by_key(|part| part.shard.rank);
         let Some(attempt) = parts.first().map(|part| part.attempt.clone()) else {
             let message = "it has no parts";
             return Err(Error::new(Kind::Invalid, "commit", "a step", message));
@@ -96,13 +98,19 @@ impl Steps {
         let mut manifest = merge(parts, metadata)?;
         self.check_new(step)?;
         let home = self.home(&attempt, &writer)?;
-        collect(&home, &manifest, &shards)?;
+        let mut versions = collect(&home, &manifest, &shards)?;
         let held = self.hold(&attempt, &manifest)?;
-        self.check_references(&attempt, &manifest)?;
+        versions.extend(self.check_references(&attempt, &manifest)?);
         if parity > 0 {
             manifest.parity = parity::protect(self, &home, &manifest, parity)?;
-            manifest = manifest.checked(&home.store.describe(OsStr::new("")))?;
+            let files: Vec<_> = manifest.parity.iter().map(|p| p.file.as_str()).collect();
+            home.look_at(&files, |number, handle| {
+                versions.extend(version_of(step, files[number], handle));
+                Ok(())
+            })?;
         }
+        manifest.versions = self.versions(versions);
+        manifest = manifest.checked(&home.store.describe(OsStr::new("")))?;
         self.publish(&attempt, &home, &manifest)?;
         drop(held);
         Ok(manifest)
@@ -147,8 +155,13 @@ impl Steps {
     }
 
     /// Checks that each chunk in another step is there, and is the one that is meant: that step may have been removed
-    /// and saved anew since it was compared with.
-    fn check_references(&self, attempt: &Attempt, manifest: &Manifest) -> Result<()> {
+    /// and saved anew since it was compared with. Answers the versions of the objects that they lie in.
+    fn check_references(
+        &self,
+        attempt: &Attempt,
+        manifest: &Manifest,
+    ) -> Result<Vec<ObjectVersion>> {
+        let (mut versions, store) = (Vec::new(), self.root().address());
         for step in manifest.referenced() {
             let there = match self.read_manifest(step) {
                 Ok(there) => there,
@@ -171,8 +184,9 @@ impl Steps {
                     return Err(lost(attempt, step, "was saved anew meanwhile"));
                 }
             }
+            versions.extend(there.own_versions(&store));
         }
-        Ok(())
+        Ok(versions)
     }
 
     /// Removes all that an attempt wrote that will not be committed.
@@ -208,21 +222,25 @@ impl Steps {
 }
 
 /// Checks the shards of all ranks. In the folder of an attempt, drops what else is there (a dead process of the same
-/// run may have left it), and gives the shards their names.
-fn collect(home: &Home, manifest: &Manifest, shards: &[Shard]) -> Result<()> {
-    for (shard, record) in shards.iter().zip(&manifest.shards) {
-        let wanted = record.file_bytes(manifest.step);
-        let found = open_one(&*home.store, shard.draft.as_ref())?.object().bytes;
+/// run may have left it), and gives the shards their names. Answers the versions of the shards.
+fn collect(home: &Home, manifest: &Manifest, shards: &[Shard]) -> Result<Vec<ObjectVersion>> {
+    let drafts: Vec<_> = shards.iter().map(|shard| shard.draft.as_str()).collect();
+    let mut versions = Vec::new();
+    home.look_at(&drafts, |number, handle| {
+        let wanted = manifest.shards[number].file_bytes(manifest.step);
+        let (found, file) = (handle.object().bytes, &shards[number].file);
         if found != wanted {
             let message = format!("it has {found} bytes, and {wanted} are meant");
-            let object = home.store.describe(shard.file.as_ref());
+            let object = home.store.describe(file.as_ref());
             return Err(Error::new(Kind::Corrupt, "commit", object, message));
         }
+        versions.extend(version_of(manifest.step, file, handle));
+        Ok(())
+    })?;
+    if let Some(folder) = home.store.folder() {
+        settle_folder(folder, shards)?;
     }
-    match home.store.folder() {
-        Some(folder) => settle_folder(folder, shards),
-        None => Ok(()),
-    }
+    Ok(versions)
 }
 
 fn settle_folder(folder: &Folder, shards: &[Shard]) -> Result<()> {

@@ -64,6 +64,8 @@ pub struct Manifest {
     pub shards: Vec<ShardRecord>,
     /// Its parity files.
     pub parity: Vec<ParityRecord>,
+    /// The versions of its objects, where the store has any.
+    pub versions: Option<Versions>,
     /// The number of each tensor in the list, once the manifest was checked.
     pub(super) numbers: HashMap<Arc<str>, u32>,
 }
@@ -140,7 +142,43 @@ pub struct ParityRecord {
     pub chunks: Vec<Sum>,
 }
 
+/// The versions of the objects that a step lies in, as the store told them at the commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versions {
+    /// The store that told them. A copy of the step elsewhere has other versions of the same bytes.
+    pub store: String,
+    /// The objects, in order.
+    pub objects: Vec<ObjectVersion>,
+}
+
+/// The version of an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectVersion {
+    /// In which step it lies.
+    pub step: u64,
+    /// What it is called there.
+    pub file: String,
+    /// What the store calls this version: an `ETag`.
+    pub tag: String,
+}
+
+impl Versions {
+    /// The version of an object in the store that told it.
+    fn find(&self, store: &str, step: u64, file: &str) -> Option<&str> {
+        let order = |known: &ObjectVersion| (known.step, known.file.as_str()).cmp(&(step, file));
+        let found = self.objects.binary_search_by(order).ok()?;
+        (self.store == store).then(|| self.objects[found].tag.as_str())
+    }
+}
+
 impl Manifest {
+    /// The version of one of its objects, if this is the store that it was committed to.
+    pub(crate) fn version(&self, store: &str, step: u64, file: &str) -> Option<&str> {
+        self.versions.as_ref()?.find(store, step, file)
+    }
+
     /// Reads the manifest of a step.
     pub(crate) fn read(held: &dyn Store) -> Result<Self> {
         let name = MANIFEST.as_ref();

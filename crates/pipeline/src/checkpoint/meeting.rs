@@ -22,7 +22,7 @@ use straightway_io::{
 
 use super::{
     manifest::MANIFEST_BYTES_MAX,
-    name::{Attempt, announced, announcement, failure_file, part_file},
+    name::{Attempt, BEGUN, announced, announcement, failure_file, part_file},
     part::Part,
     steps::{Steps, if_there, names, put},
 };
@@ -96,13 +96,22 @@ impl Meeting<'_> {
         let mut answered = BTreeSet::new();
         // Whether somebody else had answered: a dead process of this rank, or one that is alive.
         let mut is_taken = false;
+        let mut is_left_out = false;
         let committed = self.patience.until(|| {
             let Some(folder) = self.folder()? else {
-                return Ok(Some(self.has_committed(part)));
+                return Ok(match self.find_step(part)? {
+                    Found::Unknown => None,
+                    found => Some(found == Found::With),
+                });
             };
-            // Where the commit is not a rename, the step may be there before the records are gone.
-            if folder.folder().is_none() && self.has_committed(part) {
-                return Ok(Some(true));
+            // Where the commit is not a rename, the step may be there before the records are gone, and a rank that comes
+            // late puts records where none were left. Once there is a step, no other of that number is committed.
+            if folder.folder().is_none() {
+                let found = self.find_step(part)?;
+                is_left_out = found == Found::Without;
+                if is_left_out || found == Found::With {
+                    return Ok(Some(!is_left_out));
+                }
             }
             for coordinator in self.coordinators(&*folder)? {
                 if answered.contains(&coordinator) {
@@ -131,6 +140,9 @@ impl Meeting<'_> {
                     "end what is left of an earlier start, and give each start a name of its own";
                 Err(Error::new(Kind::Invalid, "save as", target, message).with_hint(hint))
             }
+            Some(false) if is_left_out => Err(self.attempt.failed(
+                "it was committed without this rank, which came too late or belongs to another job",
+            )),
             Some(false) => Err(given_up(self.attempt)),
             None => Err(self
                 .attempt
@@ -161,12 +173,17 @@ impl Meeting<'_> {
         }
     }
 
-    /// The records of the attempt; `None` where they are gone.
+    /// The records of the attempt; `None` where they are gone. A store without folders has them as long as it has the
+    /// one that each rank puts first: records that a rank puts after the others were removed bring nothing back.
     fn folder(&self) -> Result<Option<Arc<dyn Store>>> {
         let root = self.store.root();
         let found = if_there(root.below(self.attempt.folder().as_ref(), Missing::Refuse))?;
+        let is_over = |found: &Arc<dyn Store>| {
+            let names = names(&**found)?;
+            Ok::<_, Error>(!names.iter().any(|name| name == BEGUN))
+        };
         Ok(match found {
-            Some(found) if found.folder().is_none() && names(&*found)?.is_empty() => None,
+            Some(found) if found.folder().is_none() && is_over(&found)? => None,
             found => found,
         })
     }
@@ -179,12 +196,33 @@ impl Meeting<'_> {
         Ok(found.map(str::to_owned).collect())
     }
 
-    /// Whether the folder went because the step was committed, with this rank's own shard in it.
-    fn has_committed(&self, part: &Part) -> bool {
-        // A rename is one thing, so the step is there by now.
-        let manifest = self.store.manifest(self.attempt.step);
-        manifest.is_ok_and(|m| m.shards.get(self.rank as usize) == Some(&part.shard))
+    /// Whether the step was committed, with this rank's own shard in it. A rename is one thing: where the folder of the
+    /// attempt is gone, the step is there by now, or it was given up.
+    fn find_step(&self, part: &Part) -> Result<Found> {
+        match self.store.manifest(self.attempt.step) {
+            Ok(manifest) => match manifest.shards.get(self.rank as usize) {
+                Some(shard) if *shard == part.shard => Ok(Found::With),
+                _ => Ok(Found::Without),
+            },
+            Err(error) if error.kind() == Kind::NotFound => Ok(Found::None),
+            // It is asked again: the step may be there.
+            Err(error) if error.kind() == Kind::Transient => Ok(Found::Unknown),
+            Err(error) => Err(error),
+        }
     }
+}
+
+/// Whether a step was committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// It was, with this rank's shard.
+    With,
+    /// It was, without it.
+    Without,
+    /// It was not.
+    None,
+    /// The store does not answer.
+    Unknown,
 }
 
 /// What a rank is told whose coordinator removed the folder they worked in.

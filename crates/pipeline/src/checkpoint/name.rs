@@ -67,6 +67,9 @@ pub(crate) fn mark(writer: &str, attempt: &Attempt) -> String {
     format!("{writer}-{}", attempt.sequence)
 }
 
+/// The record of an attempt that each of its ranks puts first.
+pub(crate) const BEGUN: &str = "begun";
+
 /// The record of an attempt that says who writes objects for it.
 pub(crate) fn writer_file(writer: &str) -> String {
     format!("writer-{writer}")

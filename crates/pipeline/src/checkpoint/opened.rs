@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use straightway_core::{Error, Kind, Result};
 use straightway_io::{
     Handle, Store,
-    store::{Missing, open_one},
+    store::{Missing, Named, Tag, open_one},
 };
 
 use super::{
@@ -98,9 +98,34 @@ impl Checkpoint {
         }
         let folder = self.folder_of(step);
         let folder = self.store.root().below(folder.as_ref(), Missing::Refuse)?;
-        let file = open_one(&*folder, name.as_ref())?;
+        let file = self.open_version(&*folder, step, name)?;
         files.insert(key, Arc::clone(&file));
         Ok(file)
+    }
+
+    /// Opens an object of a step: the version that the manifest names, where it names one. So one that was replaced is
+    /// refused before a byte of it is read.
+    fn open_version(&self, folder: &dyn Store, step: u64, name: &str) -> Result<Arc<dyn Handle>> {
+        let address = self.store.root().address();
+        let Some(version) = self.manifest.version(&address, step, name) else {
+            return open_one(folder, name.as_ref());
+        };
+        let named = Named {
+            tag: Some(Tag::Text(version.to_owned())),
+            ..Named::new(name)
+        };
+        let opened = folder.open(std::slice::from_ref(&named));
+        let mut opened = opened.map_err(|error| match error.kind() {
+            Kind::Corrupt => {
+                let message = format!(
+                    "it was replaced since it was saved: it is not version {version} any more, which the manifest names"
+                );
+                Error::new(Kind::Corrupt, "open", folder.describe(name.as_ref()), message)
+                    .with_hint("restore an earlier step")
+            }
+            _ => error,
+        })?;
+        Ok(opened.pop().expect("one handle for each name"))
     }
 
     /// Where a chunk lies.

@@ -101,6 +101,7 @@ pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
         tensors,
         shards: parts.into_iter().map(|p| p.shard).collect(),
         parity: Vec::new(),
+        versions: None,
         numbers: HashMap::new(),
     };
     manifest

@@ -253,7 +253,16 @@ impl Steps {
     /// tells whether a job is alive, that is what nothing was added to for `age`. Answers what is gone.
     pub fn sweep_left(&self, age: Duration) -> Result<Vec<String>> {
         if self.root.folder().is_some() {
-            let _lock = Lock::take(self.root(), "sweep", Duration::ZERO)?;
+            let lock = Lock::take(self.root(), "sweep", Duration::ZERO)?;
+            if !lock.is_held() {
+                let message = "its file system has no locks, which tell whether a job saves there";
+                let folder = self.folder();
+                return Err(
+                    Error::new(Kind::Unsupported, "sweep", folder.display(), message).with_hint(
+                        "remove by hand what begins with `.step-`, when no job saves there",
+                    ),
+                );
+            }
             return self.sweep(None);
         }
         // The store's clock may be ahead of this one's: who wants all gone gets it.

@@ -19,6 +19,7 @@ mod removal;
 mod reshard;
 mod s3;
 mod s3_kill;
+mod s3_steps;
 mod save;
 mod smaller;
 mod store;

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use straightway_io::store::Missing;
@@ -33,6 +33,13 @@ const KILLS: u64 = 12;
 const URL: &str = "STRAIGHTWAY_S3_KILL_URL";
 const LOG: &str = "STRAIGHTWAY_S3_KILL_LOG";
 const COUNT: &str = "STRAIGHTWAY_S3_KILLS";
+
+/// How long a child lives at most: between these, by how fast it saves.
+const LIFE_MIN: Duration = Duration::from_secs(3);
+const LIFE_MAX: Duration = Duration::from_secs(15);
+
+/// After how many kills what is left is swept.
+const SWEEP_EVERY: u64 = 10;
 
 /// Where the steps are.
 const PREFIX: &str = "killed";
@@ -113,6 +120,19 @@ fn spawn(url: &str, log: &Path) -> Child {
         .unwrap()
 }
 
+/// The longest that a child lives: some rounds, however slow the machine is. A child runs until it has saved two steps, to see.
+fn longest_life(url: &str, log: &Path) -> Duration {
+    let mut child = spawn(url, log);
+    let start = Instant::now();
+    let saved = || fs::read_to_string(log).unwrap().lines().count();
+    while saved() < 2 && start.elapsed() < LIFE_MAX {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    (start.elapsed() * 2).clamp(LIFE_MIN, LIFE_MAX)
+}
+
 #[test]
 fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a_sweep_leaves_nothing_else()
  {
@@ -131,12 +151,13 @@ fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a
     let log = tempfile::NamedTempFile::new().unwrap();
     let store = prefix(&weed.url(), PREFIX);
     let steps = Steps::in_store(Arc::clone(&store));
-    let mut known = 0;
+    let (mut known, mut swept) = (0, 0);
+    let longest_ms = longest_life(&proxy.url(), log.path()).as_millis() as u64;
     for kill in 0..kills {
         let mut child = spawn(&proxy.url(), log.path());
         // From before it has begun to after some rounds.
         let delay = noise(kill, 2);
-        let delay = u64::from(u16::from_le_bytes([delay[0], delay[1]])) % 3000;
+        let delay = u64::from(u16::from_le_bytes([delay[0], delay[1]])) % longest_ms;
         std::thread::sleep(Duration::from_millis(100 + delay));
         let early = child.try_wait().unwrap();
         assert!(early.is_none(), "the child ended by itself: {early:?}");
@@ -154,9 +175,13 @@ fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a
             "step {told} was committed and is gone: {listed:?}"
         );
         known = last;
+        // A job looks at all that is left when it begins: after some kills nothing else would be done.
+        if kill % SWEEP_EVERY == SWEEP_EVERY - 1 {
+            swept += steps.sweep_left(Duration::ZERO).unwrap().len();
+        }
     }
     assert!(known > 0, "no step was saved at all");
-    let swept = steps.sweep_left(Duration::ZERO).unwrap();
+    swept += steps.sweep_left(Duration::ZERO).unwrap().len();
     let listed = steps.steps().unwrap();
     let mut wanted = Vec::new();
     for &step in &listed {
@@ -180,8 +205,7 @@ fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a
     }
     assert!(store.sweep_drafts(Duration::ZERO).unwrap().is_empty());
     eprintln!(
-        "{kills} kills; {known} steps were saved on the way, {} faults, {} leftovers swept",
+        "{kills} kills; {known} steps were saved on the way, {} faults, {swept} leftovers swept",
         proxy.counts().faults,
-        swept.len()
     );
 }

@@ -9,6 +9,8 @@ memory wait for that.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -35,10 +37,14 @@ def of_torch(torch: Any, types: dict[str, Any]) -> Callable[[str], Allocate] | N
 
     def on(device: str) -> Allocate:
         place = torch.device(device)
+        reserve = _Reserve(torch, place)
 
         def allocate(wanted: list[Wanted]) -> tuple[list[Given], int]:
             given: list[Given] = []
-            for nbytes, dtype, shape in wanted:
+            ahead = reserve.sections([nbytes for nbytes, _, _ in wanted])
+            for number, (nbytes, dtype, shape) in enumerate(wanted):
+                if number in ahead:
+                    reserve.take(ahead[number])
                 known = None if dtype is None else types.get(dtype)
                 if known is None:
                     tensor = torch.empty(nbytes, dtype=torch.uint8, device=place)
@@ -50,6 +56,64 @@ def of_torch(torch: Any, types: dict[str, Any]) -> Callable[[str], Allocate] | N
         return allocate
 
     return on
+
+
+class _Reserve:
+    """Memory that PyTorch's allocator takes from the driver for several tensors at once.
+
+    Every tensor of 10 MiB and more is an allocation of the driver's in a fresh process, and each of those holds up the
+    copies that run beside it. So a section for the next tensors is allocated and freed: it stays in PyTorch's cache, and
+    the tensors are cut out of it. They are freed one by one as ever; ``torch.cuda.empty_cache`` gives a section back to
+    the driver when its last tensor is gone.
+    """
+
+    #: A section has at most so many bytes.
+    _SECTION_BYTES = 1 << 30
+    #: What PyTorch's allocator rounds up to, and up to where it has another pool for what is small.
+    _ROUND_BYTES = 512
+    _SMALL_BYTES = 1 << 20
+
+    def __init__(self, torch: Any, place: Any) -> None:
+        self._torch = torch
+        self._place = place
+        # Who set it up another way may have forbidden that sections are cut, or needs none.
+        is_set_up = any(os.environ.get(name) for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
+        self._cached_bytes = math.inf if is_set_up else self._cached()
+
+    def _cached(self) -> float:
+        """How much PyTorch has taken from the driver and not given out."""
+        if self._torch.cuda.get_allocator_backend() != "native":
+            return math.inf
+        stats = self._torch.cuda.memory_stats_as_nested_dict(self._place)
+        reserved, allocated = (stats.get(f"{name}_bytes", {}) for name in ("reserved", "allocated"))
+        return float(reserved.get("all", {}).get("current", 0) - allocated.get("all", {}).get("current", 0))
+
+    def sections(self, sizes: list[int]) -> dict[int, int]:
+        """How many bytes to reserve before which of these allocations."""
+        rounded = [-(-size // self._ROUND_BYTES) * self._ROUND_BYTES for size in sizes]
+        total = sum(rounded)
+        if self._cached_bytes >= total:
+            self._cached_bytes -= total
+            return {}
+        sections: dict[int, int] = {}
+        first, held = 0, 0
+        for number, size in enumerate(rounded):
+            if size <= self._SMALL_BYTES:
+                continue
+            if held and held + size > self._SECTION_BYTES:
+                first, held = number, 0
+            held += size
+            sections[first] = held
+        # One tensor alone needs no section.
+        return {first: held for first, held in sections.items() if held > max(rounded[first], self._SMALL_BYTES)}
+
+    def take(self, nbytes: int) -> None:
+        """Reserves so many bytes, if they are there."""
+        try:
+            self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._place)
+        except self._torch.OutOfMemoryError:
+            # Tensors may find room one by one.
+            self._cached_bytes = math.inf
 
 
 def of_cupy(cupy: Any, types: dict[str, str]) -> Callable[[str], Allocate]:

@@ -110,7 +110,8 @@ class Checkpointer:
             incremental: writes only chunks that differ from the last step, and refers to that step for the others.
             compression: ``"zstd"``, ``"lz4"`` or ``None``.
             parity: the number of shards that may be lost.
-            keep_last: the number of latest steps to keep; older ones are removed after each save. ``None`` keeps all.
+            keep_last: the number of latest steps to keep. Older ones are removed in the background as soon as ``wait``, the
+                next ``save`` or ``close`` sees that a newer step is committed. ``None`` keeps all.
             keep_every: also keeps the multiples of this number.
             memory_bytes_max: the limit of the snapshot's memory. ``None`` is no limit.
             rate_bytes_per_s: the limit of the flush's rate. ``None`` is no limit.
@@ -142,6 +143,10 @@ class Checkpointer:
         self._saver: Saver | None = None
         self._finish: Any = None
         self._pruning: threading.Thread | None = None
+        #: Whether that thread has to look once more, and whether it has looked for the last time.
+        self._prune_lock = threading.Lock()
+        self._prune_due = False
+        self._prune_over = True
         self._last: tuple[int | None, int] = (None, 0)
         if like is not None:
             self.prepare(like)
@@ -387,23 +392,38 @@ class Checkpointer:
         return Restored(step=opened.step, metadata=json.loads(opened.metadata), **sums), result
 
     def _prune(self) -> None:
-        """Removes what need not be kept, on a thread of its own: large files take their time to go."""
-        if self._keep is None or (self._pruning is not None and self._pruning.is_alive()):
+        """Removes what need not be kept, on a thread of its own: large files take their time to go.
+
+        A thread that is at work looks once more: what was committed meanwhile makes another step old.
+        """
+        if self._keep is None:
             return
         self._warn_of_troubles()
         last, every = self._keep
         store = Store(self._folder)
 
-        def prune() -> None:
-            try:
-                # In this order: of the steps that are there by now, all that were saved here are noted.
-                known = store.steps()
-                self._troubles += store.prune(last, every, list(self._saved), known)[1]
-            except Exception as error:
-                self._troubles.append(str(error))
+        def is_due() -> bool:
+            with self._prune_lock:
+                due, self._prune_due = self._prune_due, False
+                self._prune_over = not due
+                return due
 
-        self._pruning = threading.Thread(target=prune, name="straightway-prune")
-        self._pruning.start()
+        def prune() -> None:
+            while is_due():
+                try:
+                    # In this order: of the steps that are there by now, all that were saved here are noted.
+                    known = store.steps()
+                    self._troubles += store.prune(last, every, list(self._saved), known)[1]
+                except Exception as error:
+                    self._troubles.append(str(error))
+
+        with self._prune_lock:
+            self._prune_due = True
+            is_at_work = self._pruning is not None and self._pruning.is_alive() and not self._prune_over
+            self._prune_over = False
+        if not is_at_work:
+            self._pruning = threading.Thread(target=prune, name="straightway-prune")
+            self._pruning.start()
 
     def _warn_of_troubles(self) -> None:
         """Says what pruning could not do, each once: what was saved is none the worse for it."""

@@ -184,7 +184,9 @@ class Source:
     def _read(self, name: str, part: tuple[list[int], list[int]] | None) -> Any:
         loading = Loading.of(self.model, name, part, device=self._device, route=self._route, allocate=self._allocate)
         self.receipt = loading.wait()
-        return loading.tensors(self._framework.take, self._framework.convert)[name]
+        tensors: dict[str, Any] = {}
+        loading.fill(tensors, self._framework.take, self._framework.convert)
+        return tensors[name]
 
 
 def route_of(backend: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from . import _framework, _progress, _pytrees
 from ._allocators import Owner
 from ._progress import Callback
-from ._straightway import Loading, Model, Receipt
+from ._straightway import Loading, Model, Receipt, warm
 from ._straightway import Stream as _Stream
 
 #: A filter (``None`` for all tensors), a dimension, and which part of it: start and stop.
@@ -108,6 +108,14 @@ def patterns(filter: str | Iterable[str] | None) -> list[str]:
     return [filter] if isinstance(filter, str) else list(filter)
 
 
+def _open(path: StrPath, device: Any, storage_options: StorageOptions | None) -> Model:
+    """A model. While its headers are read, lanes and pinned memory are made ready for the device."""
+    place = _framework.device_name(device)
+    if place.startswith("cuda:"):
+        warm(path, place)
+    return Model(path, storage_options=storage_options)
+
+
 def load(
     model: Model,
     device: Any,
@@ -141,10 +149,10 @@ def load(
     weights: Weights[Any] = Weights()
     if not library.may_copy:
         # The library's tensors are made while the bytes are still on their way.
-        weights.update(loading.tensors(library.take, library.convert))
+        loading.fill(weights, library.take, library.convert)
     weights.receipt = _progress.finish(loading, os.fspath(what), progress, timeout)
     if library.may_copy:
-        weights.update(loading.tensors(library.take, library.convert))
+        loading.fill(weights, library.take, library.convert)
     return weights
 
 
@@ -194,7 +202,7 @@ def load_file(
             not given comes from the environment and the AWS configuration files.
     """
     return load(
-        Model(filename, storage_options=storage_options),
+        _open(filename, device, storage_options),
         device,
         framework,
         filter=filter,
@@ -233,7 +241,7 @@ def load_model(
         device, framework, filter, priority, memory, progress, timeout, storage_options: as for ``load_file``.
     """
     return load(
-        Model(folder, storage_options=storage_options),
+        _open(folder, device, storage_options),
         device,
         framework,
         filter=filter,
@@ -274,7 +282,7 @@ def iterate(
         folder, device, framework, filter, slices, route, priority, memory, storage_options: as for ``load_model``.
     """
     _progress.check(progress, timeout)
-    model = Model(folder, storage_options=storage_options)
+    model = _open(folder, device, storage_options)
     library = _framework.find(framework)
     place = _framework.device_name(device)
     batches = _Stream(

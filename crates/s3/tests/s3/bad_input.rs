@@ -326,6 +326,29 @@ fn access_that_makes_no_sense_is_refused_when_a_store_is_made() {
 }
 
 #[test]
+fn keys_with_an_empty_part_are_read_by_name_and_refused_by_name_in_listings() {
+    let server = Server::start(|_, request| {
+        if request.target.contains("list-type") {
+            let page = "<ListBucketResult><CommonPrefixes><Prefix>a//</Prefix></CommonPrefixes></ListBucketResult>";
+            return Reply::new(200, &[], page);
+        }
+        assert_eq!(request.target, "/lab/a//b");
+        Reply::of_object(request, 3, "\"1\"", |first, end| {
+            b"yes"[first as usize..end as usize].to_vec()
+        })
+    });
+    let store = store(&access(&server.url()));
+    assert_eq!(read(&store, "a//b").unwrap(), b"yes");
+    let inside = store.below(OsStr::new("a"), Missing::Refuse).unwrap();
+    let error = list_all(&*inside).unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert!(
+        told(&error).contains("s3://lab/a//") && told(&error).contains("empty part"),
+        "{error}"
+    );
+}
+
+#[test]
 fn an_empty_object_is_opened_also_where_the_refusal_of_a_range_does_not_tell_its_length() {
     let server = Server::start(|_, request| match request.header("range") {
         Some(_) => Reply::error(416, "InvalidRange"),

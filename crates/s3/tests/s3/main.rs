@@ -11,7 +11,9 @@ mod credentials;
 mod faults;
 mod objects;
 mod server;
+mod tls;
 mod write_faults;
+mod write_refusals;
 mod writes;
 
 use std::{ffi::OsStr, sync::Arc};
@@ -45,6 +47,15 @@ fn store(access: &Access) -> S3 {
 
 fn open(store: &dyn Store, name: &str) -> straightway_core::Result<Arc<dyn Handle>> {
     open_one(store, OsStr::new(name))
+}
+
+/// Says why a test ends early.
+#[expect(
+    clippy::print_stderr,
+    reason = "what is skipped is counted by this line"
+)]
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
 }
 
 /// All bytes of an object.

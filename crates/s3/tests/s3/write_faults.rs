@@ -2,6 +2,8 @@
 
 use std::{ffi::OsStr, sync::Arc, time::Duration};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use md5::Digest as _;
 use straightway_core::{Error, Kind};
 use straightway_io::{
     Settings, Store,
@@ -240,6 +242,38 @@ fn read_only_credentials_and_full_services_are_told_before_data_moves() {
     }
 }
 
+#[test]
+fn what_is_written_to_a_service_that_does_not_compare_checksums_has_its_md5() {
+    let digests = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&digests);
+    let server = Server::start(move |_, asked: &Asked| {
+        let target = asked.target.as_str();
+        if target.contains("uploads") {
+            let root = "InitiateMultipartUploadResult";
+            return Reply::new(
+                200,
+                &[],
+                format!("<{root}><UploadId>u1</UploadId></{root}>"),
+            );
+        }
+        if asked.method == "POST" {
+            return Reply::new(200, &[], "<CompleteMultipartUploadResult/>");
+        }
+        if asked.method == "PUT" && !target.contains("probe") {
+            let digest = md5::Md5::digest(&asked.body);
+            let wanted = BASE64_STANDARD.encode(digest);
+            seen.lock()
+                .unwrap()
+                .push(asked.header("content-md5") == Some(&wanted));
+        }
+        Reply::new(200, &[("ETag", "\"x\"")], "")
+    });
+    let store = store(&access(&server.url()));
+    upload(&store, "large", &content(1, 2 * PART + 5)).unwrap();
+    upload(&store, "small", &content(2, 500)).unwrap();
+    assert_eq!(*digests.lock().unwrap(), [true; 4]);
+}
+
 /// Puts `x` under a name, whatever is there.
 fn put(store: &S3, name: &str) -> Result<bool, Error> {
     let name = OsStr::new(name);
@@ -265,7 +299,8 @@ fn checksums_are_left_out_where_they_are_not_implemented_and_nowhere_else() {
     );
     // An object whose name has that number in it is no such answer.
     let server = Server::start(move |_, asked: &Asked| {
-        match (has_sum(asked), asked.target.contains("501")) {
+        match (has_sum(asked), asked.target.contains("step-501")) {
+            (_, _) if asked.target.contains("probe") => Reply::error(400, "BadDigest"),
             (false, _) => Reply::error(400, "MissingChecksum"),
             (true, true) => Reply::error(403, "AccessDenied"),
             (true, false) => Reply::new(200, &[("ETag", "\"x\"")], ""),
@@ -274,5 +309,9 @@ fn checksums_are_left_out_where_they_are_not_implemented_and_nowhere_else() {
     let with = store(&access(&server.url()));
     assert_eq!(put(&with, "step-501").unwrap_err().kind(), Kind::Invalid);
     assert!(put(&with, "a").unwrap());
-    assert_eq!(server.requests(), 2);
+    assert_eq!(
+        server.requests(),
+        3,
+        "and one that finds out that checksums are compared"
+    );
 }

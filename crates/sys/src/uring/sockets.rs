@@ -5,7 +5,11 @@
 //! makes that sooner: nothing is given back before the kernel is through with it. Dropping a `Sockets` waits for that
 //! too.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+mod message;
+#[cfg(test)]
+mod tests;
+
+use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::net::SocketAddrAny;
@@ -13,6 +17,7 @@ use straightway_core::Result;
 
 use super::{DEPTH_MAX, build, enter, outcome};
 use crate::{kernel::is_since, request::Io, socket::Socket};
+use message::Message;
 
 /// At most this many operations in flight.
 pub const OPERATIONS_MAX: u32 = DEPTH_MAX;
@@ -34,6 +39,8 @@ fn fill_flags() -> i32 {
 pub struct Sockets<H> {
     ring: IoUring,
     flying: Vec<Option<Flying<H>>>,
+    /// What the entries of operations on two pieces point to, by number.
+    messages: Box<[Message]>,
     free: Vec<u32>,
     system_calls: u64,
 }
@@ -78,6 +85,30 @@ pub enum Payload<H> {
         /// Where to end, from its start.
         to: usize,
     },
+    /// What comes next, in two pieces: first the memory of an I/O, then a buffer. Whatever is there is taken; the
+    /// result counts both.
+    FillThen {
+        /// The I/O.
+        io: Io<H>,
+        /// Which of its bytes are filled.
+        fill: Range<usize>,
+        /// The buffer. Its length does not change.
+        bytes: Vec<u8>,
+        /// Which of the buffer's bytes are filled behind them.
+        then: Range<usize>,
+    },
+    /// Two pieces that are sent one behind the other: a buffer from `from` on, then the memory of an I/O. The result
+    /// counts both, and may be less.
+    SpillAfter {
+        /// The buffer.
+        bytes: Vec<u8>,
+        /// Where to begin in it.
+        from: usize,
+        /// The I/O.
+        io: Io<H>,
+        /// Which of its bytes follow.
+        spill: Range<usize>,
+    },
 }
 
 /// An operation that is done.
@@ -113,6 +144,7 @@ impl<H> Sockets<H> {
         Ok(Self {
             ring: build(operations)?,
             flying: (0..operations).map(|_| None).collect(),
+            messages: (0..operations).map(|_| Message::default()).collect(),
             free: (0..operations).rev().collect(),
             system_calls: 0,
         })
@@ -123,6 +155,10 @@ impl<H> Sockets<H> {
     /// # Panics
     ///
     /// Where a range lies outside of its buffer.
+    #[expect(
+        clippy::result_large_err,
+        reason = "nothing on the way of an I/O allocates"
+    )]
     pub fn begin(
         &mut self,
         key: u32,
@@ -139,7 +175,8 @@ impl<H> Sockets<H> {
             payload,
             socket: Arc::clone(socket),
         });
-        let entry = flying.entry().user_data(u64::from(number));
+        let message = &mut self.messages[number as usize];
+        let entry = flying.entry(message).user_data(u64::from(number));
         if self.push(&entry).is_err() {
             let refused = self.flying[number as usize].take();
             return Err(refused.expect("just put there").payload);
@@ -225,9 +262,9 @@ impl<H> Payload<H> {
 }
 
 impl<H> Flying<H> {
-    /// The queue entry. Its pointers stay valid while `self` is kept: they lead to the heap, or into the memory that an
-    /// I/O owns.
-    fn entry(&mut self) -> squeue::Entry {
+    /// The queue entry. Its pointers stay valid while `self` and `message` are kept: they lead to the heap, or into the
+    /// memory that an I/O owns.
+    fn entry(&mut self, message: &mut Message) -> squeue::Entry {
         let fd = types::Fd(self.socket.raw());
         let length = |bytes: usize| u32::try_from(bytes).expect("buffers are under 4 GiB");
         match &mut self.payload {
@@ -246,31 +283,54 @@ impl<H> Flying<H> {
                 opcode::Recv::new(fd, rest.as_mut_ptr(), length(rest.len())).build()
             }
             Payload::Fill { io, from, to } => {
-                assert!(
-                    from <= to && *to <= io.bytes,
-                    "the range lies inside the I/O"
-                );
-                let start = io.pointer();
-                // SAFETY: `pointer` checked that the I/O lies in its buffer, and `from` lies in the I/O.
-                let pointer = unsafe { start.add(*from) };
+                let pointer = part(io, &(*from..*to));
                 opcode::Recv::new(fd, pointer, length(*to - *from))
                     .flags(fill_flags())
                     .build()
             }
             Payload::Spill { io, from, to } => {
-                assert!(
-                    from <= to && *to <= io.bytes,
-                    "the range lies inside the I/O"
-                );
-                let start = io.pointer();
-                // SAFETY: `pointer` checked that the I/O lies in its buffer, and `from` lies in the I/O.
-                let pointer = unsafe { start.add(*from) };
+                let pointer = part(io, &(*from..*to));
                 opcode::Send::new(fd, pointer, length(*to - *from))
                     .flags(libc::MSG_NOSIGNAL)
                     .build()
             }
+            Payload::FillThen {
+                io,
+                fill,
+                bytes,
+                then,
+            } => {
+                let first = (part(io, fill), fill.len());
+                let rest = &mut bytes[then.clone()];
+                let second = (rest.as_mut_ptr(), rest.len());
+                opcode::RecvMsg::new(fd, message.of([first, second])).build()
+            }
+            Payload::SpillAfter {
+                bytes,
+                from,
+                io,
+                spill,
+            } => {
+                let rest = &mut bytes[*from..];
+                let first = (rest.as_mut_ptr(), rest.len());
+                let second = (part(io, spill), spill.len());
+                let message: *const libc::msghdr = message.of([first, second]);
+                opcode::SendMsg::new(fd, message)
+                    .flags(libc::MSG_NOSIGNAL.cast_unsigned())
+                    .build()
+            }
         }
     }
+}
+
+/// The address of a part of an I/O's memory.
+fn part<H>(io: &Io<H>, range: &Range<usize>) -> *mut u8 {
+    assert!(
+        range.start <= range.end && range.end <= io.bytes,
+        "the range lies inside the I/O"
+    );
+    // SAFETY: `pointer` checked that the I/O lies in its buffer, and the range lies in the I/O.
+    unsafe { io.pointer().add(range.start) }
 }
 
 impl<H> Drop for Sockets<H> {
@@ -290,6 +350,7 @@ impl<H> Drop for Sockets<H> {
             let _ = self.poll(&mut landed, 1, Duration::from_secs(1));
         }
         std::mem::forget(std::mem::take(&mut self.flying));
+        std::mem::forget(std::mem::take(&mut self.messages));
     }
 }
 
@@ -297,166 +358,5 @@ impl<H> std::fmt::Debug for Sockets<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (flying, all) = (self.in_flight(), self.flying.len());
         write!(f, "Sockets {{ in flight: {flying} of {all} }}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        io::{Read, Write},
-        net::{TcpListener, TcpStream},
-    };
-
-    use super::*;
-    use crate::{
-        file::By,
-        request::{Buf, Op},
-        slot::Slot,
-    };
-
-    /// A ring, or a printed reason why there is none.
-    fn ring() -> Option<Sockets<u8>> {
-        Sockets::new(8)
-            .inspect_err(|error| eprintln!("skipped: {error}"))
-            .ok()
-    }
-
-    fn one(ring: &mut Sockets<u8>) -> Landed<u8> {
-        let mut landed = Vec::new();
-        while landed.is_empty() {
-            ring.poll(&mut landed, 1, Duration::from_secs(5)).unwrap();
-        }
-        assert_eq!(landed.len(), 1);
-        landed.remove(0)
-    }
-
-    /// A socket that is connected, and its other side.
-    fn connected(ring: &mut Sockets<u8>) -> (Arc<Socket>, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let socket = Arc::new(Socket::new(&address).unwrap());
-        ring.begin(7, &socket, Payload::Connect(address)).unwrap();
-        let landed = one(ring);
-        assert_eq!((landed.key, landed.result.unwrap()), (7, 0));
-        (socket, listener.accept().unwrap().0)
-    }
-
-    fn io(bytes: usize) -> Io<u8> {
-        Io {
-            op: Op::Read,
-            object: 3,
-            by: By::Direct,
-            offset: 0,
-            buf: Buf::Slot(Slot::ring(1, 4096).unwrap().remove(0)),
-            start: 96,
-            bytes,
-            tag: 1,
-        }
-    }
-
-    #[test]
-    fn what_is_sent_arrives_and_what_comes_lands_in_the_io() {
-        let Some(mut ring) = ring() else { return };
-        let (socket, mut peer) = connected(&mut ring);
-        let payload = Payload::Send {
-            bytes: b"__hello".to_vec(),
-            from: 2,
-        };
-        ring.begin(1, &socket, payload).unwrap();
-        assert_eq!(one(&mut ring).result.unwrap(), 5);
-        let mut seen = [0; 5];
-        peer.read_exact(&mut seen).unwrap();
-        assert_eq!(&seen, b"hello");
-        assert!(socket.is_quiet());
-        peer.write_all(b"abcdef").unwrap();
-        let payload = Payload::Fill {
-            io: io(10),
-            from: 4,
-            to: 10,
-        };
-        ring.begin(2, &socket, payload).unwrap();
-        let landed = one(&mut ring);
-        assert_eq!(landed.result.unwrap(), 6);
-        let Payload::Fill { io, .. } = landed.payload else {
-            panic!("it went out with an I/O")
-        };
-        let Buf::Slot(slot) = &io.buf else {
-            panic!("it went out with a slot")
-        };
-        assert_eq!(&slot.as_slice()[95..107], b"\0\0\0\0\0abcdef\0");
-        let payload = Payload::Spill { io, from: 5, to: 9 };
-        ring.begin(3, &socket, payload).unwrap();
-        let landed = one(&mut ring);
-        assert_eq!(landed.result.unwrap(), 4);
-        assert!(matches!(landed.payload, Payload::Spill { from: 5, .. }));
-        let mut seen = [0; 4];
-        peer.read_exact(&mut seen).unwrap();
-        assert_eq!(&seen, b"bcde");
-        peer.write_all(b"x").unwrap();
-        drop(peer);
-        assert!(!socket.is_quiet());
-    }
-
-    #[test]
-    fn a_cancelled_operation_gives_its_buffer_back_when_it_lands() {
-        let Some(mut ring) = ring() else { return };
-        let (socket, _peer) = connected(&mut ring);
-        let operation = ring.begin(
-            4,
-            &socket,
-            Payload::Fill {
-                io: io(10),
-                from: 0,
-                to: 10,
-            },
-        );
-        let mut landed = Vec::new();
-        ring.poll(&mut landed, 1, Duration::from_millis(20))
-            .unwrap();
-        assert!(landed.is_empty() && ring.in_flight() == 1);
-        ring.cancel(operation.unwrap());
-        let landed = one(&mut ring);
-        assert_eq!(
-            landed.result.unwrap_err().raw_os_error(),
-            Some(libc::ECANCELED)
-        );
-        assert!(matches!(landed.payload, Payload::Fill { .. }));
-    }
-
-    #[test]
-    fn dropping_a_ring_ends_what_is_in_flight() {
-        let Some(mut ring) = ring() else { return };
-        let (socket, _peer) = connected(&mut ring);
-        for key in 0..8 {
-            let payload = Payload::Receive {
-                bytes: vec![0; 64],
-                from: 0,
-                to: 64,
-            };
-            ring.begin(key, &socket, payload).unwrap();
-        }
-        let payload = Payload::Fill {
-            io: io(10),
-            from: 0,
-            to: 10,
-        };
-        let refused = ring.begin(9, &socket, payload).unwrap_err();
-        assert!(matches!(refused, Payload::Fill { .. }), "the table is full");
-        let start = std::time::Instant::now();
-        drop(ring);
-        assert!(start.elapsed() < Duration::from_secs(10));
-        drop(socket);
-    }
-
-    #[test]
-    fn a_refused_connection_says_so() {
-        let Some(mut ring) = ring() else { return };
-        let listener = TcpListener::bind("[::1]:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
-        let socket = Arc::new(Socket::new(&address).unwrap());
-        ring.begin(0, &socket, Payload::Connect(address)).unwrap();
-        let error = one(&mut ring).result.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     board::{Posted, Wake},
     engine::{Capabilities, Engine, pool::Pool},
     job::Job,
-    lane::Parts,
+    lane::{Parts, Ring},
     request::{Done, Io},
     settings::Settings,
     stage::HostStage,
@@ -98,7 +98,7 @@ fn lane(trouble: Trouble, open: &Arc<AtomicBool>) -> Result<Lane> {
         engine,
         depths_unused: [0; 2],
         stage: Box::new(HostStage::default()),
-        ring: settings().ring(Track::Cached, Place::Host),
+        ring: Ring::new(settings().ring(Track::Cached, Place::Host), false),
         settle_max: Duration::from_millis(20),
     }))
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use straightway_core::{Alignment, Error, Kind, Result};
 
 use super::{
-    Manifest, PARITY_MAX, RANKS_MAX, Saved, SavedPart, ShardRecord, Stored,
+    Manifest, ObjectVersion, PARITY_MAX, RANKS_MAX, Saved, SavedPart, ShardRecord, Stored,
+    Versions,
     overlap::{covers, overlapping},
 };
 use crate::{
@@ -18,6 +19,10 @@ use crate::{
 
 /// The longest chunks: what a restore has to keep in memory, some times over.
 const CHUNK_BYTES_MAX: u64 = 64 << 20;
+
+/// The longest name of a store, and the longest version of an object. An `ETag` has some 40 characters.
+const STORE_CHARS_MAX: usize = 4096;
+const TAG_CHARS_MAX: usize = 256;
 
 /// No file has more bytes; sums of some of them stay far from the end of 64 bits.
 const BYTES_MAX: u64 = 1 << 60;
@@ -46,6 +51,9 @@ impl Manifest {
                 .map_err(corrupt)?;
         }
         self.check_parity().map_err(corrupt)?;
+        if let Some(versions) = &self.versions {
+            check_versions(versions).map_err(corrupt)?;
+        }
         let numbers = (0..).zip(&self.tensors);
         self.numbers = numbers.map(|(n, t)| (Arc::clone(&t.name), n)).collect();
         Ok(self)
@@ -80,6 +88,34 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+/// Checks what is said of the versions of objects. Requests have tags in a header.
+fn check_versions(versions: &Versions) -> Result<(), String> {
+    let is_text = |text: &str, most: usize| {
+        (1..=most).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+    };
+    if versions.store.len() > STORE_CHARS_MAX {
+        return Err("the name of the store of its versions is too long".to_owned());
+    }
+    for object in &versions.objects {
+        let file = quoted(&object.file);
+        if object.step >= STEP_MAX || !is_file_name(&object.file) {
+            return Err(format!(
+                "it has a version of {file}, which is no file of a step"
+            ));
+        }
+        if !is_text(&object.tag, TAG_CHARS_MAX) {
+            return Err(format!(
+                "the version of {file} is not one that a store tells"
+            ));
+        }
+    }
+    let is_before = |a: &ObjectVersion, b: &ObjectVersion| (a.step, &a.file) < (b.step, &b.file);
+    if !versions.objects.is_sorted_by(is_before) {
+        return Err("the versions of its objects are not in order".to_owned());
+    }
+    Ok(())
 }
 
 /// Checks how images are cut.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use straightway_core::{Error, Kind, Result};
 
-use super::{Manifest, ParityRecord, Saved, SavedPart, ShardRecord, VERSION};
+use super::{Manifest, ParityRecord, Saved, SavedPart, ShardRecord, VERSION, Versions};
 use crate::{
     checkpoint::{
         name::{Attempt, is_nonce},
@@ -45,6 +45,8 @@ pub(super) struct ManifestWire {
     shards: Vec<ShardRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     parity: Vec<ParityRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    versions: Option<Versions>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -104,6 +106,7 @@ impl ManifestWire {
             tensors: manifest.tensors.iter().map(TensorWire::of).collect(),
             shards: manifest.shards.clone(),
             parity: manifest.parity.clone(),
+            versions: manifest.versions.clone(),
         }
     }
 
@@ -128,6 +131,7 @@ impl ManifestWire {
             tensors: tensors.collect::<Result<_>>()?,
             shards: self.shards,
             parity: self.parity,
+            versions: self.versions,
             numbers: hashbrown::HashMap::new(),
         };
         manifest.checked(name)

@@ -2,14 +2,14 @@
 
 /// Up to a fixed count of values, each with a number.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub struct Slab<T> {
     values: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
 impl<T> Slab<T> {
     /// Room for `most` values.
-    pub(super) fn new(most: usize) -> Self {
+    pub fn new(most: usize) -> Self {
         let most = u32::try_from(most).expect("queues are short");
         Self {
             values: (0..most).map(|_| None).collect(),
@@ -17,7 +17,8 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
+    /// Adds a value; gives it back where there is no room.
+    pub fn insert(&mut self, value: T) -> Result<u32, T> {
         let Some(number) = self.free.pop() else {
             return Err(value);
         };
@@ -25,26 +26,31 @@ impl<T> Slab<T> {
         Ok(number)
     }
 
-    pub(super) fn remove(&mut self, number: u32) -> T {
+    /// Takes a value out.
+    pub fn remove(&mut self, number: u32) -> T {
         let value = self.values[number as usize].take();
         self.free.push(number);
         value.expect("the number is in use")
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<&T> {
+    /// The value of a number that may be free.
+    pub fn get(&self, number: u32) -> Option<&T> {
         self.values[number as usize].as_ref()
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// How many values there are.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
         self.values.len() - self.free.len()
     }
 
-    pub(super) fn capacity(&self) -> usize {
+    /// How many there can be.
+    pub fn capacity(&self) -> usize {
         self.values.len()
     }
 
     /// All numbers in use. Others may come and go while they are walked through by [`get`](Self::get).
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let numbered = (0..).zip(&self.values);
         numbered.filter_map(|(number, value)| Some((number, value.as_ref()?)))
     }

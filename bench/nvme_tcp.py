@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Reads over NVMe/TCP on loopback against `sendfile` and `recv` of the same file over as many sockets.
+
+    STRAIGHTWAY=target/release/straightway python3 bench/nvme_tcp.py [--seconds 3] [--rounds 5]
+
+The target is `straightway target`; the host is `tcpbench.c`, a small C host with one connection per process, so that
+the figures are of the target alone. Both ways are interleaved, and ratios are taken within a round. CPU time is that of
+the processes on both ends. Writes bench/results/nvme-tcp-DATE.{json,txt}.
+"""
+import argparse, datetime, json, os, platform, re, signal, socket, statistics, subprocess, sys, tempfile, threading, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MIB = 1 << 20
+
+
+def cpu_of(pid):
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def sendfile_server(path, listener, count):
+    """Sends 1 MiB pieces of the file at random places until the other side closes, a thread for each connection."""
+    size = os.path.getsize(path)
+
+    def serve(connection):
+        import random
+        draw = random.Random(7)
+        with open(path, "rb") as file:
+            try:
+                while True:
+                    at = draw.randrange(size // MIB) * MIB
+                    end = at + MIB
+                    while at < end:
+                        at += os.sendfile(connection.fileno(), file.fileno(), at, end - at)
+            except OSError:
+                connection.close()
+
+    threads = []
+    for _ in range(count):
+        connection, _ = listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threads.append(threading.Thread(target=serve, args=(connection,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+
+
+def receiver(port, seconds, out):
+    connection = socket.create_connection(("127.0.0.1", port))
+    buffer = memoryview(bytearray(MIB))
+    total, start = 0, time.monotonic()
+    while time.monotonic() - start < seconds:
+        total += connection.recv_into(buffer, MIB, socket.MSG_WAITALL)
+    took = time.monotonic() - start
+    connection.close()
+    os.write(out, f"{total} {took}\n".encode())
+
+
+def by_sendfile(path, sockets, seconds):
+    """Answers MiB/s and CPU seconds per GiB of both ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    read, write = os.pipe()
+    pids = []
+    for job in [lambda: sendfile_server(path, listener, sockets)] + [lambda: receiver(port, seconds, write)] * sockets:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+            job()
+            os._exit(0)
+        pids.append(pid)
+    listener.close()
+    cpu = 0.0
+    for pid in pids[1:] + pids[:1]:
+        _, _, usage = os.wait4(pid, 0)
+        cpu += usage.ru_utime + usage.ru_stime
+    os.close(write)
+    lines = os.read(read, 65536).decode().split("\n")[:sockets]
+    os.close(read)
+    total = sum(int(line.split()[0]) for line in lines)
+    took = max(float(line.split()[1]) for line in lines)
+    return total / MIB / took, cpu / (total / (1 << 30))
+
+
+class Target:
+    def __init__(self, program, path, block):
+        self.process = subprocess.Popen([program, "target", path, "--listen", "127.0.0.1:0", "--nqn", "nqn.bench", "--block", str(block)],
+                                        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.port = int(re.search(r"127\.0\.0\.1:(\d+)", self.process.stderr.readline())[1])
+
+    def run(self, tcpbench, sockets, size, depth, seconds):
+        before = cpu_of(self.process.pid)
+        runs = [subprocess.Popen([tcpbench, "tcp", "127.0.0.1", str(self.port), "nqn.bench", "1", str(size), str(depth), str(seconds)],
+                                 stdout=subprocess.PIPE, text=True) for _ in range(sockets)]
+        rate, cpu = 0.0, 0.0
+        for run in runs:
+            text = run.stdout.read()
+            _, status, usage = os.wait4(run.pid, 0)
+            if status:
+                sys.exit(f"tcpbench failed: {text}")
+            cpu += usage.ru_utime + usage.ru_stime
+            rate += float(re.search(r"([\d.]+) MiB/s", text)[1])
+        cpu += cpu_of(self.process.pid) - before
+        return rate, cpu / (rate * seconds / 1024)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--sockets", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--note", default="", help="what else a reader has to know, such as the kind of build")
+    args = parser.parse_args()
+    program = os.environ.get("STRAIGHTWAY", "straightway")
+    rows = []
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        tcpbench = os.path.join(folder, "tcpbench")
+        subprocess.run(["gcc", "-O2", "-w", "-o", tcpbench, os.path.join(HERE, "tcpbench.c")], check=True)
+        path = os.path.join(folder, "data")
+        with open(path, "wb") as file:
+            for _ in range(args.mib):
+                file.write(os.urandom(MIB))
+        target = Target(program, path, 4096)
+        for sockets in args.sockets:
+            pairs = []
+            for _ in range(args.rounds):
+                pairs.append((by_sendfile(path, sockets, args.seconds), target.run(tcpbench, sockets, MIB, 4, args.seconds)))
+            median = lambda values: statistics.median(values)
+            rows.append({
+                "work": "1 MiB reads from the page cache, depth 4", "sockets": sockets,
+                "sendfile_mib_per_s": median([a[0] for a, _ in pairs]), "target_mib_per_s": median([b[0] for _, b in pairs]),
+                "rate_ratio": median([b[0] / a[0] for a, b in pairs]),
+                "sendfile_cpu_s_per_gib": median([a[1] for a, _ in pairs]), "target_cpu_s_per_gib": median([b[1] for _, b in pairs]),
+                "cpu_ratio": median([b[1] / a[1] for a, b in pairs]),
+                "rate_ratios": [round(b[0] / a[0], 3) for a, b in pairs], "cpu_ratios": [round(b[1] / a[1], 3) for a, b in pairs],
+            })
+            print(rows[-1], flush=True)
+        for size, depth in ((4096, 32), (131072, 8)):
+            rate, cpu = target.run(tcpbench, 1, size, depth, args.seconds)
+            rows.append({"work": f"{size} B reads, depth {depth}", "sockets": 1, "target_mib_per_s": rate,
+                         "target_iops": rate * MIB / size, "target_cpu_us_per_io": cpu * size / (1 << 30) * 1e6})
+            print(rows[-1], flush=True)
+        target.stop()
+    date = datetime.date.today().isoformat()
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.strip()
+    result = {"date": date, "machine": platform.processor() or platform.machine(), "kernel": platform.release(), "cpus": os.cpu_count(),
+              "load": os.getloadavg(), "version": version, "note": args.note, "rounds": args.rounds, "seconds": args.seconds, "rows": rows}
+    base = os.path.join(HERE, "results", f"nvme-tcp-{date}")
+    with open(base + ".json", "w") as file:
+        json.dump(result, file, indent=1)
+    with open(base + ".txt", "w") as file:
+        file.write(f"{version}, Linux {platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {date}. {args.note}\n")
+        for row in rows:
+            file.write(", ".join(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()) + "\n")
+
+
+if __name__ == "__main__":
+    main()

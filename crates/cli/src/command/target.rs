@@ -1,0 +1,244 @@
+//! `straightway target`: serves this machine's files over NVMe/TCP.
+
+use std::{
+    fmt::Write as _,
+    net::{SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+    process::ExitCode,
+    sync::mpsc::{RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use serde_json::json;
+use straightway_core::{Bytes, Error, Kind, Seconds, text::shown};
+use straightway_nvme::{IO_PORT, Nqn, log::AnaState};
+use straightway_nvme_target::{Config, HostReceipt, HostRule, Listen, Policy, Source, Target};
+
+use super::{
+    interrupt::on_interrupt,
+    output::{print, print_json, say},
+};
+
+/// Serve files, folders and block devices over NVMe/TCP.
+///
+/// Each file is a namespace of one subsystem, which Linux, SPDK and `nvme-tcp://` addresses of Straightway can read. It
+/// runs until it is interrupted, and then says what each host did. Hosts cannot write unless --writable is given. Files
+/// that appear, grow or are replaced below a served folder are found, and hosts are told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files, folders (a namespace for each file below) and block devices to serve.
+    #[arg(value_name = "PATH", required_unless_present = "memory")]
+    paths: Vec<PathBuf>,
+
+    /// Serve zeroed memory of this size under a name, as `NAME=SIZE`; it is lost at the end.
+    #[arg(long, value_name = "NAME=SIZE", value_parser = memory)]
+    memory: Vec<(String, Bytes)>,
+
+    /// Where to listen, as `ADDRESS[:PORT]`; `=non-optimized` or `=inaccessible` behind it sets the path's state.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4420", value_parser = listen)]
+    listen: Vec<Listen>,
+
+    /// The name of the subsystem.
+    #[arg(long, default_value = "nqn.2026-11.straightway:models", value_parser = nqn)]
+    nqn: Nqn,
+
+    /// Let hosts write. Files that are no whole number of blocks stay read-only.
+    #[arg(long)]
+    writable: bool,
+
+    /// The size of a block: 512 to 4096 bytes.
+    #[arg(long, value_name = "SIZE", default_value = "512")]
+    block: Bytes,
+
+    /// Let in this host only; may be given several times.
+    #[arg(long, value_name = "NQN", value_parser = nqn)]
+    allow: Vec<Nqn>,
+
+    /// Let in the hosts of this file only, with their secrets and shares.
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+
+    /// Tell hosts of another discovery controller.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    referral: Vec<SocketAddr>,
+
+    /// How often to look for files that changed; 0 for never.
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    rescan: Seconds,
+
+    /// Stop after this time.
+    #[arg(long = "for", value_name = "TIME")]
+    duration: Option<Seconds>,
+
+    /// Write what each host did as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let config = config(args)?;
+    let target = Target::start(&config)?;
+    let (count, bytes) = target.served();
+    let addresses = target.addresses();
+    let shown_addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    let noun = if count == 1 {
+        "namespace"
+    } else {
+        "namespaces"
+    };
+    say(&format!(
+        "serving {count} {noun}, {}, as {} on {}",
+        Bytes(bytes),
+        config.nqn,
+        shown_addresses.join(", ")
+    ));
+    let start = Instant::now();
+    wait(args, &target)?;
+    let receipts = target.stop();
+    let seconds = start.elapsed().as_secs_f64();
+    if args.json {
+        print_json(&json!({
+            "nqn": config.nqn.as_str(),
+            "addresses": shown_addresses,
+            "seconds": seconds,
+            "hosts": receipts,
+        }))?;
+    } else {
+        for receipt in &receipts {
+            print(&told(receipt))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks for changes until the end.
+fn wait(args: &Args, target: &Target) -> anyhow::Result<()> {
+    let (stop, stopped) = channel();
+    on_interrupt(move || {
+        let _ = stop.send(());
+    });
+    let span =
+        |seconds: Seconds| Duration::try_from_secs_f64(seconds.0).context("a time is out of range");
+    let end = args.duration.map(span).transpose()?;
+    let end = end.map(|after| Instant::now() + after);
+    let pause = match span(args.rescan)? {
+        Duration::ZERO => Duration::from_hours(1),
+        pause => pause,
+    };
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(());
+        }
+        match stopped.recv_timeout(left.map_or(pause, |left| left.min(pause))) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if args.rescan.0 == 0.0 {
+            continue;
+        }
+        match target.rescan() {
+            Ok(changed) if changed.is_empty() => {}
+            Ok(changed) => say(&format!("{} namespaces changed", changed.len())),
+            // A folder may be away for a moment, while it is replaced. What was served stays.
+            Err(error) => say(&format!("warning: {}", shown(&error.to_string()))),
+        }
+    }
+}
+
+fn config(args: &Args) -> anyhow::Result<Config> {
+    let paths = args.paths.iter().cloned().map(Source::Path);
+    let memory = args.memory.iter().map(|(name, bytes)| Source::Memory {
+        name: name.clone(),
+        bytes: bytes.0,
+    });
+    let first = args.listen[0].address;
+    let mut config = Config::new(args.nqn.clone(), first, paths.chain(memory).collect());
+    config.ports.clone_from(&args.listen);
+    config.is_writable = args.writable;
+    config.referrals.clone_from(&args.referral);
+    config.block_shift = match args.block.0 {
+        512 => 9,
+        1024 => 10,
+        2048 => 11,
+        4096 => 12,
+        _ => {
+            let why = "a block has 512, 1024, 2048 or 4096 bytes";
+            return Err(Error::new(Kind::Invalid, "serve", &args.nqn, why).into());
+        }
+    };
+    if let Some(path) = &args.hosts {
+        config.policy = Policy::read(path)?;
+    }
+    for host in &args.allow {
+        config.policy.is_closed = true;
+        config.policy.add(HostRule {
+            nqn: host.clone(),
+            keys: None,
+            share: None,
+        })?;
+    }
+    Ok(config)
+}
+
+/// What a host did, as a line.
+fn told(receipt: &HostReceipt) -> String {
+    let HostReceipt {
+        host,
+        queues,
+        reads,
+        writes,
+        errors,
+        refused,
+        faults,
+        ..
+    } = receipt;
+    let (read, written) = (Bytes(receipt.read_bytes), Bytes(receipt.written_bytes));
+    let mut line = format!(
+        "{host}: read {read} in {reads} commands, wrote {written} in {writes}, {queues} queues"
+    );
+    for (count, what) in [(errors, "errors"), (refused, "refused"), (faults, "faults")] {
+        if *count > 0 {
+            write!(line, ", {count} {what}").expect("text takes all that is written");
+        }
+    }
+    line.push('\n');
+    line
+}
+
+fn nqn(text: &str) -> Result<Nqn, String> {
+    Nqn::new(text).map_err(|error| error.to_string())
+}
+
+fn memory(text: &str) -> Result<(String, Bytes), String> {
+    let form = "the form is NAME=SIZE, such as scratch=1GiB";
+    let (name, size) = text.split_once('=').ok_or(form)?;
+    let bytes: Bytes = size.parse().map_err(|error| format!("{error}"))?;
+    Ok((name.to_owned(), bytes))
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    let (place, state) = match text.split_once('=') {
+        None => (text, AnaState::Optimized),
+        Some((place, "optimized")) => (place, AnaState::Optimized),
+        Some((place, "non-optimized")) => (place, AnaState::NonOptimized),
+        Some((place, "inaccessible")) => (place, AnaState::Inaccessible),
+        Some(_) => return Err("a state is optimized, non-optimized or inaccessible".to_owned()),
+    };
+    let address = address(place)?;
+    Ok(Listen { address, state })
+}
+
+/// An address with the port of NVMe/TCP where there is none.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let with_port = (text, IO_PORT).to_socket_addrs();
+    let found = match text.to_socket_addrs().or(with_port) {
+        Ok(mut found) => found.next(),
+        Err(error) => return Err(error.to_string()),
+    };
+    found.ok_or_else(|| "it has no address".to_owned())
+}

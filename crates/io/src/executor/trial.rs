@@ -1,0 +1,173 @@
+//! The first large transfer of a kind: its first chunks run both ways, the rest the faster way.
+//!
+//! Each way runs twice, in turn, and the better run counts: lanes and rings that are made on the way, and other users of a
+//! drive, cost both ways alike. The bytes of the trial are bytes of the transfer, and its receipt names the routes of all.
+
+use std::time::Instant;
+
+use straightway_core::{Choice, Class, Extent, Move, Result, extent::down};
+
+use super::Executor;
+use crate::{
+    ask::Ask,
+    books::Running,
+    job::Job,
+    learning::{Learning, Way, Work},
+    ticket::Ticket,
+};
+
+/// What each run of a way moves, as a part of the shortest transfer that learns: 32 MiB are 10 ms of a fast drive.
+const RUN_SHARE: u64 = 8;
+const RUNS: usize = 2;
+
+/// The second way is taken where it is this much faster, so that noise changes nothing.
+const GAIN_MIN: f64 = 1.1;
+
+/// Transfers are cut where whole blocks of any file system end.
+const CUT_BYTES: u64 = 1 << 20;
+
+impl Executor {
+    /// Begins a transfer whose jobs `make` plans, for some of its moves and a way, if there are several. The first of its
+    /// kind on a drive is a trial.
+    pub(super) fn begin(
+        &self,
+        work: Option<Work>,
+        moves: Vec<Move>,
+        ask: Ask,
+        make: impl Fn(Vec<Move>, Option<Way>, Ask) -> Result<Job>,
+    ) -> Result<Ticket> {
+        let bytes: u64 = moves.iter().map(|m| m.extent.bytes).sum();
+        let learning = self.learning.as_ref();
+        let learning = learning.filter(|l| ask.choice == Choice::Auto && bytes >= l.bytes_min());
+        let (Some(learning), Some(work)) = (learning, work) else {
+            return make(moves, None, ask).map(|job| self.post(job));
+        };
+        let make = |moves, way, ask| make(moves, Some(way), ask);
+        let [usual, other] = work.ways();
+        if let Some(way) = learning.known(work) {
+            return make(moves, way, ask).map(|job| self.post(job));
+        }
+        let whole = make(moves.clone(), usual, ask.clone())?;
+        if !self.is_undisturbed() || !whole.suits(work) {
+            return Ok(self.post(whole));
+        }
+        drop(whole);
+        let (mut rest, mut earlier) = (moves, Vec::with_capacity(2 * RUNS));
+        let mut best_s = [f64::INFINITY; 2];
+        for _ in 0..RUNS {
+            for (way, best_s) in [usual, other].into_iter().zip(&mut best_s) {
+                let head = take_front(&mut rest, learning.bytes_min() / RUN_SHARE);
+                // The last job makes all durable.
+                let syncs = false;
+                let job = make(
+                    head,
+                    way,
+                    Ask {
+                        syncs,
+                        ..ask.clone()
+                    },
+                )?;
+                let begun = Instant::now();
+                let mut ticket = self.post(job);
+                ticket.join();
+                if ticket.job.is_stopped() {
+                    ticket.earlier = earlier;
+                    return Ok(ticket);
+                }
+                *best_s = best_s.min(begun.elapsed().as_secs_f64());
+                earlier.push(ticket);
+            }
+        }
+        let way = chosen(work, best_s, learning);
+        let mut ticket = self.post(make(rest, way, ask)?);
+        ticket.earlier = earlier;
+        Ok(ticket)
+    }
+
+    /// Whether its jobs run at full speed, and no other job of this process does now.
+    fn is_undisturbed(&self) -> bool {
+        let is_free = self.share().limit.is_none() && self.tenant.class() != Class::Background;
+        is_free && Running::count() == 0
+    }
+}
+
+/// The faster way, which is learnt.
+fn chosen(work: Work, [usual_s, other_s]: [f64; 2], learning: &Learning) -> Way {
+    let [usual, other] = work.ways();
+    let way = if other_s * GAIN_MIN < usual_s {
+        other
+    } else {
+        usual
+    };
+    tracing::debug!(%work, %way, usual_s, other_s, "two ways were compared");
+    learning.learn(work, way);
+    way
+}
+
+/// Takes moves of about `bytes` bytes off the front. A move is cut only inside, at a multiple of [`CUT_BYTES`] of its
+/// object.
+fn take_front(moves: &mut Vec<Move>, bytes: u64) -> Vec<Move> {
+    let (mut front, mut left) = (Vec::new(), bytes);
+    let mut taken = 0;
+    for m in moves.iter_mut() {
+        if left == 0 {
+            break;
+        }
+        let end = down(m.extent.offset.saturating_add(left), CUT_BYTES);
+        if m.extent.bytes <= left || end <= m.extent.offset || end >= m.extent.end() {
+            left = left.saturating_sub(m.extent.bytes);
+            front.push(*m);
+            taken += 1;
+            continue;
+        }
+        let head = Extent::between(m.extent.offset, end);
+        front.push(Move { extent: head, ..*m });
+        m.at += head.bytes;
+        m.extent = Extent::between(end, m.extent.end());
+        break;
+    }
+    moves.drain(..taken);
+    front
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn taking_from_the_front_keeps_every_byte_and_its_place(
+            sizes in prop::collection::vec((0_u64..3, 0_u64..40 << 20, 0_u64..5000), 1..20),
+            bytes in 1_u64..64 << 20,
+        ) {
+            let mut at = 0;
+            let mut moves = Vec::new();
+            for (number, (object, length, gap)) in (0_u64..).zip(sizes) {
+                let extent = Extent::new(number * (64 << 20) + gap, length);
+                moves.push(Move { object: u32::try_from(object).unwrap(), extent, at });
+                at += length + gap;
+            }
+            let mut rest = moves.clone();
+            let mut parts = Vec::new();
+            while !rest.is_empty() {
+                let front = take_front(&mut rest, bytes);
+                prop_assert!(!front.is_empty());
+                parts.extend(front);
+            }
+            let mut joined: Vec<Move> = Vec::new();
+            for part in parts {
+                match joined.last_mut() {
+                    Some(last) if last.object == part.object && last.extent.end() == part.extent.offset
+                        && last.at + last.extent.bytes == part.at && !part.extent.is_empty() && !last.extent.is_empty() =>
+                    {
+                        last.extent.bytes += part.extent.bytes;
+                    }
+                    _ => joined.push(part),
+                }
+            }
+            prop_assert_eq!(joined, moves);
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! What transfers learn by themselves, and the two ways to write to files in memory: byte for byte, with faults.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+#[path = "fixture/files.rs"]
+mod files;
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use files::{bytes_of, folder, write_file};
+use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Result, Route};
+use straightway_io::{
+    Executor, File, FileDraft, Learning, Region, Settings,
+    learning::{Lessons, Way, Work},
+    wrapper::faulty::Faults,
+};
+
+/// Transfers of so many bytes learn.
+const LEARNS_BYTES: u64 = 16 << 20;
+
+/// A transfer learns only where no other of the process runs: tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Kept = Arc<Mutex<Vec<(Work, Way)>>>;
+
+/// What is known, and what is learnt beside it.
+fn learning(known: &[(Work, Way)]) -> (Learning, Kept) {
+    let kept = Kept::default();
+    let sink = Arc::clone(&kept);
+    let lessons: Lessons = known.iter().copied().collect();
+    let keep = move |work, way| sink.lock().unwrap().push((work, way));
+    let learning = Learning::new(move || lessons.clone(), keep);
+    (learning.from_bytes(LEARNS_BYTES), kept)
+}
+
+fn executor(learning: Learning, faults: Option<Faults>) -> Executor {
+    Executor::new(Settings {
+        learning: Some(learning),
+        faults,
+        ..Settings::default()
+    })
+    .unwrap()
+}
+
+fn whole(bytes: u64) -> Vec<Move> {
+    let extent = Extent::new(0, bytes);
+    vec![Move {
+        object: 0,
+        extent,
+        at: 0,
+    }]
+}
+
+/// The rows of a receipt, added up by leg, route and reason.
+fn bytes_by(receipt: &Receipt, leg: Leg, route: Route, reason: Reason) -> u64 {
+    let rows = receipt.routes.iter();
+    rows.filter(|r| (r.leg, r.route, r.reason) == (leg, route, reason))
+        .map(|r| r.bytes)
+        .sum()
+}
+
+#[test]
+fn the_first_large_read_tries_both_ways_and_the_next_one_knows() {
+    let _turn = turn();
+    let folder = folder();
+    let path = folder.path().join("f");
+    let bytes = 20_000_001;
+    let file = write_file(&path, bytes);
+    if file.alignment().is_none() {
+        eprintln!("skipped: the checkout's file system has no O_DIRECT");
+        return;
+    }
+    let (learning, kept) = learning(&[]);
+    let executor = executor(learning, None);
+    for turn in 0..2 {
+        file.evict().unwrap();
+        let mut region = Arc::new(Region::host(bytes as u64).unwrap());
+        let from = vec![Arc::clone(&file)];
+        let job = executor.read(from, whole(bytes as u64), &region, Choice::Auto);
+        let receipt = job.unwrap().wait().unwrap();
+        assert_eq!(receipt.bytes, bytes as u64);
+        let seen = Arc::get_mut(&mut region).unwrap().as_slice();
+        assert!(seen == bytes_of(bytes), "turn {turn}");
+        let direct = bytes_by(&receipt, Leg::Read, Route::Direct, Reason::Aligned);
+        let ring = bytes_by(&receipt, Leg::Read, Route::Staged, Reason::RingFaster);
+        let learnt = kept.lock().unwrap().clone();
+        assert_eq!(learnt.len(), 1, "once");
+        if turn == 0 {
+            assert!(direct > 0 && ring > 0, "both ways were tried: {receipt}");
+        } else {
+            let is_ring = learnt[0] == (Work::Read, Way::Ring);
+            assert_eq!((ring > 0, direct > 0), (is_ring, !is_ring), "{receipt}");
+        }
+    }
+}
+
+#[test]
+fn a_read_that_is_short_or_asks_for_a_route_or_runs_beside_another_learns_nothing() {
+    let _turn = turn();
+    let folder = folder();
+    let path = folder.path().join("f");
+    let file = write_file(&path, 17 << 20);
+    let (learning, kept) = learning(&[]);
+    let executor = executor(learning, None);
+    let read = |bytes: u64, choice| {
+        file.evict().unwrap();
+        let region = Arc::new(Region::host(bytes).unwrap());
+        executor.read(vec![Arc::clone(&file)], whole(bytes), &region, choice)
+    };
+    read(1 << 20, Choice::Auto).unwrap().wait().unwrap();
+    if file.alignment().is_some() {
+        let direct = Choice::Only(Route::Direct);
+        read(17 << 20, direct).unwrap().wait().unwrap();
+    }
+    let beside = read(1 << 20, Choice::Auto).unwrap();
+    read(17 << 20, Choice::Auto).unwrap().wait().unwrap();
+    drop(beside);
+    assert!(kept.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_trial_that_fails_is_an_error_and_teaches_nothing() {
+    let _turn = turn();
+    let folder = folder();
+    let path = folder.path().join("f");
+    let file = write_file(&path, 17 << 20);
+    if file.alignment().is_none() {
+        return;
+    }
+    file.evict().unwrap();
+    let faults = Faults {
+        seed: 3,
+        error_per_mille: 1000,
+        error_code: 5,
+        ..Faults::default()
+    };
+    let (learning, kept) = learning(&[]);
+    let executor = executor(learning, Some(faults));
+    let region = Arc::new(Region::host(17 << 20).unwrap());
+    let job = executor.read(vec![file], whole(17 << 20), &region, Choice::Auto);
+    let error = job.and_then(straightway_io::Ticket::wait).unwrap_err();
+    assert!(error.to_string().contains("read"), "{error}");
+    assert!(kept.lock().unwrap().is_empty());
+}
+
+/// A folder in memory, where this machine has one.
+fn memory() -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir_in("/dev/shm").ok()?;
+    let probe = folder.path().join("probe");
+    fs::write(&probe, "x").ok()?;
+    let is_memory = File::open(&probe).ok()?.is_in_memory();
+    if !is_memory {
+        eprintln!("skipped: /dev/shm is no tmpfs here");
+    }
+    is_memory.then_some(folder)
+}
+
+/// A sparse file of `bytes` with data in two places.
+fn sparse(path: &Path, bytes: u64) -> Vec<Extent> {
+    let file = fs::File::create(path).unwrap();
+    file.set_len(bytes).unwrap();
+    let parts = [
+        Extent::new(4096, bytes / 4),
+        Extent::between(bytes / 2 / 4096 * 4096, bytes),
+    ];
+    for part in parts {
+        file.write_all_at(&bytes_of(part.bytes as usize), part.offset)
+            .unwrap();
+    }
+    parts.to_vec()
+}
+
+/// Copies extents of a file to a new one, and answers the receipt.
+fn relay(executor: &Executor, from: &Path, to: &Path, extents: Vec<Extent>) -> Result<Receipt> {
+    let source = Arc::new(File::open(from)?);
+    let draft = FileDraft::new(to, source.bytes())?;
+    let extents = extents.into_iter().map(|extent| (0, extent)).collect();
+    let twins = vec![Arc::clone(draft.file())];
+    let receipt = executor
+        .relay(vec![source], twins, extents, Choice::Auto)?
+        .wait()?;
+    draft.commit()?;
+    Ok(receipt)
+}
+
+#[test]
+fn copies_in_memory_arrive_whole_by_either_way_and_say_which() {
+    let _turn = turn();
+    let Some(folder) = memory() else { return };
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    for way in [Way::Calls, Way::Mapping] {
+        for short_per_mille in [0, 400] {
+            let faults = Faults {
+                seed: 7,
+                short_per_mille,
+                late_per_mille: short_per_mille,
+                ..Faults::default()
+            };
+            let (learning, kept) = learning(&[(Work::Copy, way)]);
+            let executor = executor(learning.from_bytes(1), Some(faults));
+            for bytes in [1, 4095, 4096, 4097, 1_000_003, 20_000_001] {
+                fs::write(&from, bytes_of(bytes)).unwrap();
+                let all = vec![Extent::new(0, bytes as u64)];
+                let receipt = relay(&executor, &from, &to, all).unwrap();
+                assert!(fs::read(&to).unwrap() == bytes_of(bytes), "{way} {bytes}");
+                let reason = match way {
+                    Way::Calls => Reason::KernelCopy,
+                    _ => Reason::NoDirectIo,
+                };
+                for leg in [Leg::Read, Leg::Write] {
+                    let moved = bytes_by(&receipt, leg, Route::Buffered, reason);
+                    assert_eq!(moved, bytes as u64, "{way} {receipt}");
+                }
+                assert_eq!(receipt.staging_bytes_peak, 0, "no slot is used");
+            }
+            let parts = sparse(&from, 5_000_001);
+            relay(&executor, &from, &to, parts).unwrap();
+            assert!(fs::read(&to).unwrap() == fs::read(&from).unwrap(), "{way}");
+            assert!(kept.lock().unwrap().is_empty(), "it was known");
+        }
+    }
+}
+
+#[test]
+fn the_first_large_copy_in_memory_tries_both_ways() {
+    let _turn = turn();
+    let Some(folder) = memory() else { return };
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let bytes = 20_000_001;
+    fs::write(&from, bytes_of(bytes)).unwrap();
+    let (learning, kept) = learning(&[]);
+    let executor = executor(learning, None);
+    for _ in 0..2 {
+        let all = vec![Extent::new(0, bytes as u64)];
+        let receipt = relay(&executor, &from, &to, all).unwrap();
+        assert_eq!(receipt.bytes, bytes as u64);
+        assert!(fs::read(&to).unwrap() == bytes_of(bytes));
+    }
+    assert_eq!(kept.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_copy_in_memory_that_fails_leaves_nothing_and_says_why() {
+    let _turn = turn();
+    let Some(folder) = memory() else { return };
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fs::write(&from, bytes_of(9 << 20)).unwrap();
+    for way in [Way::Calls, Way::Mapping] {
+        for (error_code, words) in [(5, "Input/output error"), (28, "No space left")] {
+            let faults = Faults {
+                seed: 5,
+                error_per_mille: 900,
+                error_code,
+                ..Faults::default()
+            };
+            let (learning, _) = learning(&[(Work::Copy, way)]);
+            let executor = executor(learning.from_bytes(1), Some(faults));
+            let all = vec![Extent::new(0, 9 << 20)];
+            let error = relay(&executor, &from, &to, all).unwrap_err();
+            assert!(error.to_string().contains(words), "{way}: {error}");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "{way}");
+        }
+    }
+}
+
+#[test]
+fn a_source_in_memory_that_is_cut_while_it_is_copied_is_an_error() {
+    let _turn = turn();
+    let Some(folder) = memory() else { return };
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    for way in [Way::Calls, Way::Mapping] {
+        fs::write(&from, bytes_of(9 << 20)).unwrap();
+        let (learning, _) = learning(&[(Work::Copy, way)]);
+        let executor = executor(learning.from_bytes(1), None);
+        let source = Arc::new(File::open(&from).unwrap());
+        let draft = FileDraft::new(&to, source.bytes()).unwrap();
+        let writer = fs::OpenOptions::new().write(true).open(&from).unwrap();
+        writer.set_len(1 << 20).unwrap();
+        let extents = vec![(0, Extent::new(0, 9 << 20))];
+        let twins = vec![Arc::clone(draft.file())];
+        let job = executor.relay(vec![source], twins, extents, Choice::Auto);
+        let error = job.and_then(straightway_io::Ticket::wait).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt, "{way}: {error}");
+    }
+}
+
+#[test]
+fn a_target_in_memory_that_somebody_cuts_ends_no_process() {
+    let _turn = turn();
+    let Some(folder) = memory() else { return };
+    let to = folder.path().join("to");
+    let bytes = 9 << 20;
+    let mut region = Region::host(bytes).unwrap();
+    region.write_at(0, &bytes_of(bytes as usize)).unwrap();
+    let region = Arc::new(region);
+    let (learning, _) = learning(&[(Work::Write, Way::Mapping)]);
+    let executor = executor(learning.from_bytes(1), None);
+    let draft = FileDraft::new(&to, bytes).unwrap();
+    // What lies in the folder is the draft, and whoever may write to it may cut it.
+    let hidden = fs::read_dir(folder.path()).unwrap();
+    let hidden = hidden
+        .map(|e| e.unwrap().path())
+        .find(|p| *p != to && !p.ends_with("probe"));
+    let writer = fs::OpenOptions::new().write(true).open(hidden.unwrap());
+    writer.unwrap().set_len(4096).unwrap();
+    let job = executor.write(
+        &region,
+        vec![Arc::clone(draft.file())],
+        whole(bytes),
+        Choice::Auto,
+    );
+    // A write by a system call makes the file as long again: all bytes are there.
+    job.unwrap().wait().unwrap();
+    draft.commit().unwrap();
+    assert!(fs::read(&to).unwrap() == bytes_of(bytes as usize));
+}
+
+#[test]
+fn writes_to_memory_arrive_whole_by_either_way() {
+    let _turn = turn();
+    let Some(folder) = memory() else { return };
+    let to = folder.path().join("to");
+    for way in [Way::Calls, Way::Mapping] {
+        for short_per_mille in [0, 400] {
+            let faults = Faults {
+                seed: 11,
+                short_per_mille,
+                late_per_mille: short_per_mille,
+                ..Faults::default()
+            };
+            let (learning, _) = learning(&[(Work::Write, way)]);
+            let executor = executor(learning.from_bytes(1), Some(faults));
+            let source = bytes_of(6_000_000);
+            let mut region = Region::host(6_000_000).unwrap();
+            region.write_at(0, &source).unwrap();
+            let region = Arc::new(region);
+            let parts = [
+                (17, 1000, 5),
+                (5000, 5_000_000, 2001),
+                (7_000_001, 99, 5_999_000),
+            ];
+            let mut expected = vec![0; 7_500_003];
+            let moves = parts.map(|(offset, bytes, at)| {
+                expected[offset..offset + bytes].copy_from_slice(&source[at..at + bytes]);
+                Move {
+                    object: 0,
+                    extent: Extent::new(offset as u64, bytes as u64),
+                    at: at as u64,
+                }
+            });
+            let draft = FileDraft::new(&to, expected.len() as u64).unwrap();
+            let files = vec![Arc::clone(draft.file())];
+            let job = executor.write(&region, files, moves.to_vec(), Choice::Auto);
+            let receipt = job.unwrap().wait().unwrap();
+            draft.commit().unwrap();
+            assert!(
+                fs::read(&to).unwrap() == expected,
+                "{way} {short_per_mille}"
+            );
+            let buffered = bytes_by(&receipt, Leg::Write, Route::Buffered, Reason::NoDirectIo);
+            assert_eq!(buffered, 5_001_099);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! TLS in front of a server that has none.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustls::{ServerConfig, ServerConnection};
+use straightway_webserver::Certificate;
+
+/// A server with TLS on loopback that passes everything on to another server. It ends when it is dropped.
+#[derive(Debug)]
+pub struct TlsFront {
+    address: SocketAddr,
+    certificate: Certificate,
+    is_over: Arc<AtomicBool>,
+}
+
+impl TlsFront {
+    /// Starts one in front of `upstream`, a host and port.
+    pub fn start(upstream: &str) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let certificate = Certificate::new();
+        let config = certificate.server_config();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (upstream, ends) = (upstream.to_owned(), Arc::clone(&is_over));
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (upstream, config) = (upstream.clone(), Arc::clone(&config));
+                thread::spawn(move || {
+                    // A side that goes away ends this connection, and nothing else.
+                    let _ = client.and_then(|client| relay(&client, &upstream, config));
+                });
+            }
+        });
+        Ok(Self {
+            address,
+            certificate,
+            is_over,
+        })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its certificate, which clients have to trust.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+}
+
+impl Drop for TlsFront {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// Passes bytes on between a client with TLS and a server without.
+fn relay(mut client: &TcpStream, upstream: &str, config: Arc<ServerConfig>) -> io::Result<()> {
+    let mut server = TcpStream::connect(upstream)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        while session.wants_write() {
+            session.write_tls(&mut client)?;
+        }
+        let mut sides = [
+            PollFd::new(&client, PollFlags::IN),
+            PollFd::new(&server, PollFlags::IN),
+        ];
+        poll(&mut sides, None)?;
+        let [from_client, from_server] = sides.map(|side| !side.revents().is_empty());
+        if from_client {
+            if session.read_tls(&mut client)? == 0 {
+                return server.shutdown(Shutdown::Both);
+            }
+            let state = session.process_new_packets().map_err(io::Error::other)?;
+            let mut plain = vec![0; state.plaintext_bytes_to_read()];
+            session.reader().read_exact(&mut plain)?;
+            server.write_all(&plain)?;
+            if state.peer_has_closed() {
+                return server.shutdown(Shutdown::Both);
+            }
+        }
+        if from_server {
+            match server.read(&mut buffer)? {
+                0 => {
+                    session.send_close_notify();
+                    while session.wants_write() {
+                        session.write_tls(&mut client)?;
+                    }
+                    return client.shutdown(Shutdown::Both);
+                }
+                read => session.writer().write_all(&buffer[..read])?,
+            }
+        }
+    }
+}

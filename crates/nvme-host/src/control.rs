@@ -1,0 +1,181 @@
+//! The control thread of a controller: it owns the admin queue, keeps the association alive, and takes events.
+//!
+//! It ends when the controller is given up, or was not used for [`Settings::idle`](crate::Settings::idle).
+
+use std::{
+    io,
+    sync::{Arc, Weak, mpsc},
+    time::{Duration, Instant},
+};
+
+use straightway_nvme::{
+    Sqe,
+    admin::{Admin, Event},
+    identify,
+    log::{self, CHANGED_BYTES},
+};
+
+use crate::{
+    controller::{Controller, get_log, read_ana},
+    link::{Link, LinkError},
+};
+
+/// How often the admin queue is looked at.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// An admin command of another thread.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) sqe: Sqe,
+    /// The bytes of data that it gives.
+    pub(crate) bytes: usize,
+    pub(crate) wait_max: Duration,
+    pub(crate) answer: mpsc::Sender<Result<Vec<u8>, LinkError>>,
+}
+
+struct Control {
+    link: Link,
+    controller: Weak<Controller>,
+    page: identify::Controller,
+    keep_alive: Duration,
+    idle: Duration,
+    /// When the target last answered.
+    heard: Instant,
+    /// When the controller was last found in use, and its activity then.
+    used: (Instant, u64),
+}
+
+/// Starts the thread.
+pub(crate) fn start(
+    controller: &Arc<Controller>,
+    link: Link,
+    page: identify::Controller,
+    asks: mpsc::Receiver<Ask>,
+) -> io::Result<()> {
+    let now = Instant::now();
+    let mut control = Control {
+        link,
+        page,
+        keep_alive: controller.settings.keep_alive,
+        idle: controller.settings.idle,
+        heard: now,
+        used: (now, 0),
+        controller: Arc::downgrade(controller),
+    };
+    let thread = std::thread::Builder::new().name("straightway-nvme".to_owned());
+    thread.spawn(move || {
+        let why = control.run(&asks);
+        if let Some(controller) = control.controller.upgrade() {
+            controller.end(why);
+        }
+    })?;
+    Ok(())
+}
+
+impl Control {
+    /// Serves until there is a reason to end.
+    fn run(&mut self, asks: &mpsc::Receiver<Ask>) -> String {
+        loop {
+            match asks.recv_timeout(INTERVAL) {
+                Ok(ask) => {
+                    if let Err(why) = self.serve(&ask) {
+                        return why;
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return "nobody uses it".to_owned(),
+            }
+            let Some(controller) = self.controller.upgrade() else {
+                return "nobody uses it".to_owned();
+            };
+            if let Some(why) = controller.ended() {
+                return why.to_owned();
+            }
+            if let Err(why) = self.look(&controller) {
+                return why;
+            }
+        }
+    }
+
+    /// Runs a command of another thread.
+    fn serve(&mut self, ask: &Ask) -> Result<(), String> {
+        let mut bytes = vec![0; ask.bytes];
+        let deadline = Instant::now() + ask.wait_max;
+        let ran = self.link.run(ask.sqe, &[], &mut bytes, deadline);
+        self.heard = Instant::now();
+        let ended = match &ran {
+            Err(LinkError::Broken(why)) => Err(why.clone()),
+            _ => Ok(()),
+        };
+        // The one who asked may have given up.
+        let _ = ask.answer.send(ran.map(|_| bytes));
+        ended
+    }
+
+    /// Takes events, keeps the association alive, and notices that nobody uses it.
+    fn look(&mut self, controller: &Controller) -> Result<(), String> {
+        let now = Instant::now();
+        let mut wants_ana = controller.takes_ana_wish();
+        while let Some(event) = self.link.next_event().map_err(|error| error.to_string())? {
+            self.heard = now;
+            if event == Event::ANA {
+                wants_ana = true;
+            } else if event == Event::NAMESPACES {
+                controller.verdicts.clear();
+                self.read_changed()?;
+            }
+            let again = self.link.request_event(now + self.keep_alive);
+            again.map_err(|error| error.to_string())?;
+        }
+        if wants_ana && self.page.has_ana() {
+            let log = read_ana(&mut self.link, &self.page, now + self.keep_alive);
+            controller.set_ana(log.map_err(|refusal| refusal.why)?);
+            self.heard = now;
+        }
+        let activity = controller.activity();
+        if activity != self.used.1 {
+            self.used = (now, activity);
+        }
+        if now.duration_since(self.used.0) > self.idle {
+            return Err(IDLE.to_owned());
+        }
+        self.stay_alive()
+    }
+
+    /// Sends a keep-alive when a third of the time has passed. A target that does not answer before the rest has passed
+    /// is gone.
+    fn stay_alive(&mut self) -> Result<(), String> {
+        let silence = self.heard.elapsed();
+        if self.keep_alive.is_zero() || silence < self.keep_alive / 3 {
+            return Ok(());
+        }
+        let deadline = self.heard + self.keep_alive;
+        match self
+            .link
+            .run(Admin::KeepAlive.sqe(), &[], &mut [], deadline)
+        {
+            Ok(_) => {
+                self.heard = Instant::now();
+                Ok(())
+            }
+            Err(error) => {
+                let time = self.keep_alive;
+                Err(format!("no answer to a keep-alive ({time:?}): {error}"))
+            }
+        }
+    }
+
+    /// Reads which namespaces changed, so that the next change is told. Open objects are checked when they are used.
+    fn read_changed(&mut self) -> Result<(), String> {
+        let mut bytes = vec![0; CHANGED_BYTES];
+        let sqe = get_log(log::page::CHANGED_NAMESPACES, bytes.len(), u32::MAX);
+        let deadline = Instant::now() + self.keep_alive;
+        match self.link.run(sqe, &[], &mut bytes, deadline) {
+            Ok(_) | Err(LinkError::Refused(..)) => Ok(()),
+            Err(LinkError::Broken(why)) => Err(why),
+        }
+    }
+}
+
+/// Why a controller ended that nobody used for a while.
+pub(crate) const IDLE: &str = "it was not used for a while";

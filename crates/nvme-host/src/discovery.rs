@@ -1,0 +1,150 @@
+//! Discovery: which subsystems there are, also at the discovery controllers that others refer to.
+
+use std::collections::BTreeSet;
+
+use straightway_core::{Error, Kind, Result};
+use straightway_nvme::{
+    Nqn,
+    admin::{Admin, GetLog},
+    log::{
+        self, DISCOVERY_ENTRY_BYTES, DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader,
+        SubsystemKind, Transport,
+    },
+};
+
+use crate::{controller::Opening, portal::Portal, settings::Settings};
+
+/// The most entries of one log.
+const ENTRIES_MAX: u64 = 4096;
+
+/// The most discovery controllers that are asked.
+const CONTROLLERS_MAX: usize = 16;
+
+/// How often a log is read again that changed meanwhile.
+const READS_MAX: usize = 5;
+
+/// The bytes of a log that one command reads.
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// A subsystem that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub subsystem: Nqn,
+    /// Where it is.
+    pub portal: Portal,
+    /// The discovery controller that listed it.
+    pub by: Portal,
+}
+
+/// All NVM subsystems that a discovery controller and its referrals list, reached over TCP. A referral that does not
+/// answer is reported in the second list and costs nothing else.
+pub fn discover(portal: &Portal, settings: &Settings) -> Result<(Vec<Found>, Vec<Error>)> {
+    let mut found = Vec::new();
+    let mut failed = Vec::new();
+    let mut asked = BTreeSet::new();
+    let mut next = vec![portal.clone()];
+    while let Some(portal) = next.pop() {
+        if asked.len() >= CONTROLLERS_MAX || !asked.insert(portal.clone()) {
+            continue;
+        }
+        let entries = match read_log(&portal, settings) {
+            Ok(entries) => entries,
+            Err(error) if asked.len() == 1 => return Err(error),
+            Err(error) => {
+                failed.push(error);
+                continue;
+            }
+        };
+        for entry in entries {
+            if entry.transport != Transport::TCP {
+                continue;
+            }
+            let Ok(port) = entry.service.trim().parse() else {
+                continue;
+            };
+            let at = Portal::new(&entry.address, port);
+            match entry.kind {
+                SubsystemKind::NVM => found.push(Found {
+                    subsystem: entry.subsystem,
+                    portal: at,
+                    by: portal.clone(),
+                }),
+                SubsystemKind::REFERRAL => next.push(at),
+                _ => {}
+            }
+        }
+    }
+    found.sort_by(|a, b| (&a.subsystem, &a.portal).cmp(&(&b.subsystem, &b.portal)));
+    found.dedup_by(|a, b| a.subsystem == b.subsystem && a.portal == b.portal);
+    Ok((found, failed))
+}
+
+/// The entries of one discovery log.
+fn read_log(portal: &Portal, settings: &Settings) -> Result<Vec<DiscoveryEntry>> {
+    let failed = |kind, why: String| {
+        Error::new(kind, "discover at", portal, why).with_hint("the port of discovery is 8009")
+    };
+    let mut last = None;
+    for address in portal.addresses(settings.connect_max)? {
+        match Opening::new(address, &Nqn::discovery(), settings) {
+            Ok(mut opening) => return read_whole(&mut opening, portal),
+            Err(refusal) => last = Some(refusal),
+        }
+    }
+    let refusal = last.expect("a name has at least one address");
+    let kind = if refusal.is_final {
+        Kind::Invalid
+    } else {
+        Kind::Transient
+    };
+    Err(failed(kind, refusal.why))
+}
+
+/// Reads the header, all entries, and the header again, until the log did not change meanwhile.
+fn read_whole(opening: &mut Opening, portal: &Portal) -> Result<Vec<DiscoveryEntry>> {
+    let failed = |why: String| Error::new(Kind::Corrupt, "discover at", portal, why);
+    for _ in 0..READS_MAX {
+        let header = read(opening, 0, DISCOVERY_HEADER_BYTES, portal)?;
+        let header = DiscoveryHeader::decode(&header).map_err(|e| failed(e.to_string()))?;
+        if header.entries > ENTRIES_MAX {
+            return Err(failed(format!("its log has {} entries", header.entries)));
+        }
+        let count = usize::try_from(header.entries).expect("at most 4096");
+        let mut bytes = Vec::with_capacity(count * DISCOVERY_ENTRY_BYTES);
+        while bytes.len() < count * DISCOVERY_ENTRY_BYTES {
+            let length = (count * DISCOVERY_ENTRY_BYTES - bytes.len()).min(READ_BYTES_MAX);
+            let at = DISCOVERY_HEADER_BYTES + bytes.len();
+            bytes.extend(read(opening, at as u64, length, portal)?);
+        }
+        let again = read(opening, 0, DISCOVERY_HEADER_BYTES, portal)?;
+        let again = DiscoveryHeader::decode(&again).map_err(|e| failed(e.to_string()))?;
+        if again == header {
+            let entries = bytes
+                .chunks(DISCOVERY_ENTRY_BYTES)
+                .map(DiscoveryEntry::decode);
+            // An entry that cannot be read is somebody else's mistake, and no reason to hide the others.
+            return Ok(entries.filter_map(std::result::Result::ok).collect());
+        }
+    }
+    Err(failed(
+        "its log changes faster than it can be read".to_owned(),
+    ))
+}
+
+fn read(opening: &mut Opening, offset: u64, bytes: usize, portal: &Portal) -> Result<Vec<u8>> {
+    let sqe = Admin::GetLog(GetLog {
+        page: log::page::DISCOVERY,
+        specific: 0,
+        retains_event: false,
+        offset,
+        bytes: u32::try_from(bytes).expect("reads are short"),
+        nsid: 0,
+    });
+    let mut into = vec![0; bytes];
+    let run = opening
+        .link
+        .run(sqe.sqe(), &[], &mut into, opening.deadline);
+    run.map_err(|error| Error::new(Kind::Transient, "discover at", portal, error.to_string()))?;
+    Ok(into)
+}

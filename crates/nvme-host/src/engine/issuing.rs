@@ -1,0 +1,329 @@
+//! Which I/O goes to which controller, and its commands.
+
+use std::{
+    io,
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Error, Kind};
+use straightway_io::{
+    Handle as _,
+    request::{Done, Io, Op},
+};
+use straightway_nvme::{Pdu, Sgl, digest, nvm::Nvm};
+
+use super::{
+    NvmeEngine,
+    queue::{COPIED_BYTES_MAX, Command, Joined, Joining, Queue},
+    request::Request,
+};
+use crate::{
+    controller::{Controller, Refusal},
+    namespace::Namespace,
+    subsystem::{Choice, Subsystem},
+};
+
+/// How long a choice of controllers is used without another look. A controller that ended is noticed at once.
+const FRESH: Duration = Duration::from_millis(20);
+
+/// The controllers that reach a namespace, for a while.
+#[derive(Debug)]
+pub(super) struct Reach {
+    subsystem: Arc<Subsystem>,
+    nsid: u32,
+    controllers: Vec<Arc<Controller>>,
+    until: Instant,
+}
+
+/// What becomes of a request that waits.
+enum Fate {
+    /// It is bound to a queue.
+    Bound,
+    /// It waits.
+    Until(Instant),
+    /// It fails.
+    Failed(Error),
+}
+
+impl NvmeEngine {
+    /// Takes an I/O on that can be asked for; others are done.
+    pub(super) fn take_on(&mut self, io: Io) {
+        let Some(namespace) = Namespace::of(&io.object) else {
+            return self.refuse(io, Kind::Unsupported, "it is no NVMe namespace");
+        };
+        if !namespace.subsystem.is_own() {
+            let why = "it was opened before this process was forked: open it again";
+            return self.refuse(io, Kind::Invalid, why);
+        }
+        let left = namespace.bytes.saturating_sub(io.offset);
+        let bytes = usize::try_from(left).map_or(io.bytes, |left| left.min(io.bytes));
+        if bytes == 0 {
+            // Nothing lies beyond the end.
+            let is_end = io.op == Op::Read || io.bytes == 0;
+            if !is_end {
+                return self.refuse(io, Kind::Invalid, "it is written beyond its end");
+            }
+            self.finished.push(Done::new(io, Ok(0)));
+            return;
+        }
+        let block = namespace.block_bytes();
+        if !io.offset.is_multiple_of(block) || !(bytes as u64).is_multiple_of(block) {
+            let why = format!("it is read and written in whole blocks of {block} bytes");
+            return self.refuse(io, Kind::Unsupported, &why);
+        }
+        let request = Request::new(io, namespace, bytes, Instant::now());
+        let number = self.requests.insert(request);
+        self.waiting.push_back(number.expect("the queue has room"));
+    }
+
+    /// Binds requests that wait to queues. Answers when there is something to do again.
+    pub(super) fn start_waiting(&mut self, now: Instant) -> Instant {
+        let mut due = now + super::TICK_MAX;
+        for _ in 0..self.waiting.len() {
+            let number = self.waiting.pop_front().expect("it was counted");
+            match self.fate(number, now) {
+                Fate::Bound => {}
+                Fate::Until(at) => {
+                    due = due.min(at);
+                    self.waiting.push_back(number);
+                }
+                Fate::Failed(error) => self.finish(number, Err(io::Error::other(error))),
+            }
+        }
+        due
+    }
+
+    fn fate(&mut self, number: u32, now: Instant) -> Fate {
+        let request = &self.requests[number];
+        let namespace = Arc::clone(&request.namespace);
+        if request.unwanted_since.is_some() {
+            return Fate::Failed(Error::new(
+                Kind::Cancelled,
+                "transfer",
+                &namespace.name,
+                "its job was stopped",
+            ));
+        }
+        if request.not_before > now {
+            return Fate::Until(request.not_before);
+        }
+        if request.is_write() && !request.is_repeat {
+            let bytes = request.offset..request.offset + request.bytes as u64;
+            let quarantine = &namespace.subsystem.quarantine;
+            if let Some(until) = quarantine.until(namespace.nsid, &bytes, now) {
+                return Fate::Until(until);
+            }
+        }
+        let reach = match self.reach(&namespace, now) {
+            Ok(reach) => reach,
+            Err(fate) => return fate,
+        };
+        self.turn = self.turn.wrapping_add(1);
+        let controllers = &self.reaches[reach].controllers;
+        let controller = Arc::clone(&controllers[self.turn % controllers.len()]);
+        let serves = |queue: &Queue| queue.serves == controller.number && queue.ending.is_none();
+        let joined = self.queues.iter().find(|(_, queue)| serves(queue));
+        let Some(queue) = joined.map(|(queue, _)| queue) else {
+            self.join(&controller);
+            return Fate::Until(now + super::CONTROL_INTERVAL);
+        };
+        let request = &mut self.requests[number];
+        request.queue = Some(queue);
+        request.issued = 0;
+        request.refused = None;
+        self.queues[queue].backlog.push_back(number);
+        Fate::Bound
+    }
+
+    /// The controllers that reach a namespace, looked up again when the last look is old.
+    fn reach(&mut self, namespace: &Namespace, now: Instant) -> Result<usize, Fate> {
+        let subsystem = &namespace.subsystem;
+        let is_it = |reach: &Reach| {
+            reach.nsid == namespace.nsid && Arc::ptr_eq(&reach.subsystem, subsystem)
+        };
+        let known = self.reaches.iter().position(is_it);
+        if let Some(known) = known {
+            let reach = &self.reaches[known];
+            let is_good = |controller: &Arc<Controller>| controller.ended().is_none();
+            if reach.until > now && reach.controllers.iter().all(is_good) {
+                return Ok(known);
+            }
+            self.reaches.swap_remove(known);
+        }
+        match subsystem.choose(&namespace.print, now) {
+            Choice::Use(controllers) => {
+                for controller in &controllers {
+                    controller.touch();
+                }
+                self.reaches.push(Reach {
+                    subsystem: Arc::clone(subsystem),
+                    nsid: namespace.nsid,
+                    controllers,
+                    until: now + FRESH,
+                });
+                Ok(self.reaches.len() - 1)
+            }
+            Choice::Wait(due) => Err(Fate::Until(due)),
+            Choice::Nowhere(error) => Err(Fate::Failed(error)),
+        }
+    }
+
+    /// Lets a thread connect a queue of a controller, unless one does already.
+    fn join(&mut self, controller: &Arc<Controller>) {
+        let is_it = |joining: &Joining| joining.controller.number == controller.number;
+        if self.joining.iter().any(is_it) {
+            return;
+        }
+        let (answer, answered) = mpsc::channel();
+        let own = Arc::clone(controller);
+        let connect = move || {
+            // The engine may be gone.
+            let _ = answer.send(connect_queue(&own));
+        };
+        let thread = std::thread::Builder::new().name("straightway-nvme".to_owned());
+        match thread.spawn(connect) {
+            Ok(_) => self.joining.push(Joining {
+                controller: Arc::clone(controller),
+                answer: answered,
+            }),
+            Err(error) => controller.end(format!("no thread: {error}")),
+        }
+    }
+
+    /// Takes queues that have been made.
+    pub(super) fn take_joined(&mut self, now: Instant) {
+        let mut index = 0;
+        while index < self.joining.len() {
+            let answer = match self.joining[index].answer.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => {
+                    index += 1;
+                    continue;
+                }
+                Ok(answer) => answer,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    Err(Refusal::passing("the thread that connects it ended"))
+                }
+            };
+            let Joining { controller, .. } = self.joining.swap_remove(index);
+            match answer {
+                Ok(joined) => {
+                    let queue = Queue::new(controller.number, joined, now);
+                    if let Err(queue) = self.queues.insert(queue) {
+                        queue.controller.end("the lane has too many controllers");
+                    }
+                }
+                Err(refusal) => controller.end(refusal.why),
+            }
+        }
+    }
+
+    /// Makes commands for as many bytes of bound requests as the queue takes.
+    pub(super) fn issue(&mut self, number: u32, now: Instant) {
+        let Some(queue) = self.queues.get(number) else {
+            return;
+        };
+        if queue.ending.is_some() {
+            return;
+        }
+        while let Some(&request) = self.queues[number].backlog.front() {
+            while self.requests[request].issued < self.requests[request].bytes
+                && self.requests[request].refused.is_none()
+            {
+                if !self.command(number, request, now) {
+                    return;
+                }
+            }
+            self.queues[number].backlog.pop_front();
+        }
+    }
+
+    /// Makes the next command of a request. Answers whether there was room.
+    fn command(&mut self, number: u32, index: u32, now: Instant) -> bool {
+        let queue = &mut self.queues[number];
+        let request = &mut self.requests[index];
+        let limits = queue.controller.limits;
+        let block = 1_usize << request.namespace.block_shift;
+        let most = (limits.transfer_bytes as usize).min(block << 16) / block * block;
+        let start = request.issued;
+        let bytes = (request.bytes - start).min(most);
+        let command = Command {
+            cid: 0,
+            request: index,
+            start,
+            bytes,
+            moved: 0,
+            is_asked: false,
+            answer: None,
+            since: now,
+        };
+        let Some(slot) = queue.add(command) else {
+            return false;
+        };
+        if queue.commands.len() == 1 {
+            queue.heard = now;
+        }
+        request.issued += bytes;
+        request.open += 1;
+        let range = request
+            .namespace
+            .range(request.offset + start as u64, bytes as u64);
+        let length = u32::try_from(bytes).expect("commands are short");
+        let cid = queue.commands[slot].cid;
+        let nsid = request.namespace.nsid;
+        if !request.is_write() {
+            queue.long_reads += usize::from(bytes > COPIED_BYTES_MAX);
+            let sqe = Nvm::Read(range).sqe(nsid).with_cid(cid);
+            let sqe = sqe.with_sgl(Sgl::transport(length));
+            queue
+                .framing
+                .encode(&Pdu::Command(sqe), 0, &mut queue.outbox);
+            return true;
+        }
+        let is_durable = false;
+        let sqe = Nvm::Write { range, is_durable }.sqe(nsid).with_cid(cid);
+        if length > limits.capsule_bytes {
+            let sqe = sqe.with_sgl(Sgl::transport(length));
+            queue
+                .framing
+                .encode(&Pdu::Command(sqe), 0, &mut queue.outbox);
+            return true;
+        }
+        let sqe = sqe.with_sgl(Sgl::in_capsule(length));
+        let outbox = &mut queue.outbox;
+        queue.framing.encode(&Pdu::Command(sqe), bytes, outbox);
+        let at = outbox.len();
+        outbox.resize(at + bytes, 0);
+        let io = request.io.as_ref().expect("the ring does not have it");
+        io.spill_from(start, &mut outbox[at..]);
+        if queue.framing.has_data_digest() {
+            let sum = digest(&outbox[at..]);
+            outbox.extend(sum.to_le_bytes());
+        }
+        queue.commands[slot].moved = bytes;
+        true
+    }
+}
+
+/// Connects a queue of a controller. Where that grants no more, the queue gets an association of its own.
+fn connect_queue(controller: &Arc<Controller>) -> Result<Joined, Refusal> {
+    let (controller, queue) = if let Some(queue) = controller.queue()? {
+        (Arc::clone(controller), queue)
+    } else {
+        let own = controller.another()?;
+        let queue = own.queue()?;
+        let queue = queue.ok_or_else(|| Refusal::passing("the target grants no I/O queue"))?;
+        (own, queue)
+    };
+    let (link, id) = queue;
+    let parts = link.into_parts();
+    let parts = parts.map_err(|error| Refusal::passing(error.to_string()))?;
+    let (socket, framing, host_data_bytes_max) = parts;
+    Ok(Joined {
+        controller,
+        socket,
+        framing,
+        host_data_bytes_max,
+        id,
+    })
+}

@@ -1,0 +1,361 @@
+//! One connection on the caller's thread: commands one at a time, each with a deadline.
+//!
+//! The admin queue stays one. An I/O queue is one until it is connected; then a lane takes its socket over.
+
+use std::{
+    collections::VecDeque,
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use straightway_core::Result as CoreResult;
+use straightway_nvme::{
+    Cqe, Decoded, Digests, Frame, Framing, Pdu, Role, Sgl, Sqe, Status, TRANSFER_BYTES_MAX,
+    admin::{Admin, Event},
+    digest,
+    fabrics::{Connect, ConnectData, Fabrics},
+    pdu::{Data, HEAD_BYTES_MAX, IcReq, IcResp, Ready},
+};
+use straightway_sys::Socket;
+
+/// The number of the event request. Others count up from 0.
+const EVENT_CID: u16 = 0xf000;
+
+/// Why a command has no result.
+#[derive(Debug)]
+pub(crate) enum LinkError {
+    /// The connection is of no use any more.
+    Broken(String),
+    /// The target refused the command. The result says more for some.
+    Refused(Status, u64),
+}
+
+impl std::fmt::Display for LinkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Broken(why) => f.write_str(why),
+            Self::Refused(status, _) => write!(f, "{status}"),
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, LinkError>;
+
+fn broken<T>(why: impl Into<String>) -> Result<T> {
+    Err(LinkError::Broken(why.into()))
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: TcpStream,
+    framing: Framing,
+    host_data_bytes_max: u32,
+    next_cid: u16,
+    has_event_request: bool,
+    events: VecDeque<Event>,
+}
+
+impl Link {
+    /// Connects by TCP and agrees on digests.
+    pub(crate) fn open(address: SocketAddr, digests: Digests, wait_max: Duration) -> Result<Self> {
+        let deadline = Instant::now() + wait_max;
+        let stream = TcpStream::connect_timeout(&address, wait_max);
+        let stream = stream.map_err(|error| LinkError::Broken(connecting(&error, wait_max)))?;
+        let _ = stream.set_nodelay(true);
+        let mut link = Self {
+            stream,
+            framing: Framing::new(Role::Host, TRANSFER_BYTES_MAX),
+            host_data_bytes_max: 0,
+            next_cid: 0,
+            has_event_request: false,
+            events: VecDeque::new(),
+        };
+        let hello = IcReq {
+            digests,
+            ..IcReq::default()
+        };
+        let mut bytes = Vec::new();
+        link.framing.encode(&Pdu::IcReq(hello), 0, &mut bytes);
+        link.send(&bytes, deadline)?;
+        let frame = link.frame(deadline).map_err(|error| match error {
+            LinkError::Broken(why) => {
+                LinkError::Broken(format!("it does not speak NVMe/TCP: {why}"))
+            }
+            refused @ LinkError::Refused(..) => refused,
+        })?;
+        let Pdu::IcResp(IcResp {
+            align,
+            digests: agreed,
+            data_bytes_max,
+            ..
+        }) = frame.pdu
+        else {
+            return broken("it does not speak NVMe/TCP: its first PDU is no ICResp");
+        };
+        if (agreed.header && !digests.header) || (agreed.data && !digests.data) {
+            return broken("it uses a digest that was not asked for");
+        }
+        link.framing = link.framing.agreed(agreed, align);
+        link.host_data_bytes_max = data_bytes_max;
+        Ok(link)
+    }
+
+    /// Makes the connection a queue.
+    pub(crate) fn connect(
+        &mut self,
+        connect: Connect,
+        data: &ConnectData,
+        deadline: Instant,
+    ) -> Result<u64> {
+        let sqe = Fabrics::Connect(connect).sqe();
+        Ok(self.run(sqe, &data.encode(), &mut [], deadline)?.result)
+    }
+
+    /// What the data path goes on with.
+    pub(crate) fn into_parts(self) -> CoreResult<(Socket, Framing, u32), std::io::Error> {
+        let socket = Socket::of_stream(self.stream)?;
+        Ok((socket, self.framing, self.host_data_bytes_max))
+    }
+
+    /// Runs one command. `out` is in the capsule or asked for by the target, as the command's SGL says; `into` is
+    /// filled whole.
+    pub(crate) fn run(
+        &mut self,
+        sqe: Sqe,
+        out: &[u8],
+        into: &mut [u8],
+        deadline: Instant,
+    ) -> Result<Cqe> {
+        let cid = self.next_cid;
+        self.next_cid = (cid + 1) % EVENT_CID;
+        let in_capsule = sqe.sgl.is_in_capsule();
+        self.send_command(
+            sqe.with_cid(cid),
+            if in_capsule { out } else { &[] },
+            deadline,
+        )?;
+        let mut received = 0;
+        loop {
+            let frame = self.frame(deadline)?;
+            match frame.pdu {
+                Pdu::ControllerData(data) if data.cid == cid => {
+                    received = self.take_data(&frame, data, received, into, deadline)?;
+                    if data.is_success {
+                        let done = Cqe::new(cid, Status::SUCCESS);
+                        return Self::judge(done, received, into.len());
+                    }
+                }
+                Pdu::Ready(ready) if ready.cid == cid && !in_capsule => {
+                    self.send_data(ready, out, deadline)?;
+                }
+                Pdu::Response(cqe) if cqe.cid == cid => {
+                    return Self::judge(cqe, received, into.len());
+                }
+                pdu => self.take_other(&pdu)?,
+            }
+        }
+    }
+
+    /// A completion counts only with all of its data.
+    fn judge(cqe: Cqe, received: usize, expected: usize) -> Result<Cqe> {
+        if !cqe.status.is_success() {
+            return Err(LinkError::Refused(cqe.status, cqe.result));
+        }
+        if received != expected {
+            return broken(format!(
+                "the target reported success with {received} of {expected} bytes"
+            ));
+        }
+        Ok(cqe)
+    }
+
+    /// A PDU that is not about the running command.
+    fn take_other(&mut self, pdu: &Pdu) -> Result<()> {
+        match pdu {
+            Pdu::Response(cqe) if cqe.cid == EVENT_CID && self.has_event_request => {
+                self.has_event_request = false;
+                // A controller without events may refuse the request; it then has none.
+                if cqe.status.is_success() {
+                    self.events.push_back(Event::from_result(cqe.result));
+                }
+                Ok(())
+            }
+            Pdu::ControllerTerm(term) => {
+                broken(format!("the target ended the connection: {}", term.status))
+            }
+            Pdu::Response(cqe) => broken(format!(
+                "the target answered command {:#x}, which is not outstanding",
+                cqe.cid
+            )),
+            _ => broken("the target sent a PDU that nobody asked for"),
+        }
+    }
+
+    /// Receives one data PDU into its place. Answers how far the data came.
+    fn take_data(
+        &mut self,
+        frame: &Frame,
+        data: Data,
+        received: usize,
+        into: &mut [u8],
+        deadline: Instant,
+    ) -> Result<usize> {
+        let start = data.offset as usize;
+        let end = start + frame.data_bytes;
+        if start != received || end > into.len() {
+            return broken(format!(
+                "the target sent bytes {start} to {end} where {received} to {} were due",
+                into.len()
+            ));
+        }
+        self.receive(&mut into[start..end], deadline)?;
+        if frame.has_digest {
+            let mut sum = [0; 4];
+            self.receive(&mut sum, deadline)?;
+            if u32::from_le_bytes(sum) != digest(&into[start..end]) {
+                return broken("the data digest is wrong");
+            }
+        }
+        Ok(end)
+    }
+
+    /// Sends what the target asked for.
+    fn send_data(&mut self, ready: Ready, out: &[u8], deadline: Instant) -> Result<()> {
+        let (mut at, end) = (ready.offset as usize, (ready.offset + ready.bytes) as usize);
+        if end > out.len() {
+            return broken("the target asked for data beyond the command");
+        }
+        while at < end {
+            let bytes = (end - at).min(self.host_data_bytes_max as usize);
+            let part = &out[at..at + bytes];
+            let data = Data {
+                cid: ready.cid,
+                tag: ready.tag,
+                offset: u32::try_from(at).expect("commands are short"),
+                bytes: u32::try_from(bytes).expect("commands are short"),
+                is_last: at + bytes == end,
+                is_success: false,
+            };
+            self.send_pdu(&Pdu::HostData(data), part, deadline)?;
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    fn send_command(&mut self, sqe: Sqe, data: &[u8], deadline: Instant) -> Result<()> {
+        self.send_pdu(&Pdu::Command(sqe), data, deadline)
+    }
+
+    fn send_pdu(&mut self, pdu: &Pdu, data: &[u8], deadline: Instant) -> Result<()> {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES_MAX + data.len());
+        self.framing.encode(pdu, data.len(), &mut bytes);
+        bytes.extend(data);
+        if !data.is_empty() && self.framing.has_data_digest() {
+            bytes.extend(digest(data).to_le_bytes());
+        }
+        self.send(&bytes, deadline)
+    }
+
+    /// Asks to be told of the next event.
+    pub(crate) fn request_event(&mut self, deadline: Instant) -> Result<()> {
+        if self.has_event_request {
+            return Ok(());
+        }
+        let sqe = Admin::EventRequest.sqe().with_cid(EVENT_CID);
+        self.send_command(sqe.with_sgl(Sgl::none()), &[], deadline)?;
+        self.has_event_request = true;
+        Ok(())
+    }
+
+    /// The next event, if one has come. A connection that has ended is an error.
+    pub(crate) fn next_event(&mut self) -> Result<Option<Event>> {
+        if let Some(event) = self.events.pop_front() {
+            return Ok(Some(event));
+        }
+        let mut byte = [0; 1];
+        let _ = self.stream.set_nonblocking(true);
+        let peeked = self.stream.peek(&mut byte);
+        let _ = self.stream.set_nonblocking(false);
+        match peeked {
+            Ok(0) => broken("the target closed the admin connection"),
+            Ok(_) => {
+                let frame = self.frame(Instant::now() + Duration::from_secs(2))?;
+                self.take_other(&frame.pdu)?;
+                Ok(self.events.pop_front())
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(error) => broken(format!("the admin connection failed: {error}")),
+        }
+    }
+
+    /// Receives the head of the next PDU.
+    fn frame(&mut self, deadline: Instant) -> Result<Frame> {
+        let mut head = [0; HEAD_BYTES_MAX];
+        let mut have = 0;
+        loop {
+            match self.framing.decode(&head[..have]) {
+                Ok(Decoded::Whole(frame)) => return Ok(frame),
+                Ok(Decoded::Partial(need)) => {
+                    self.receive(&mut head[have..need], deadline)?;
+                    have = need;
+                }
+                Err(fault) => return broken(fault.to_string()),
+            }
+        }
+    }
+
+    fn receive(&mut self, mut bytes: &mut [u8], deadline: Instant) -> Result<()> {
+        while !bytes.is_empty() {
+            let left = remaining(deadline)?;
+            let _ = self.stream.set_read_timeout(Some(left));
+            match self.stream.read(bytes) {
+                Ok(0) => return broken("the target closed the connection"),
+                Ok(count) => bytes = &mut bytes[count..],
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return broken(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<()> {
+        while !bytes.is_empty() {
+            let left = remaining(deadline)?;
+            let _ = self.stream.set_write_timeout(Some(left));
+            match self.stream.write(bytes) {
+                Ok(0) => return broken("the connection takes no more bytes"),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return broken(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_passing(error: &std::io::Error) -> bool {
+    let kinds = [
+        ErrorKind::WouldBlock,
+        ErrorKind::TimedOut,
+        ErrorKind::Interrupted,
+    ];
+    kinds.contains(&error.kind())
+}
+
+/// The time left.
+fn remaining(deadline: Instant) -> Result<Duration> {
+    match deadline.checked_duration_since(Instant::now()) {
+        Some(left) if left > Duration::ZERO => Ok(left),
+        _ => broken("no answer in time"),
+    }
+}
+
+fn connecting(error: &std::io::Error, wait_max: Duration) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => format!("no connection within {wait_max:?}"),
+        ErrorKind::ConnectionRefused => "nobody listens there (connection refused)".to_owned(),
+        _ => error.to_string(),
+    }
+}

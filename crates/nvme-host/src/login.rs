@@ -1,0 +1,118 @@
+//! In-band authentication by DH-HMAC-CHAP, where a target asks for it or the user wants proof of the target.
+
+use std::time::Instant;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use straightway_nvme::{
+    Nqn,
+    auth::{Host, Names, Random},
+    fabrics::{AUTH_PROTOCOL, AUTH_SPECIFIC, Connected, Fabrics},
+};
+
+use crate::{
+    controller::Refusal,
+    link::{Link, LinkError},
+    settings::Settings,
+};
+
+/// The room for a message of the controller, as Linux has it.
+const RECEIVE_BYTES: u32 = 4096;
+
+/// Proves this host to a target, and the target to this host where its secret is known.
+pub(crate) fn prove(
+    link: &mut Link,
+    connected: Connected,
+    subsystem: &Nqn,
+    settings: &Settings,
+    deadline: Instant,
+) -> Result<(), Refusal> {
+    if connected.needs_concat {
+        let why = "the target asks for TLS after authentication, which is not supported";
+        return Err(Refusal::lasting(why));
+    }
+    if !connected.needs_auth && settings.controller_secret.is_none() {
+        return Ok(());
+    }
+    let Some(secret) = settings.secret.clone() else {
+        let why = if connected.needs_auth {
+            "the target asks for authentication, and this host has no secret (--nvme-secret-file)"
+        } else {
+            "a target can only prove itself to a host that has a secret (--nvme-secret-file)"
+        };
+        return Err(Refusal::lasting(why));
+    };
+    let names = Names {
+        host: settings.host.to_string(),
+        subsystem: subsystem.to_string(),
+    };
+    let random = random().map_err(|why| Refusal::passing(format!("no random bytes: {why}")))?;
+    let transaction = (random.sequence & 0xffff) as u16;
+    let mut host = Host::new(
+        names,
+        secret,
+        settings.controller_secret.clone(),
+        transaction,
+    );
+    let failed = |error: LinkError| match error {
+        LinkError::Broken(why) => Refusal::passing(format!("authenticate: {why}")),
+        LinkError::Refused(status, _) => Refusal::lasting(format!(
+            "the target refuses to authenticate this host: {status}"
+        )),
+    };
+    send(link, &host.negotiate(), deadline).map_err(failed)?;
+    let challenge = receive(link, deadline).map_err(failed)?;
+    let refused = |why: String| Refusal::lasting(format!("authentication failed: {why}"));
+    let reply = match host.reply(&challenge, &random) {
+        Ok(reply) => reply,
+        Err(failure) => return Err(refused(failure.to_string())),
+    };
+    send(link, &reply, deadline).map_err(failed)?;
+    let success = receive(link, deadline).map_err(failed)?;
+    match host.finish(&success) {
+        Ok(Some(last)) => send(link, &last, deadline).map_err(failed),
+        Ok(None) => Ok(()),
+        Err(failure) => {
+            // The target hears why, if it still listens.
+            let _ = send(link, &host.failure(failure), deadline);
+            Err(refused(failure.to_string()))
+        }
+    }
+}
+
+fn send(link: &mut Link, message: &[u8], deadline: Instant) -> Result<(), LinkError> {
+    let command = Fabrics::AuthSend {
+        protocol: AUTH_PROTOCOL,
+        specific: AUTH_SPECIFIC,
+        bytes: u32::try_from(message.len()).expect("messages are short"),
+    };
+    link.run(command.sqe(), message, &mut [], deadline)?;
+    Ok(())
+}
+
+fn receive(link: &mut Link, deadline: Instant) -> Result<Vec<u8>, LinkError> {
+    let command = Fabrics::AuthReceive {
+        protocol: AUTH_PROTOCOL,
+        specific: AUTH_SPECIFIC,
+        bytes: RECEIVE_BYTES,
+    };
+    let mut message = vec![0; RECEIVE_BYTES as usize];
+    link.run(command.sqe(), &[], &mut message, deadline)?;
+    Ok(message)
+}
+
+/// Fresh random bytes of the system.
+fn random() -> Result<Random, rustix::io::Errno> {
+    let mut bytes = [0; 132];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    }
+    let (challenge, rest) = bytes.split_first_chunk::<64>().expect("there are 132");
+    let (exponent, rest) = rest.split_first_chunk::<64>().expect("there are 132");
+    let sequence = rest.first_chunk::<4>().expect("there are 132");
+    Ok(Random {
+        challenge: *challenge,
+        exponent: *exponent,
+        sequence: u32::from_le_bytes(*sequence).max(1),
+    })
+}

@@ -1,0 +1,295 @@
+//! An open namespace.
+
+use std::{
+    any::Any,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use straightway_core::{Error, Kind, Object, Result, extent::down};
+use straightway_io::{
+    Handle,
+    store::{Draft, Tag},
+};
+use straightway_nvme::{
+    Sgl,
+    admin::{Admin, Identify},
+    identify::{self, IDENTIFY_BYTES, NamespaceId, page},
+    index::IndexEntry,
+    nvm::{Nvm, Range},
+};
+
+use crate::{
+    index,
+    link::LinkError,
+    subsystem::{Subsystem, kind_of},
+    verify::{Fingerprint, fingerprint},
+};
+
+/// The longest command for headers.
+const SIDE_BYTES_MAX: u64 = 128 << 10;
+
+/// An open namespace, or the first bytes of one that is being written.
+#[derive(Clone, Debug)]
+pub(crate) struct Namespace {
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) nsid: u32,
+    /// What messages call it.
+    pub(crate) name: String,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// A block is 2 to this power.
+    pub(crate) block_shift: u8,
+    /// The length as an object: all of it, or what is written.
+    length: u64,
+    is_protected: bool,
+    /// What every controller has to show.
+    pub(crate) print: Fingerprint,
+    /// What the index of its subsystem says of it, if it was opened by name.
+    entry: Option<IndexEntry>,
+}
+
+impl Namespace {
+    /// Opens a namespace.
+    pub(crate) fn open(subsystem: &Arc<Subsystem>, nsid: u32, name: String) -> Result<Self> {
+        let page = ask(subsystem, page::NAMESPACE, nsid, &name)?;
+        let is_protected = identify::Namespace::decode(&page).is_ok_and(|page| page.is_protected);
+        let list = match ask(subsystem, page::DESCRIPTORS, nsid, &name) {
+            Ok(list) => Some(list),
+            Err(error) if error.kind() == Kind::Transient => return Err(error),
+            Err(_) => None,
+        };
+        let print = fingerprint(nsid, &page, list.as_deref());
+        let print = print.map_err(|(kind, why)| Error::new(kind, "open", &name, why))?;
+        Ok(Self {
+            subsystem: Arc::clone(subsystem),
+            nsid,
+            bytes: print.bytes,
+            length: print.bytes,
+            block_shift: print.block_shift,
+            is_protected,
+            print,
+            entry: None,
+            name,
+        })
+    }
+
+    /// Opens what an entry of the index is about.
+    pub(crate) fn by_entry(
+        subsystem: &Arc<Subsystem>,
+        entry: IndexEntry,
+        name: String,
+    ) -> Result<Self> {
+        if entry.bytes == 0 {
+            return Ok(Self {
+                subsystem: Arc::clone(subsystem),
+                nsid: 0,
+                name,
+                bytes: 0,
+                length: 0,
+                block_shift: 9,
+                is_protected: true,
+                print: Fingerprint {
+                    nsid: 0,
+                    bytes: 0,
+                    block_shift: 9,
+                    id: NamespaceId::default(),
+                },
+                entry: Some(entry),
+            });
+        }
+        let namespace = Self::open(subsystem, entry.nsid, name)?;
+        if entry.bytes > namespace.bytes {
+            let why = format!(
+                "the index says {} bytes, and its namespace has {}",
+                entry.bytes, namespace.bytes
+            );
+            return Err(Error::new(Kind::Corrupt, "open", &namespace.name, why));
+        }
+        Ok(Self {
+            length: entry.bytes,
+            entry: Some(entry),
+            ..namespace
+        })
+    }
+
+    /// The namespace of a handle, for engines.
+    pub(crate) fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
+        let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
+        any.downcast().ok()
+    }
+
+    /// Begins to write `bytes` to it, in place.
+    pub(crate) fn draft(self, bytes: u64) -> Result<InPlace> {
+        let failed = |why: String| Error::new(Kind::Invalid, "write to", &self.name, why);
+        if bytes > self.bytes {
+            let why = format!("it has {} bytes, and {bytes} are to be written", self.bytes);
+            return Err(failed(why).with_hint("use a larger namespace"));
+        }
+        if self.is_protected {
+            return Err(failed("it is write protected".to_owned()));
+        }
+        let length = bytes;
+        let namespace = Arc::new(Self { length, ..self });
+        Ok(InPlace { namespace })
+    }
+
+    /// Makes all completed writes durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let sqe = Nvm::Flush.sqe(self.nsid);
+        self.subsystem
+            .run(&self.name, &self.print, sqe, &[], &mut [])?;
+        Ok(())
+    }
+
+    fn block(&self) -> u64 {
+        1 << self.block_shift
+    }
+
+    /// Blocks of `bytes` at `offset`, both whole.
+    pub(crate) fn range(&self, offset: u64, bytes: u64) -> Range {
+        let blocks = u32::try_from(bytes >> self.block_shift).expect("commands are short");
+        Range::new(offset >> self.block_shift, blocks)
+    }
+
+    fn read_blocks(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let bytes = into.len() as u64;
+        let sqe = Nvm::Read(self.range(offset, bytes)).sqe(self.nsid);
+        let bytes = u32::try_from(bytes).expect("commands are short");
+        let sqe = sqe.with_sgl(Sgl::transport(bytes));
+        self.subsystem
+            .run(&self.name, &self.print, sqe, &[], into)?;
+        Ok(())
+    }
+}
+
+/// Asks for a page about a namespace.
+fn ask(subsystem: &Subsystem, page: u8, nsid: u32, name: &str) -> Result<Vec<u8>> {
+    let sqe = Admin::Identify(Identify {
+        page,
+        nsid,
+        controller: 0,
+        command_set: 0,
+    });
+    let asked = subsystem.ask(sqe.sqe(), IDENTIFY_BYTES);
+    asked.map_err(|(error, failure)| match error {
+        LinkError::Refused(status, _) => {
+            Error::new(kind_of(status), "open", name, status.to_string())
+        }
+        LinkError::Broken(_) => failure,
+    })
+}
+
+impl Handle for Namespace {
+    fn object(&self) -> Object {
+        Object::new(self.name.clone(), self.length)
+    }
+
+    fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let end = offset.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.length) {
+            let why = format!("it ends at byte {}", self.length);
+            return Err(Error::new(Kind::Corrupt, "read", &self.name, why));
+        }
+        let most = self.subsystem.controller()?.limits.transfer_bytes;
+        let most = SIDE_BYTES_MAX.min(u64::from(most));
+        let mut filled = 0;
+        let mut blocks = Vec::new();
+        while filled < bytes.len() {
+            let at = offset + filled as u64;
+            let start = down(at, self.block());
+            let end = (offset + bytes.len() as u64).next_multiple_of(self.block());
+            let length = (end - start).min(most).min(self.bytes - start);
+            blocks.resize(usize::try_from(length).expect("commands are short"), 0);
+            self.read_blocks(start, &mut blocks)?;
+            let skip = usize::try_from(at - start).expect("blocks are short");
+            let count = (blocks.len() - skip).min(bytes.len() - filled);
+            bytes[filled..filled + count].copy_from_slice(&blocks[skip..skip + count]);
+            filled += count;
+        }
+        Ok(())
+    }
+
+    fn tag(&self) -> Option<Tag> {
+        let entry = self.entry.as_ref()?;
+        Some(Tag::Text(entry.version.to_string()))
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        if let Some(entry) = &self.entry {
+            let index = index::read(&self.subsystem)?.unwrap_or_default();
+            if index.find(&entry.name) == Some(entry) {
+                return Ok(());
+            }
+            let why = "it was replaced or changed while it was read";
+            return Err(Error::new(Kind::Corrupt, "read", &self.name, why));
+        }
+        let now = Self::open(&self.subsystem, self.nsid, self.name.clone())?;
+        if now.print.is_same(&self.print) {
+            return Ok(());
+        }
+        let why = if now.bytes == self.bytes {
+            "it is another namespace now".to_owned()
+        } else {
+            let (was, is) = (self.bytes, now.bytes);
+            format!("its length changed from {was} to {is} bytes")
+        };
+        Err(Error::new(Kind::Corrupt, "read", &self.name, why))
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.block()
+    }
+}
+
+/// A namespace that is written in place, as a block device is: what it held is gone from the first write on.
+#[derive(Debug)]
+pub(crate) struct InPlace {
+    pub(crate) namespace: Arc<Namespace>,
+}
+
+impl Draft for InPlace {
+    fn handle(&self) -> Arc<dyn Handle> {
+        Arc::clone(&self.namespace) as _
+    }
+
+    fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        /// One write at a time: two of the same block would race.
+        static TURN: Mutex<()> = Mutex::new(());
+        let namespace = &self.namespace;
+        let block = namespace.block();
+        let length = bytes.len() as u64;
+        let is_whole = offset.is_multiple_of(block) && length.is_multiple_of(block);
+        let is_inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= namespace.bytes);
+        if !is_whole || !is_inside {
+            let why = format!("a namespace is written in whole blocks of {block} bytes");
+            return Err(
+                Error::new(Kind::Unsupported, "write to", &namespace.name, why)
+                    .with_hint("copy a file to it instead"),
+            );
+        }
+        let _turn = TURN.lock();
+        let subsystem = &namespace.subsystem;
+        let most = u64::from(subsystem.controller()?.limits.transfer_bytes);
+        let step = usize::try_from(SIDE_BYTES_MAX.min(most)).expect("it is small");
+        let all = offset..offset + length;
+        while let Some(until) = subsystem
+            .quarantine
+            .until(namespace.nsid, &all, Instant::now())
+        {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+        for (index, part) in bytes.chunks(step).enumerate() {
+            let at = offset + (index * step) as u64;
+            let write = Nvm::Write {
+                range: namespace.range(at, part.len() as u64),
+                is_durable: false,
+            };
+            let sqe = write.sqe(namespace.nsid);
+            subsystem.run(&namespace.name, &namespace.print, sqe, part, &mut [])?;
+        }
+        Ok(())
+    }
+}

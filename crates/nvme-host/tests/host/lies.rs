@@ -1,0 +1,214 @@
+//! A target that breaks the rules, once or always: an error or another attempt, never wrong bytes.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use straightway_core::Kind;
+use straightway_io::request::Op;
+use straightway_nvme::Digests;
+
+use crate::{
+    rig::{bytes_of, content, engine, io, open, run, settings, store},
+    target::{BOTH, Lie, Script, Target},
+};
+
+const BYTES: usize = 1 << 20;
+
+/// Lies about reads.
+const OF_READS: [Lie; 16] = [
+    Lie::ShortRead,
+    Lie::WrongCid,
+    Lie::Gap,
+    Lie::LongRead,
+    Lie::DataDigest,
+    Lie::HeaderDigest,
+    Lie::LateAnswer,
+    Lie::ReadyForRead,
+    Lie::Term,
+    Lie::Close,
+    Lie::CloseInside,
+    Lie::Silence,
+    Lie::Interrupted,
+    Lie::Media,
+    Lie::Garbage,
+    Lie::Path,
+];
+
+/// Lies that a reconnect or a retry gets over.
+fn is_passing(lie: Lie) -> bool {
+    !matches!(lie, Lie::Media | Lie::Protected)
+}
+
+#[test]
+fn a_lie_that_is_told_once_costs_an_attempt_and_no_byte() {
+    for lie in OF_READS {
+        for script in [
+            Script::default(),
+            Script {
+                block_shift: 9,
+                has_success: false,
+                ..Script::default()
+            },
+        ] {
+            let expected = content(BYTES);
+            let target = Target::new(expected.clone(), script);
+            let store = store(&target, settings(BOTH));
+            let object = open(&store).unwrap();
+            let Some(mut engine) = engine(8) else { return };
+            target.lie(lie, 1);
+            let lengths = [4096, 8192, 65536, 262_144];
+            let ios = (0..32).map(|tag| {
+                let length = lengths[tag as usize % 4];
+                let at = (tag as usize * 28_672).min(BYTES - length);
+                io(Op::Read, &object, at as u64, length, tag)
+            });
+            let mut failed = 0;
+            for done in run(&mut engine, ios.collect()) {
+                match done.result {
+                    Ok(moved) => {
+                        assert_eq!(moved, done.io.bytes);
+                        let at = done.io.offset as usize;
+                        assert!(bytes_of(&done.io) == expected[at..at + moved], "{lie:?}");
+                    }
+                    Err(_) => failed += 1,
+                }
+            }
+            assert_eq!(target.shared.told.load(Ordering::SeqCst), 1, "{lie:?}");
+            assert_eq!(failed == 0, is_passing(lie), "{lie:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lie_that_is_always_told_is_an_error_in_bounded_time() {
+    for lie in OF_READS {
+        let target = Target::new(content(BYTES), Script::default());
+        let mut fast = settings(BOTH);
+        fast.retries_max = 2;
+        fast.command_max = Duration::from_millis(300);
+        let store = store(&target, fast);
+        let object = open(&store).unwrap();
+        let Some(mut engine) = engine(8) else { return };
+        target.lie(lie, u32::MAX);
+        let start = Instant::now();
+        let done = run(&mut engine, vec![io(Op::Read, &object, 4096, 65536, 0)]);
+        let done = done.into_iter().next().unwrap();
+        match (lie, done.result) {
+            // The answer was right; the second one came too late to matter to it.
+            (Lie::LateAnswer, Ok(moved)) => assert_eq!(moved, 65536),
+            (_, Ok(_)) => panic!("{lie:?} went unnoticed"),
+            (_, Err(error)) => {
+                let error = object.error("read", error);
+                let text = error.to_string();
+                assert!(text.contains("nqn.2026-11.org.example:test"), "{text}");
+                let kind = if is_passing(lie) {
+                    Kind::Transient
+                } else {
+                    Kind::Corrupt
+                };
+                assert_eq!(error.kind(), kind, "{text}");
+            }
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{lie:?}");
+    }
+}
+
+#[test]
+fn lies_about_writes_end_in_the_right_bytes_or_an_error() {
+    for lie in [
+        Lie::ReadyBeyond,
+        Lie::WriteWithoutData,
+        Lie::Term,
+        Lie::Close,
+        Lie::Silence,
+        Lie::Interrupted,
+        Lie::Protected,
+    ] {
+        let target = Target::new(vec![0; BYTES], Script::default());
+        let store = store(&target, settings(Digests::default()));
+        let object = open(&store).unwrap();
+        let Some(mut engine) = engine(8) else { return };
+        target.lie(lie, 1);
+        let expected = content(BYTES);
+        let ios = (0..16).map(|tag: u32| {
+            let at = tag as usize * 65536;
+            let mut io = io(Op::Write, &object, at as u64, 65536, tag);
+            io.fill(&expected[at..at + 65536]);
+            io
+        });
+        let done = run(&mut engine, ios.collect());
+        let there = target.shared.bytes.lock().unwrap();
+        let mut failed = 0;
+        for done in done {
+            let at = done.io.offset as usize;
+            match done.result {
+                Ok(_) => assert!(there[at..at + 65536] == expected[at..at + 65536], "{lie:?}"),
+                Err(error) => {
+                    failed += 1;
+                    let text = done.io.object.error("write", error).to_string();
+                    assert!(text.contains("write protected"), "{lie:?}: {text}");
+                }
+            }
+        }
+        assert_eq!(failed, usize::from(lie == Lie::Protected), "{lie:?}");
+    }
+}
+
+#[test]
+fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller() {
+    let target = Target::new(vec![0; BYTES], Script::default());
+    let store = store(&target, settings(Digests::default()));
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    let write = |offset: u64, byte: u8, tag| {
+        let mut io = io(Op::Write, &object, offset, 65536, tag);
+        io.fill(&vec![byte; 65536]);
+        io
+    };
+    target.lie(Lie::Close, 1);
+    let start = Instant::now();
+    run(&mut engine, vec![write(0, 1, 0)]);
+    let repeated = start.elapsed();
+    assert!(repeated < Duration::from_secs(3), "a repeat does not wait");
+    run(&mut engine, vec![write(1 << 19, 2, 0)]);
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "other blocks do not wait"
+    );
+    run(&mut engine, vec![write(4096, 3, 0)]);
+    // Twice the keep-alive time-out of the tests, and a second.
+    assert!(
+        start.elapsed() >= Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(target.shared.bytes.lock().unwrap()[4096], 3);
+}
+
+#[test]
+fn a_stopped_job_gets_its_buffers_back_soon() {
+    use straightway_io::engine::Engine as _;
+    let target = Target::new(content(BYTES), Script::default());
+    let mut slow = settings(Digests::default());
+    slow.command_max = Duration::from_mins(1);
+    slow.keep_alive = Duration::from_mins(1);
+    let store = store(&target, slow);
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    target.lie(Lie::Silence, u32::MAX);
+    for tag in 0..4 {
+        engine.submit(io(Op::Read, &object, 0, 65536, tag)).unwrap();
+    }
+    let mut done = Vec::new();
+    engine.poll(&mut done, Duration::from_millis(300)).unwrap();
+    assert!(done.is_empty());
+    let start = Instant::now();
+    engine.cancel(&|_| true);
+    while done.len() < 4 {
+        engine.poll(&mut done, Duration::from_millis(100)).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+    assert!(done.iter().all(|done| done.result.is_err()));
+}

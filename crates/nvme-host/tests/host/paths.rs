@@ -1,0 +1,267 @@
+//! Cuts, reconnects, several paths, and discovery.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use straightway_io::{engine::Engine as _, request::Op};
+use straightway_nvme::{
+    Digests,
+    log::{AnaState, SubsystemKind},
+};
+use straightway_nvme_host::discover;
+
+use crate::{
+    rig::{bytes_of, content, engine, error_of, io, open, portal, run, settings, store},
+    target::{NQN, Script, Shared, Target},
+};
+
+const BYTES: usize = 1 << 20;
+
+#[test]
+fn a_target_that_comes_back_is_reached_again() {
+    let expected = content(BYTES);
+    let target = Target::new(expected.clone(), Script::default());
+    let store = store(&target, settings(Digests::default()));
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    for round in 0..10 {
+        target.cut(round % 3 == 0);
+        let shared = Arc::clone(&target.shared);
+        let up = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(60));
+            drop(shared);
+        });
+        let ios = (0..8).map(|tag| io(Op::Read, &object, u64::from(tag) * 65536, 65536, tag));
+        for one in ios {
+            engine.submit(one).unwrap();
+        }
+        let mut done = Vec::new();
+        engine.poll(&mut done, Duration::from_millis(50)).unwrap();
+        up.join().unwrap();
+        target.up();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while done.len() < 8 {
+            engine.poll(&mut done, Duration::from_millis(100)).unwrap();
+            assert!(Instant::now() < deadline);
+        }
+        for done in done {
+            let at = done.io.offset as usize;
+            assert_eq!(done.result.unwrap(), 65536);
+            assert!(bytes_of(&done.io) == expected[at..at + 65536]);
+        }
+    }
+}
+
+#[test]
+fn a_target_that_stays_away_is_an_error_that_counts_the_attempts() {
+    let target = Target::new(content(BYTES), Script::default());
+    let mut few = settings(Digests::default());
+    few.attempts_max = 4;
+    let store = store(&target, few);
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    target.cut(true);
+    let start = Instant::now();
+    let done = run(&mut engine, vec![io(Op::Read, &object, 0, 65536, 0)]);
+    let error = error_of(done);
+    assert!(error.contains("attempt 4 of 4"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// Targets with one namespace and a port each.
+fn ports(count: usize, states: &[AnaState]) -> Vec<Target> {
+    let first = Target::new(content(BYTES), script(states.first()));
+    let mut all = vec![first];
+    for index in 1..count {
+        let shared = Shared::new(content(BYTES), script(states.get(index)));
+        all.push(Target::sharing(Arc::new(shared)));
+    }
+    all
+}
+
+fn script(state: Option<&AnaState>) -> Script {
+    Script {
+        ana: state.copied(),
+        ..Script::default()
+    }
+}
+
+fn read_all(
+    engine: &mut straightway_nvme_host::NvmeEngine,
+    object: &Arc<dyn straightway_io::Handle>,
+) {
+    let expected = content(BYTES);
+    let ios = (0..64).map(|tag| io(Op::Read, object, u64::from(tag) * 16384, 16384, tag));
+    for done in run(engine, ios.collect()) {
+        let at = done.io.offset as usize;
+        assert_eq!(done.result.unwrap(), 16384);
+        assert!(bytes_of(&done.io) == expected[at..at + 16384]);
+    }
+}
+
+#[test]
+fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
+    let states = [
+        AnaState::Optimized,
+        AnaState::Optimized,
+        AnaState::NonOptimized,
+    ];
+    let targets = ports(3, &states);
+    let mut settings = settings(Digests::default());
+    settings.paths = targets[1..].iter().map(portal).collect();
+    let store = store(&targets[0], settings);
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    let reads = |index: usize| targets[index].shared.reads.load(Ordering::SeqCst);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while reads(1) == 0 && Instant::now() < deadline {
+        read_all(&mut engine, &object);
+    }
+    let (first, second) = (reads(0), reads(1));
+    read_all(&mut engine, &object);
+    assert_eq!((reads(0) - first, reads(1) - second), (32, 32));
+    assert_eq!(reads(2), 0);
+    // One path is lost under load: the other takes all, within a second.
+    targets[0].cut(true);
+    let start = Instant::now();
+    read_all(&mut engine, &object);
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    // The second as well: the third takes over.
+    targets[1].cut(true);
+    let start = Instant::now();
+    read_all(&mut engine, &object);
+    assert!(
+        start.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(reads(2) > 0);
+}
+
+#[test]
+fn a_path_that_falls_silent_is_left_within_the_keep_alive_time() {
+    let targets = ports(2, &[]);
+    let mut settings = settings(Digests::default());
+    settings.paths = targets[1..].iter().map(portal).collect();
+    // Only the keep-alive can notice it.
+    settings.command_max = Duration::from_mins(1);
+    let store = store(&targets[0], settings);
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    let is_used = |target: &Target| target.shared.reads.load(Ordering::SeqCst) > 0;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !targets.iter().all(is_used) && Instant::now() < deadline {
+        read_all(&mut engine, &object);
+    }
+    targets[0].shared.is_frozen.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    read_all(&mut engine, &object);
+    // 1.5 s, and what a loaded machine adds to it.
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn a_namespace_that_becomes_accessible_again_is_waited_for() {
+    let targets = ports(1, &[AnaState::Inaccessible]);
+    let store = store(&targets[0], settings(Digests::default()));
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    engine.submit(io(Op::Read, &object, 0, 4096, 0)).unwrap();
+    let mut done = Vec::new();
+    engine.poll(&mut done, Duration::from_millis(300)).unwrap();
+    assert!(done.is_empty());
+    targets[0].shared.script.lock().unwrap().ana = Some(AnaState::Optimized);
+    let start = Instant::now();
+    while done.is_empty() {
+        engine.poll(&mut done, Duration::from_millis(100)).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(3));
+    }
+    assert_eq!(*done[0].result.as_ref().unwrap(), 4096);
+}
+
+#[test]
+fn a_path_to_another_namespace_is_never_used() {
+    let right = Target::new(content(BYTES), Script::default());
+    let other = Script {
+        uuid: [8; 16],
+        ..Script::default()
+    };
+    let wrong = Target::new(vec![0xBA; BYTES], other);
+    let mut settings = settings(Digests::default());
+    settings.paths = vec![portal(&wrong)];
+    let store = store(&right, settings);
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    for _ in 0..5 {
+        read_all(&mut engine, &object);
+    }
+    assert_eq!(wrong.shared.reads.load(Ordering::SeqCst), 0);
+    // A target that comes back with another namespace is not the one that was opened.
+    right.shared.script.lock().unwrap().uuid = [7; 16];
+    right.cut(false);
+    let done = run(&mut engine, vec![io(Op::Read, &object, 0, 4096, 0)]);
+    let error = error_of(done);
+    assert!(error.contains("another namespace"), "{error}");
+    assert!(object.read_exact_at(0, &mut [0; 8]).is_err());
+}
+
+#[test]
+fn an_unused_controller_ends_and_is_made_again() {
+    let target = Target::new(content(BYTES), Script::default());
+    let mut short = settings(Digests::default());
+    short.idle = Duration::from_millis(200);
+    let store = store(&target, short);
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    read_all(&mut engine, &object);
+    let before = target.shared.connections.load(Ordering::SeqCst);
+    engine.rest();
+    std::thread::sleep(Duration::from_millis(600));
+    read_all(&mut engine, &object);
+    assert!(target.shared.connections.load(Ordering::SeqCst) > before);
+}
+
+#[test]
+fn discovery_follows_referrals_once_each() {
+    let io_target = Target::new(content(BYTES), Script::default());
+    let other = Target::new(content(BYTES), Script::default());
+    let at = |target: &Target| target.address;
+    let gone = "127.0.0.1:9".parse().unwrap();
+    let second = Target::new(Vec::new(), Script::default());
+    let first = Target::new(
+        Vec::new(),
+        Script {
+            listed: vec![
+                (SubsystemKind::NVM, NQN.to_owned(), at(&io_target)),
+                (SubsystemKind::REFERRAL, NQN.to_owned(), at(&second)),
+                (SubsystemKind::REFERRAL, NQN.to_owned(), gone),
+            ],
+            ..Script::default()
+        },
+    );
+    second.shared.script.lock().unwrap().listed = vec![
+        (SubsystemKind::NVM, NQN.to_owned(), at(&other)),
+        // Back to the first: a circle.
+        (SubsystemKind::REFERRAL, NQN.to_owned(), at(&first)),
+    ];
+    let (found, failed) = discover(&portal(&first), &settings(Digests::default())).unwrap();
+    let mut portals: Vec<_> = found.iter().map(|found| found.portal.clone()).collect();
+    portals.sort();
+    let mut expected = vec![portal(&io_target), portal(&other)];
+    expected.sort();
+    assert_eq!(portals, expected);
+    assert!(found.iter().all(|found| found.subsystem.as_str() == NQN));
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    let nobody = straightway_nvme_host::Portal::new("127.0.0.1", 9);
+    assert!(discover(&nobody, &settings(Digests::default())).is_err());
+}

@@ -1,0 +1,72 @@
+//! The pages of the target.
+
+use straightway_nvme::{
+    Nqn, identify,
+    log::{
+        AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind, Transport,
+    },
+};
+
+use super::{Connection, NQN};
+
+impl Connection {
+    pub(super) fn controller(&self) -> Vec<u8> {
+        let mut page = identify::Controller::new();
+        page.id = 7;
+        page.transfer_shift = self.script.transfer_shift;
+        page.command_capsule_16 = self.script.capsule_bytes / 16 + 4;
+        page.namespaces = 1;
+        page.namespaces_max = 1;
+        page.subsystem = Some(Nqn::new(NQN).unwrap());
+        if self.script.ana.is_some() {
+            page.multipath = identify::Controller::ANA;
+            page.ana_groups = 1;
+        }
+        page.encode()
+    }
+
+    pub(super) fn ana(&self) -> Vec<u8> {
+        let state = self.shared.script.lock().unwrap().ana.unwrap();
+        let group = AnaGroup {
+            id: 1,
+            changes: 1,
+            state,
+            namespaces: vec![1],
+        };
+        let groups = vec![group];
+        AnaLog { changes: 1, groups }.encode()
+    }
+
+    pub(super) fn discovery(&self) -> Vec<u8> {
+        let listed = &self.script.listed;
+        let header = DiscoveryHeader {
+            generation: 3,
+            entries: listed.len() as u64 + 1,
+            format: 0,
+        };
+        let mut bytes = header.encode();
+        let here = (
+            SubsystemKind::CURRENT,
+            "nqn.2014-08.org.nvmexpress.discovery".to_owned(),
+            self.address,
+        );
+        for (kind, nqn, address) in listed.iter().chain([&here]) {
+            let entry = DiscoveryEntry {
+                transport: Transport::TCP,
+                family: AddressFamily::V4,
+                kind: *kind,
+                requirements: 4,
+                port: 1,
+                controller: 0xffff,
+                admin_entries: 32,
+                flags: 0,
+                service: address.port().to_string(),
+                subsystem: Nqn::new(nqn).unwrap(),
+                address: address.ip().to_string(),
+                security: 0,
+            };
+            bytes.extend(entry.encode());
+        }
+        bytes
+    }
+}

@@ -1,0 +1,265 @@
+//! Right answers: bytes, block sizes, limits, flushes, and what is refused.
+
+use std::{ffi::OsStr, sync::atomic::Ordering};
+
+use straightway_core::Kind;
+use straightway_io::{
+    Store,
+    request::Op,
+    store::{Like, open_one},
+};
+use straightway_nvme::Digests;
+
+use crate::{
+    rig::{bytes_of, content, engine, error_of, io, open, run, settings, store},
+    target::{BOTH, NQN, Script, Target},
+};
+
+const BYTES: usize = 3 << 20;
+
+/// Offsets and lengths in whole blocks, all over the namespace.
+fn extents(block: usize, count: usize) -> Vec<(u64, usize)> {
+    let blocks = BYTES / block;
+    let mut state = 12345_u64;
+    let mut next = |bound: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as usize % bound
+    };
+    let mut all = Vec::new();
+    for index in 0..count {
+        let longest = [1, 4, 40, 700][index % 4].min(blocks);
+        let length = 1 + next(longest);
+        let start = next(blocks - length + 1);
+        all.push(((start * block) as u64, length * block));
+    }
+    all
+}
+
+fn scripts() -> Vec<(Script, Digests)> {
+    let plain = Digests::default();
+    let script = Script::default();
+    vec![
+        (script.clone(), plain),
+        (script.clone(), BOTH),
+        (
+            Script {
+                block_shift: 9,
+                data_bytes_max: 5000,
+                has_success: false,
+                ..script.clone()
+            },
+            BOTH,
+        ),
+        (
+            Script {
+                block_shift: 9,
+                transfer_shift: 1,
+                capsule_bytes: 0,
+                host_data_bytes_max: 4096,
+                entries: 4,
+                ..script.clone()
+            },
+            Digests {
+                header: true,
+                data: false,
+            },
+        ),
+        (
+            Script {
+                capsule_bytes: 1 << 20,
+                data_bytes_max: 300_000,
+                ..script
+            },
+            plain,
+        ),
+    ]
+}
+
+#[test]
+fn bytes_are_right_whatever_the_target_is_like() {
+    for (script, digests) in scripts() {
+        let expected = content(BYTES);
+        let block = 1 << script.block_shift;
+        let target = Target::new(expected.clone(), script);
+        let store = store(&target, settings(digests));
+        let object = open(&store).unwrap();
+        assert_eq!(object.object().bytes, BYTES as u64);
+        for depth in [1, 7, 64] {
+            let Some(mut engine) = engine(depth) else {
+                return;
+            };
+            let ios = extents(block, 150).into_iter().zip(0..);
+            let ios = ios.map(|((at, n), tag)| io(Op::Read, &object, at, n, tag));
+            for done in run(&mut engine, ios.collect()) {
+                assert_eq!(done.result.unwrap(), done.io.bytes);
+                let at = done.io.offset as usize;
+                assert!(
+                    bytes_of(&done.io) == expected[at..at + done.io.bytes],
+                    "{at}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_written_is_there() {
+    for (script, digests) in scripts() {
+        let block = 1 << script.block_shift;
+        let target = Target::new(vec![0; BYTES], script);
+        let store = store(&target, settings(digests));
+        let object = open(&store).unwrap();
+        let expected = content(BYTES);
+        let Some(mut engine) = engine(16) else { return };
+        let step = 37 * block;
+        let ios = (0..BYTES).step_by(step).zip(0..).map(|(at, tag)| {
+            let length = step.min(BYTES - at);
+            let mut io = io(Op::Write, &object, at as u64, length, tag);
+            io.fill(&expected[at..at + length]);
+            io
+        });
+        for done in run(&mut engine, ios.collect()) {
+            assert_eq!(done.result.unwrap(), done.io.bytes);
+        }
+        store.sync(&[object]).unwrap();
+        assert!(target.shared.flushes.load(Ordering::SeqCst) == 1);
+        assert!(*target.shared.bytes.lock().unwrap() == expected);
+    }
+}
+
+#[test]
+fn headers_are_read_at_any_place_and_drafts_are_written_in_place() {
+    let expected = content(BYTES);
+    let script = Script {
+        block_shift: 9,
+        ..Script::default()
+    };
+    let target = Target::new(expected.clone(), script);
+    let store = store(&target, settings(Digests::default()));
+    let object = open(&store).unwrap();
+    for (at, length) in [(0, 8), (511, 2), (100, 300_000), (BYTES - 3, 3)] {
+        let mut bytes = vec![0; length];
+        object.read_exact_at(at as u64, &mut bytes).unwrap();
+        assert!(bytes == expected[at..at + length]);
+    }
+    assert!(object.read_exact_at(BYTES as u64 - 1, &mut [0; 2]).is_err());
+    object.check_unchanged().unwrap();
+    let name = format!("{NQN}/1");
+    let create = |bytes| store.create(OsStr::new(&name), bytes, &Like::Replaced);
+    let draft = create(5000).unwrap();
+    assert_eq!(draft.handle().object().bytes, 5000);
+    draft.write_all_at(512, &[7; 1024]).unwrap();
+    let error = draft.write_all_at(512, &[7; 10]).unwrap_err();
+    assert!(error.to_string().contains("whole blocks of 512"), "{error}");
+    store.commit(vec![draft]).unwrap();
+    assert_eq!(target.shared.bytes.lock().unwrap()[512..1536], [7; 1024]);
+    let error = create(BYTES as u64 + 1).unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("are to be written"), "{error}");
+    target.shared.bytes.lock().unwrap().truncate(BYTES / 2);
+    assert!(object.check_unchanged().is_err(), "it shrank");
+}
+
+#[test]
+fn io_that_is_no_whole_block_or_past_the_end_is_said_to_be() {
+    let target = Target::new(content(1 << 20), Script::default());
+    let store = store(&target, settings(Digests::default()));
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(4) else { return };
+    for (at, length) in [(1, 4096), (0, 512)] {
+        let done = run(&mut engine, vec![io(Op::Read, &object, at, length, 0)]);
+        let error = error_of(done);
+        assert!(error.contains("whole blocks of 4096"), "{error}");
+    }
+    let past = run(&mut engine, vec![io(Op::Read, &object, 1 << 20, 4096, 0)]);
+    assert_eq!(*past[0].result.as_ref().unwrap(), 0);
+    let across = run(
+        &mut engine,
+        vec![io(Op::Read, &object, (1 << 20) - 4096, 8192, 0)],
+    );
+    assert_eq!(*across[0].result.as_ref().unwrap(), 4096);
+}
+
+#[test]
+fn bad_names_and_bad_targets_are_clear_errors_soon() {
+    let start = std::time::Instant::now();
+    let target = Target::new(content(1 << 16), Script::default());
+    let own = |name: &str| {
+        let store = store(&target, settings(Digests::default()));
+        open_one(&store, OsStr::new(name)).unwrap_err().to_string()
+    };
+    let says = |text: String, what: &str| assert!(text.contains(what), "{text}");
+    says(own("nqn.wrong/1"), "no subsystem nqn.wrong");
+    says(own(&format!("{NQN}/9")), "no namespace 9");
+    says(own(&format!("{NQN}/0")), "a namespace is 1 to");
+    let refusing = |script: Script| {
+        let target = Target::new(content(1 << 16), script);
+        let store = store(&target, settings(Digests::default()));
+        open(&store).unwrap_err().to_string()
+    };
+    let allows = Script {
+        allows: false,
+        ..Script::default()
+    };
+    says(
+        refusing(allows),
+        "does not allow the host nqn.2014-08.org.nvmexpress:uuid:",
+    );
+    let locked = Script {
+        needs_auth: true,
+        ..Script::default()
+    };
+    says(refusing(locked), "authentication");
+    let nowhere = |host: &str, port| {
+        let portal = straightway_nvme_host::Portal::new(host, port);
+        let store = straightway_nvme_host::NvmeTcp::new(portal, settings(Digests::default()));
+        open(&store).unwrap_err().to_string()
+    };
+    says(
+        nowhere("no-such-host.invalid", 4420),
+        "no-such-host.invalid",
+    );
+    // A port where nobody listens, one that speaks another protocol, and one that says nothing.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    says(nowhere("127.0.0.1", port), "nobody listens");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = std::io::Write::write_all(&mut stream, b"SSH-2.0-OpenSSH_9.2\r\n");
+        std::thread::sleep(std::time::Duration::from_secs(20));
+    });
+    says(nowhere("127.0.0.1", port), "does not speak NVMe/TCP");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut soon = settings(Digests::default());
+    soon.connect_max = std::time::Duration::from_millis(500);
+    let silent = straightway_nvme_host::Portal::new("127.0.0.1", port);
+    let silent = straightway_nvme_host::NvmeTcp::new(silent, soon);
+    says(open(&silent).unwrap_err().to_string(), "no answer in time");
+    drop(listener);
+    assert!(start.elapsed() < std::time::Duration::from_secs(40));
+}
+
+#[test]
+fn more_lanes_than_queues_get_associations_of_their_own() {
+    let expected = content(1 << 20);
+    let script = Script {
+        queues: 1,
+        ..Script::default()
+    };
+    let target = Target::new(expected.clone(), script);
+    let store = store(&target, settings(Digests::default()));
+    let object = open(&store).unwrap();
+    let engines: Option<Vec<_>> = (0..4).map(|_| engine(4)).collect();
+    let Some(mut engines) = engines else { return };
+    for engine in &mut engines {
+        for done in run(engine, vec![io(Op::Read, &object, 4096, 65536, 1)]) {
+            assert!(bytes_of(&done.io) == expected[4096..4096 + 65536]);
+        }
+    }
+}

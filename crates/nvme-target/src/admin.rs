@@ -1,0 +1,403 @@
+//! An admin queue: properties, pages, features, events and authentication.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use straightway_nvme::{
+    Cqe, Frame, Pdu, Sgl, Sqe, Status,
+    admin::{Admin, Feature, QueueCounts},
+    auth::{self, Names, Random, Step},
+    entry::FLAGS_SGL,
+    fabrics::{self, AUTH_PROTOCOL, AUTH_SPECIFIC, Capabilities, Fabrics, Property},
+};
+
+use crate::{
+    connection::{Arrived, Connection, End, sequence},
+    controller::Controller,
+    host::add,
+    login::{Login, QUEUE_SIZE_MAX},
+    page,
+    state::Shared,
+};
+
+/// The version that properties and pages tell: 1.4.
+const VERSION: u64 = 0x0001_0400;
+
+/// CAP.TO: how long a controller may take to become ready, in units of 500 ms.
+const READY_500MS: u8 = 15;
+
+/// The longest buffer for a message of authentication.
+const AUTH_BYTES_MAX: u32 = 8192;
+
+/// What a command answers.
+#[derive(Debug)]
+enum Answer {
+    /// A completion with dword 0.
+    Result(u64),
+    /// Data, then a completion.
+    Data(Vec<u8>),
+    /// Nothing yet.
+    Later,
+}
+
+/// The state of an admin queue.
+#[derive(Debug)]
+pub(crate) struct AdminQueue<'a> {
+    shared: &'a Shared,
+    controller: Arc<Controller>,
+    connection: &'a mut Connection,
+    head: QueueHead,
+    /// Event requests that wait for an event.
+    requests: VecDeque<u16>,
+    exchange: Option<auth::Controller>,
+}
+
+/// The head of a submission queue, which completions carry where there is flow control.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueHead {
+    at: u16,
+    size: u16,
+    is_uncontrolled: bool,
+}
+
+impl QueueHead {
+    pub(crate) fn new(size: u16, is_uncontrolled: bool) -> Self {
+        Self {
+            at: 0,
+            size,
+            is_uncontrolled,
+        }
+    }
+
+    /// The completion of a command with the head advanced.
+    pub(crate) fn complete(&mut self, cid: u16, status: Status, result: u64) -> Cqe {
+        if !self.is_uncontrolled {
+            // `size` is less one: the entries are 0 to `size`.
+            self.at = if self.at >= self.size { 0 } else { self.at + 1 };
+        }
+        Cqe {
+            result,
+            sq_head: if self.is_uncontrolled {
+                0xffff
+            } else {
+                self.at
+            },
+            ..Cqe::new(cid, status)
+        }
+    }
+}
+
+impl<'a> AdminQueue<'a> {
+    pub(crate) fn new(shared: &'a Shared, login: &Login, connection: &'a mut Connection) -> Self {
+        Self {
+            shared,
+            controller: login.controller.clone(),
+            connection,
+            head: QueueHead::new(login.connect.size, login.connect.is_uncontrolled),
+            requests: VecDeque::new(),
+            exchange: None,
+        }
+    }
+
+    /// Answers Connect, then commands until the end.
+    pub(crate) fn run(&mut self, login: &Login) -> End {
+        let result = login.answer.to_result();
+        let cqe = self.head.complete(login.sqe.cid, Status::SUCCESS, result);
+        self.connection.sender.response(cqe);
+        loop {
+            if let Err(end) = self.step() {
+                return end;
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<(), End> {
+        let controller = self.controller.clone();
+        match self.connection.next(Some(controller.bell()))? {
+            Arrived::Frame(frame) => {
+                controller.see();
+                self.frame(&frame)?;
+            }
+            Arrived::Bell => {
+                controller.hear();
+                self.tell_events();
+            }
+            Arrived::Tick => {}
+        }
+        if controller.is_expired() {
+            return Err(End::KeepAlive);
+        }
+        if self.shared.is_over.load(Ordering::Relaxed) {
+            return Err(End::Closed);
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: &Frame) -> Result<(), End> {
+        let sqe = match frame.pdu {
+            Pdu::Command(sqe) => sqe,
+            Pdu::HostTerm(term) => {
+                tracing::warn!("host {}: {}", self.controller.host.nqn, term.status);
+                return Err(End::Closed);
+            }
+            _ => return Err(sequence("an admin queue takes commands")),
+        };
+        let answer = self.execute(&sqe, frame);
+        self.connection.receiver.consume(frame.total_bytes());
+        let cid = sqe.cid;
+        match answer {
+            Ok(Answer::Later) => {}
+            Ok(Answer::Result(result)) => {
+                let cqe = self.head.complete(cid, Status::SUCCESS, result);
+                self.connection.sender.response(cqe);
+            }
+            Ok(Answer::Data(data)) => {
+                self.connection.sender.page(cid, &data);
+                let cqe = self.head.complete(cid, Status::SUCCESS, 0);
+                self.connection.sender.response(cqe);
+            }
+            Err(status) => {
+                let cqe = self.head.complete(cid, status, 0);
+                self.connection.sender.response(cqe);
+            }
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, sqe: &Sqe, frame: &Frame) -> Result<Answer, Status> {
+        if sqe.flags != FLAGS_SGL {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        if sqe.opcode == fabrics::OPCODE {
+            return self.fabrics(sqe, frame);
+        }
+        if !self.controller.is_trusted.load(Ordering::Relaxed) {
+            return Err(Status::AUTH_REQUIRED.dnr());
+        }
+        match Admin::from_sqe(sqe)? {
+            Admin::Identify(what) => {
+                let page = page::identify(self.shared, &self.controller, what)?;
+                transferred(sqe, page)
+            }
+            Admin::GetLog(what) => {
+                let local = self.connection.local();
+                if sqe.sgl.bytes != what.bytes {
+                    return Err(Status::SGL_DATA_LENGTH.dnr());
+                }
+                let part = page::log(self.shared, &self.controller, local, what)?;
+                transferred(sqe, part)
+            }
+            // Nothing was aborted: commands are executed as they come.
+            Admin::Abort { .. } => Ok(Answer::Result(1)),
+            Admin::SetFeatures { feature, value, .. } => self.set_feature(feature, value),
+            Admin::GetFeatures { feature, .. } => self.feature(feature),
+            Admin::EventRequest => {
+                if self.requests.len() > usize::from(page::EVENT_LIMIT) {
+                    return Err(Status::AER_LIMIT);
+                }
+                self.requests.push_back(sqe.cid);
+                self.tell_events();
+                Ok(Answer::Later)
+            }
+            Admin::KeepAlive => Ok(Answer::Result(0)),
+        }
+    }
+
+    fn fabrics(&mut self, sqe: &Sqe, frame: &Frame) -> Result<Answer, Status> {
+        let command = Fabrics::from_sqe(sqe)?;
+        let is_auth = matches!(
+            command,
+            Fabrics::AuthSend { .. } | Fabrics::AuthReceive { .. }
+        );
+        if !is_auth && !self.controller.is_trusted.load(Ordering::Relaxed) {
+            return Err(Status::AUTH_REQUIRED.dnr());
+        }
+        match command {
+            Fabrics::Connect(_) => Err(Status::COMMAND_SEQUENCE.dnr()),
+            Fabrics::PropertyGet { property } => {
+                let value = match property {
+                    Property::CAP => Capabilities::new(QUEUE_SIZE_MAX + 1, READY_500MS).0,
+                    Property::VS => VERSION,
+                    Property::CC => self.controller.config(),
+                    Property::CSTS => self.controller.status(),
+                    _ => return Err(Status::INVALID_FIELD.dnr()),
+                };
+                Ok(Answer::Result(value))
+            }
+            Fabrics::PropertySet { property, value } => {
+                if property != Property::CC {
+                    return Err(Status::INVALID_FIELD.dnr());
+                }
+                self.controller.configure(value);
+                Ok(Answer::Result(0))
+            }
+            Fabrics::AuthSend {
+                protocol,
+                specific,
+                bytes,
+            } => {
+                check_auth(protocol, specific)?;
+                let data = self.connection.capsule_data(frame)?;
+                if data.len() != bytes as usize || sqe.sgl.bytes != bytes {
+                    return Err(Status::SGL_DATA_LENGTH.dnr());
+                }
+                let data = data.to_vec();
+                self.auth_send(&data)
+            }
+            Fabrics::AuthReceive {
+                protocol,
+                specific,
+                bytes,
+            } => {
+                check_auth(protocol, specific)?;
+                if bytes > AUTH_BYTES_MAX || bytes == 0 || sqe.sgl.bytes != bytes {
+                    return Err(Status::INVALID_FIELD.dnr());
+                }
+                let mut message = self.auth_receive()?;
+                if message.len() > bytes as usize {
+                    return Err(Status::INVALID_FIELD.dnr());
+                }
+                message.resize(bytes as usize, 0);
+                transferred(sqe, message)
+            }
+            Fabrics::Disconnect => Err(Status::INVALID_OPCODE.dnr()),
+        }
+    }
+
+    fn set_feature(&mut self, feature: u8, value: u32) -> Result<Answer, Status> {
+        match feature {
+            Feature::QUEUES if !self.controller.is_discovery => {
+                let asked = QueueCounts::from_value(value);
+                let granted = QueueCounts::both(asked.pairs().min(self.shared.queues_max));
+                Ok(Answer::Result(u64::from(granted.to_value())))
+            }
+            Feature::EVENTS => {
+                self.controller.set_event_mask(value);
+                Ok(Answer::Result(0))
+            }
+            Feature::KEEP_ALIVE => {
+                self.controller
+                    .keep_alive_ms
+                    .store(value, Ordering::Relaxed);
+                Ok(Answer::Result(0))
+            }
+            Feature::WRITE_CACHE | Feature::HOST_ID | Feature::WRITE_PROTECT => {
+                Err(Status::FEATURE_NOT_CHANGEABLE.dnr())
+            }
+            _ => Err(Status::INVALID_FIELD.dnr()),
+        }
+    }
+
+    fn feature(&self, feature: u8) -> Result<Answer, Status> {
+        let value = match feature {
+            Feature::QUEUES => u64::from(QueueCounts::both(self.shared.queues_max).to_value()),
+            Feature::EVENTS => u64::from(self.controller.event_mask()),
+            Feature::KEEP_ALIVE => u64::from(self.controller.keep_alive_ms.load(Ordering::Relaxed)),
+            Feature::WRITE_CACHE => u64::from(self.shared.is_writable),
+            _ => return Err(Status::INVALID_FIELD.dnr()),
+        };
+        Ok(Answer::Result(value))
+    }
+
+    fn tell_events(&mut self) {
+        while !self.requests.is_empty() {
+            let Some(event) = self.controller.next_event() else {
+                return;
+            };
+            let cid = self.requests.pop_front().expect("one waits");
+            let cqe = self.head.complete(cid, Status::SUCCESS, event.to_result());
+            self.connection.sender.response(cqe);
+        }
+    }
+
+    fn auth_send(&mut self, message: &[u8]) -> Result<Answer, Status> {
+        let Some(keys) = self.controller.host.keys.clone() else {
+            return Err(Status::INVALID_FIELD.dnr());
+        };
+        let step = self.exchange.as_ref().map(auth::Controller::step);
+        if matches!(step, None | Some(Step::Done | Step::Failed)) {
+            let subsystem = if self.controller.is_discovery {
+                straightway_nvme::DISCOVERY_NQN.to_owned()
+            } else {
+                self.shared.nqn.as_str().to_owned()
+            };
+            let names = Names {
+                host: self.controller.host.nqn.as_str().to_owned(),
+                subsystem,
+            };
+            let random = random().ok_or(Status::INTERNAL)?;
+            self.exchange = Some(auth::Controller::new(names, keys, random));
+        }
+        let exchange = self.exchange.as_mut().expect("it was made");
+        exchange.receive(message);
+        self.judge();
+        Ok(Answer::Result(0))
+    }
+
+    fn auth_receive(&mut self) -> Result<Vec<u8>, Status> {
+        let exchange = self.exchange.as_mut();
+        let exchange = exchange.ok_or(Status::COMMAND_SEQUENCE.dnr())?;
+        let message = exchange.send();
+        self.judge();
+        Ok(message)
+    }
+
+    /// Lets the host in, or out, by how far its exchange has come.
+    fn judge(&mut self) {
+        let Some(exchange) = &self.exchange else {
+            return;
+        };
+        match exchange.step() {
+            // At Success2 the host's proof was right, and the target's own is still to be confirmed.
+            Step::Done | Step::Success2 => {
+                self.controller.is_trusted.store(true, Ordering::Relaxed);
+            }
+            Step::Failed => {
+                self.controller.is_trusted.store(false, Ordering::Relaxed);
+                self.controller.close_queues(1);
+                add(&self.controller.host.counters.refused, 1);
+                if let Some(failure) = exchange.failure() {
+                    let nqn = &self.controller.host.nqn;
+                    tracing::warn!("host {nqn} is not authenticated: {failure}");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn check_auth(protocol: u8, specific: u16) -> Result<(), Status> {
+    if protocol == AUTH_PROTOCOL && specific == AUTH_SPECIFIC {
+        Ok(())
+    } else {
+        Err(Status::INVALID_FIELD.dnr())
+    }
+}
+
+/// Data for a command that has room for exactly this much.
+fn transferred(sqe: &Sqe, data: Vec<u8>) -> Result<Answer, Status> {
+    if sqe.sgl.kind != Sgl::TRANSPORT {
+        return Err(Status::INVALID_SGL_TYPE.dnr());
+    }
+    if sqe.sgl.bytes as usize != data.len() {
+        return Err(Status::SGL_DATA_LENGTH.dnr());
+    }
+    Ok(Answer::Data(data))
+}
+
+/// Fresh bytes of the system's generator.
+fn random() -> Option<Random> {
+    let mut bytes = [0; 132];
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
+    let (challenge, rest) = bytes.split_first_chunk::<64>()?;
+    let (exponent, rest) = rest.split_first_chunk::<64>()?;
+    let sequence = u32::from_le_bytes(*rest.first_chunk()?);
+    (filled == bytes.len()).then(|| Random {
+        challenge: *challenge,
+        exponent: *exponent,
+        sequence: sequence.max(1),
+    })
+}

@@ -1,0 +1,249 @@
+//! The bytes behind a namespace: a file, a block device, or memory (a file without a name).
+//!
+//! All three are descriptors, so one set of calls serves them, and `sendfile` takes their pages without a copy. A file
+//! that is no whole number of blocks is padded with zeros, and can then not be written to.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{FileExt, FileTypeExt, MetadataExt},
+    },
+    path::Path,
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{Advice, FallocateFlags, MemfdFlags, fadvise, fallocate, memfd_create},
+    io::{Errno, ReadWriteFlags, preadv2},
+};
+use straightway_core::{Error, Kind, Result};
+
+/// How many zeros are written at a time where the file system cannot make them itself.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// What tells one version of a file's content from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    modified_ns: i128,
+    pub(crate) bytes: u64,
+}
+
+impl Stamp {
+    /// Of a file that is there.
+    pub(crate) fn of(meta: &std::fs::Metadata) -> Self {
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            modified_ns: i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec()),
+            bytes: meta.len(),
+        }
+    }
+
+    /// Whether both are of the same file.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+
+    /// A number that changes with it.
+    pub(crate) fn version(&self) -> u64 {
+        let mut mixed = 0xcbf2_9ce4_8422_2325_u64;
+        let ns = self.modified_ns.to_le_bytes();
+        let words = [self.device, self.inode, self.bytes].map(u64::to_le_bytes);
+        for byte in words.as_flattened().iter().chain(&ns) {
+            mixed = (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        mixed
+    }
+}
+
+/// The bytes of a namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Backing {
+    file: Arc<File>,
+    /// The exact length.
+    pub(crate) bytes: u64,
+    /// A block is 2 to this power.
+    pub(crate) block_shift: u8,
+    pub(crate) is_writable: bool,
+}
+
+impl Backing {
+    /// Opens a file or a block device. A file whose length is no multiple of the block is not writable.
+    pub(crate) fn open(path: &Path, block_shift: u8, is_writable: bool) -> Result<(Self, Stamp)> {
+        let fail = |error| Error::os("serve", path.display(), error);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(is_writable)
+            .open(path)
+            .map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        let mut stamp = Stamp::of(&meta);
+        if meta.file_type().is_block_device() {
+            stamp.bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))
+                .map_err(|error| fail(error.into()))?;
+        } else if !meta.is_file() {
+            let what = "it is neither a file nor a block device";
+            return Err(Error::new(Kind::Invalid, "serve", path.display(), what));
+        }
+        let is_whole = stamp.bytes.is_multiple_of(1 << block_shift);
+        let backing = Self {
+            file: Arc::new(file),
+            bytes: stamp.bytes,
+            block_shift,
+            is_writable: is_writable && is_whole,
+        };
+        Ok((backing, stamp))
+    }
+
+    /// Memory of `bytes` zeros.
+    pub(crate) fn memory(name: &str, bytes: u64, block_shift: u8) -> Result<Self> {
+        let fail = |error: Errno| Error::os("reserve memory for", name, error.into());
+        let file = memfd_create(name, MemfdFlags::CLOEXEC).map_err(fail)?;
+        rustix::fs::ftruncate(&file, bytes).map_err(fail)?;
+        Ok(Self {
+            file: Arc::new(File::from(file)),
+            bytes,
+            block_shift,
+            is_writable: true,
+        })
+    }
+
+    /// The same file at another length.
+    pub(crate) fn resized(&self, bytes: u64) -> Self {
+        let is_whole = bytes.is_multiple_of(1 << self.block_shift);
+        Self {
+            bytes,
+            is_writable: self.is_writable && is_whole,
+            ..self.clone()
+        }
+    }
+
+    /// Its length in blocks. The last one may be padded.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.bytes.div_ceil(1 << self.block_shift)
+    }
+
+    /// How many of `bytes` at `offset` are there; the rest is padding.
+    pub(crate) fn present(&self, offset: u64, bytes: usize) -> usize {
+        let left = self.bytes.saturating_sub(offset);
+        usize::try_from(left).map_or(bytes, |left| left.min(bytes))
+    }
+
+    /// The descriptor, for `sendfile`.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Fills `buffer` from `offset` on, with zeros behind the end. A file that is shorter than it was is an error.
+    pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let (data, padding) = buffer.split_at_mut(self.present(offset, buffer.len()));
+        padding.fill(0);
+        self.file.read_exact_at(data, offset)
+    }
+
+    /// Writes inside of the namespace.
+    pub(crate) fn write(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+
+    /// Makes all writes durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// Writes zeros: by the file system where it can, otherwise by hand.
+    pub(crate) fn zero(&self, offset: u64, bytes: u64, may_deallocate: bool) -> io::Result<()> {
+        let how = if may_deallocate {
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
+        } else {
+            FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
+        };
+        match fallocate(&*self.file, how, offset, bytes) {
+            Ok(()) => return Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut at = offset;
+        let end = offset + bytes;
+        while at < end {
+            let piece = usize::try_from(end - at).map_or(ZEROES.len(), |n| n.min(ZEROES.len()));
+            self.write(&ZEROES[..piece], at)?;
+            at += piece as u64;
+        }
+        Ok(())
+    }
+
+    /// Gives blocks back to the file system. It is advice: what cannot be done is left.
+    pub(crate) fn discard(&self, offset: u64, bytes: u64) {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if bytes > 0 {
+            let _ = fallocate(&*self.file, how, offset, bytes);
+        }
+    }
+
+    /// Starts to read a range into the page cache, unless both its ends are there: looking at every page of a range that
+    /// is resident would cost a tenth of sending it.
+    pub(crate) fn prefetch(&self, offset: u64, bytes: usize) {
+        let last = offset + self.present(offset, bytes).saturating_sub(1) as u64;
+        if self.is_cold(offset) || self.is_cold(last) {
+            let bytes = std::num::NonZeroU64::new(bytes as u64);
+            let _ = fadvise(&*self.file, offset, bytes, Advice::WillNeed);
+        }
+    }
+
+    /// Whether a byte would have to be read from the drive. A file system that cannot tell has none.
+    fn is_cold(&self, at: u64) -> bool {
+        let mut byte = [0];
+        let mut into = [io::IoSliceMut::new(&mut byte)];
+        let read = preadv2(&*self.file, &mut into, at, ReadWriteFlags::NOWAIT);
+        matches!(read, Err(Errno::AGAIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_reads_what_was_written_and_can_be_zeroed() {
+        let memory = Backing::memory("test", 1 << 20, 9).expect("a megabyte");
+        assert_eq!(memory.blocks(), 2048);
+        memory.write(&[7; 4096], 8192).expect("inside");
+        let mut back = [0; 8192];
+        memory.read(&mut back, 6144).expect("inside");
+        assert!(back[..2048].iter().all(|byte| *byte == 0));
+        assert!(back[2048..6144].iter().all(|byte| *byte == 7));
+        for may_deallocate in [false, true] {
+            memory.write(&[7; 4096], 8192).expect("inside");
+            memory.zero(8192, 512, may_deallocate).expect("inside");
+            memory.read(&mut back, 8192).expect("inside");
+            assert!(back[..512].iter().all(|byte| *byte == 0));
+            assert!(back[512..4096].iter().all(|byte| *byte == 7));
+        }
+    }
+
+    #[test]
+    fn an_odd_file_is_padded_and_not_writable() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("odd");
+        std::fs::write(&path, [9; 1000]).expect("small");
+        let (odd, stamp) = Backing::open(&path, 9, true).expect("it is there");
+        assert!(!odd.is_writable);
+        assert_eq!((odd.bytes, odd.blocks(), stamp.bytes), (1000, 2, 1000));
+        let mut back = [1; 512];
+        odd.read(&mut back, 512).expect("padded");
+        assert!(back[..488].iter().all(|byte| *byte == 9));
+        assert!(back[488..].iter().all(|byte| *byte == 0));
+        // Cut behind our back: an error and not zeros.
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len(10))
+            .expect("it can be cut");
+        assert!(odd.read(&mut back, 0).is_err());
+    }
+}

@@ -1,0 +1,224 @@
+//! Whose command goes next, where hosts have shares: mClock's tags, by the arithmetic of [`straightway_core::share`].
+//!
+//! A few commands with data are in service at a time. A command of a host whose reservation is due goes first, one of a
+//! host over its limit waits, and the rest go by weight. Without shares there is no gate, and nobody waits.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Condvar, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use straightway_core::share::{Share, Tags, Turn, after, choose, next_due_s};
+
+/// How late a host may come to its turn and still have its whole rate.
+const SLACK_S: f64 = 0.01;
+
+/// The longest wait between two looks.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// Where commands with data wait for their turn.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    start: Instant,
+    slots: usize,
+    state: Mutex<State>,
+    turned: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    in_service: usize,
+    next_ticket: u64,
+    /// The weight tag of the last command that went by weight.
+    weight_s: f64,
+    hosts: BTreeMap<usize, Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    share: Share,
+    due: Tags,
+    tickets: VecDeque<u64>,
+}
+
+/// A command in service. Dropping it lets the next one in.
+#[derive(Debug)]
+pub(crate) struct Pass<'a>(&'a Gate);
+
+impl Gate {
+    /// A gate with room for so many commands.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            start: Instant::now(),
+            slots: slots.max(1),
+            state: Mutex::default(),
+            turned: Condvar::new(),
+        }
+    }
+
+    /// Waits until a command of `host` that moves `bytes` may go.
+    pub(crate) fn enter(&self, host: usize, share: &Share, bytes: u64) -> Pass<'_> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        state.arrive(host, share, ticket, self.now_s());
+        loop {
+            let now_s = self.now_s();
+            let wait = match state.first(now_s) {
+                Some((first, turn)) if state.in_service < self.slots => {
+                    if state.hosts[&first].tickets.front() == Some(&ticket) {
+                        state.serve(first, turn, bytes as f64, now_s);
+                        drop(state);
+                        self.turned.notify_all();
+                        return Pass(self);
+                    }
+                    WAIT_MAX
+                }
+                Some(_) => WAIT_MAX,
+                None => state.wait(now_s),
+            };
+            let waited = self.turned.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn now_s(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.in_service -= 1;
+        drop(state);
+        self.0.turned.notify_all();
+    }
+}
+
+impl State {
+    fn arrive(&mut self, host: usize, share: &Share, ticket: u64, now_s: f64) {
+        let weight_s = self.weight_s;
+        let queue = self.hosts.entry(host).or_insert_with(|| Queue {
+            share: *share,
+            due: Tags {
+                reservation_s: share.reservation.map_or(f64::INFINITY, |_| now_s),
+                limit_s: now_s,
+                weight_s,
+            },
+            tickets: VecDeque::new(),
+        });
+        if queue.tickets.is_empty() {
+            // What was not used while nobody waited is not caught up with.
+            let due = &mut queue.due;
+            due.weight_s = due.weight_s.max(weight_s);
+            due.limit_s = due.limit_s.max(now_s - SLACK_S);
+            if share.reservation.is_some() {
+                due.reservation_s = due.reservation_s.max(now_s - SLACK_S);
+            }
+        }
+        queue.tickets.push_back(ticket);
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = (usize, Tags)> + Clone {
+        let queues = self.hosts.iter().filter(|(_, q)| !q.tickets.is_empty());
+        queues.map(|(host, queue)| (*host, queue.due))
+    }
+
+    fn first(&self, now_s: f64) -> Option<(usize, Turn)> {
+        choose(self.waiting(), now_s)
+    }
+
+    fn wait(&self, now_s: f64) -> Duration {
+        let due_s = next_due_s(self.waiting().map(|(_, tags)| tags)).unwrap_or(now_s);
+        Duration::from_secs_f64((due_s - now_s).max(0.0)).min(WAIT_MAX)
+    }
+
+    fn serve(&mut self, host: usize, turn: Turn, cost: f64, now_s: f64) {
+        let queue = self.hosts.get_mut(&host).expect("it was chosen");
+        queue.tickets.pop_front();
+        let (share, due) = (queue.share, &mut queue.due);
+        let floor_s = now_s - SLACK_S;
+        if let Some(limit) = share.limit {
+            due.limit_s = after(due.limit_s.max(floor_s), cost, limit.0, floor_s);
+        }
+        if let (Turn::Reservation, Some(rate)) = (turn, share.reservation) {
+            due.reservation_s = after(due.reservation_s.max(floor_s), cost, rate.0, floor_s);
+        } else {
+            self.weight_s = due.weight_s;
+            due.weight_s = after(due.weight_s, cost, share.weight, due.weight_s);
+        }
+        self.in_service += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, AtomicU64, Ordering},
+        thread,
+    };
+
+    use straightway_core::quantity::Rate;
+
+    use super::*;
+
+    /// Bytes that each of these shares moved in `run`, where one command of 64 KiB takes a millisecond.
+    fn moved(shares: &[Share], run: Duration) -> Vec<u64> {
+        let gate = Gate::new(1);
+        let is_over = AtomicBool::new(false);
+        let sums: Vec<_> = shares.iter().map(|_| AtomicU64::new(0)).collect();
+        thread::scope(|scope| {
+            for (host, share) in shares.iter().enumerate() {
+                for _ in 0..2 {
+                    let (gate, is_over, sum) = (&gate, &is_over, &sums[host]);
+                    scope.spawn(move || {
+                        while !is_over.load(Ordering::Relaxed) {
+                            let _pass = gate.enter(host, share, 64 << 10);
+                            thread::sleep(Duration::from_millis(1));
+                            sum.fetch_add(64 << 10, Ordering::Relaxed);
+                        }
+                    });
+                }
+            }
+            thread::sleep(run);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        sums.into_iter().map(AtomicU64::into_inner).collect()
+    }
+
+    #[test]
+    fn a_limit_is_kept_while_others_go_on() {
+        let limited = Share {
+            limit: Some(Rate(4e6)),
+            ..Share::default()
+        };
+        let moved = moved(&[limited, Share::default()], Duration::from_secs(1));
+        assert!(moved[0] < 4_600_000, "{moved:?}");
+        assert!(moved[0] > 1_000_000 && moved[1] > moved[0], "{moved:?}");
+    }
+
+    #[test]
+    fn weights_divide_what_there_is() {
+        let light = Share::default();
+        let heavy = Share {
+            weight: 4.0,
+            ..light
+        };
+        let moved = moved(&[light, heavy], Duration::from_secs(1));
+        let ratio = moved[1] as f64 / moved[0] as f64;
+        assert!((2.0..6.5).contains(&ratio), "{moved:?}");
+    }
+
+    #[test]
+    fn a_reservation_goes_before_weights() {
+        let reserved = Share {
+            reservation: Some(Rate(20e6)),
+            weight: 0.001,
+            ..Share::default()
+        };
+        let moved = moved(&[reserved, Share::default()], Duration::from_secs(1));
+        assert!(moved[0] > 5_000_000, "{moved:?}");
+    }
+}

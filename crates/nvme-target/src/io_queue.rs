@@ -1,0 +1,434 @@
+//! An I/O queue: reads, writes, flushes, zeros and discards, executed in the order in which they come.
+//!
+//! A write whose data is not in its capsule is asked for all its data at once, and each piece is written as it arrives.
+//! So a write that is under way costs an entry in a table, and the data of all of them goes through one buffer.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use straightway_nvme::{
+    DIGEST_BYTES, Fault, Frame, Pdu, Sgl, Sqe, Status,
+    admin::ALL_NAMESPACES,
+    digest,
+    entry::FLAGS_SGL,
+    fabrics,
+    log::AnaState,
+    nvm::{DATASET_RANGE_BYTES, Nvm, Range},
+    pdu::{Data, FatalStatus, Ready},
+};
+
+use crate::{
+    admin::QueueHead,
+    catalog::{Namespace, Table},
+    connection::{Arrived, Connection, End, HOST_DATA_BYTES_MAX, sequence},
+    controller::Controller,
+    host::add,
+    login::Login,
+    pending::{DATASET_BYTES_MAX, Pending, Purpose, discard, extent, synced, written},
+    sender::Read,
+    state::Shared,
+};
+
+/// Reads of at least this many bytes are announced to the kernel before they are sent.
+const PREFETCH_BYTES_MIN: usize = 64 << 10;
+
+/// The state of an I/O queue.
+#[derive(Debug)]
+pub(crate) struct IoQueue<'a> {
+    shared: &'a Shared,
+    controller: Arc<Controller>,
+    connection: &'a mut Connection,
+    table: Arc<Table>,
+    head: QueueHead,
+    entries: usize,
+    /// Whether a read may end without a completion.
+    is_uncontrolled: bool,
+    /// Writes that wait for data; the index is the tag of the request.
+    pending: Vec<Option<Pending>>,
+    /// Data of writes on its way to the namespace.
+    data: Vec<u8>,
+}
+
+impl<'a> IoQueue<'a> {
+    pub(crate) fn new(shared: &'a Shared, login: &Login, connection: &'a mut Connection) -> Self {
+        let connect = login.connect;
+        Self {
+            shared,
+            controller: login.controller.clone(),
+            connection,
+            table: shared.table(),
+            head: QueueHead::new(connect.size, connect.is_uncontrolled),
+            entries: usize::from(connect.size) + 1,
+            is_uncontrolled: connect.is_uncontrolled,
+            pending: Vec::new(),
+            data: Vec::new(),
+        }
+    }
+
+    /// Answers Connect, then commands until the end.
+    pub(crate) fn run(&mut self, login: &Login) -> End {
+        let result = login.answer.to_result();
+        self.complete(login.sqe.cid, Status::SUCCESS, result);
+        loop {
+            if let Err(end) = self.step() {
+                return end;
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<(), End> {
+        match self.connection.next(None)? {
+            Arrived::Frame(frame) => {
+                self.controller.see();
+                match frame.pdu {
+                    Pdu::Command(sqe) => self.command(&sqe, &frame),
+                    Pdu::HostData(data) => self.host_data(data, &frame),
+                    Pdu::HostTerm(term) => {
+                        tracing::warn!("host {}: {}", self.controller.host.nqn, term.status);
+                        Err(End::Closed)
+                    }
+                    _ => Err(sequence("a second ICReq")),
+                }
+            }
+            _ if self.shared.is_over.load(Ordering::Relaxed) => Err(End::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    fn complete(&mut self, cid: u16, status: Status, result: u64) {
+        if !status.is_success() {
+            add(&self.controller.host.counters.errors, 1);
+        }
+        let cqe = self.head.complete(cid, status, result);
+        self.connection.sender.response(cqe);
+    }
+
+    fn command(&mut self, sqe: &Sqe, frame: &Frame) -> Result<(), End> {
+        let done = self.execute(sqe, frame)?;
+        self.connection.receiver.consume(frame.total_bytes());
+        if let Some(status) = done {
+            self.complete(sqe.cid, status, 0);
+        }
+        Ok(())
+    }
+
+    /// Executes a command. `None` where it is answered already, or later.
+    fn execute(&mut self, sqe: &Sqe, frame: &Frame) -> Result<Option<Status>, End> {
+        if sqe.flags != FLAGS_SGL || sqe.opcode == fabrics::OPCODE {
+            return Ok(Some(Status::INVALID_FIELD.dnr()));
+        }
+        // What a capsule carries must be what its command says.
+        if frame.data_bytes > 0 && !sqe.sgl.is_in_capsule() {
+            return Ok(Some(Status::INVALID_SGL_TYPE.dnr()));
+        }
+        let command = match Nvm::from_sqe(sqe) {
+            Ok(command) => command,
+            Err(status) => return Ok(Some(status)),
+        };
+        if !self.shared.is_newest(&self.table) {
+            self.table = self.shared.table();
+        }
+        if matches!(command, Nvm::Flush) && sqe.nsid == ALL_NAMESPACES {
+            return Ok(Some(self.flush_all()));
+        }
+        let namespace = match self.namespace(sqe.nsid) {
+            Ok(namespace) => namespace,
+            Err(status) => return Ok(Some(status)),
+        };
+        match command {
+            Nvm::Read(range) => self.read(sqe, &namespace, range),
+            Nvm::Write { range, is_durable } => {
+                self.write(sqe, frame, namespace, range, is_durable)
+            }
+            Nvm::Dataset {
+                ranges,
+                deallocates,
+            } => self.dataset(sqe, frame, namespace, ranges, deallocates),
+            Nvm::Flush => {
+                add(&self.controller.host.counters.other_commands, 1);
+                Ok(Some(synced(namespace.backing.sync())))
+            }
+            Nvm::WriteZeroes {
+                range,
+                may_deallocate,
+                is_durable,
+            } => {
+                let status = self.zero(&namespace, range, may_deallocate, is_durable);
+                Ok(Some(status))
+            }
+            Nvm::Compare(_) | Nvm::Verify(_) => Ok(Some(Status::INVALID_OPCODE.dnr())),
+        }
+    }
+
+    fn namespace(&self, nsid: u32) -> Result<Arc<Namespace>, Status> {
+        match self.shared.ports[self.controller.port].state() {
+            AnaState::Optimized | AnaState::NonOptimized => {}
+            AnaState::Inaccessible => return Err(Status::ANA_INACCESSIBLE),
+            AnaState::Lost => return Err(Status::ANA_LOST),
+            AnaState::Change => return Err(Status::ANA_TRANSITION),
+        }
+        let namespace = self.table.namespaces.get(&nsid);
+        namespace.cloned().ok_or(Status::INVALID_NAMESPACE.dnr())
+    }
+
+    fn read(
+        &mut self,
+        sqe: &Sqe,
+        namespace: &Namespace,
+        range: Range,
+    ) -> Result<Option<Status>, End> {
+        let (offset, bytes) = match extent(namespace, range) {
+            Ok(extent) => extent,
+            Err(status) => return Ok(Some(status)),
+        };
+        if sqe.sgl.kind != Sgl::TRANSPORT {
+            return Ok(Some(Status::INVALID_SGL_TYPE.dnr()));
+        }
+        if sqe.sgl.bytes != bytes {
+            return Ok(Some(Status::SGL_DATA_LENGTH.dnr()));
+        }
+        let host = self.controller.host.clone();
+        let _pass = host.turn(u64::from(bytes));
+        if bytes as usize >= PREFETCH_BYTES_MIN {
+            namespace.backing.prefetch(offset, bytes as usize);
+        }
+        let sent = self.connection.sender.read(Read {
+            cid: sqe.cid,
+            backing: &namespace.backing,
+            offset,
+            bytes: bytes as usize,
+            is_success: self.is_uncontrolled,
+        })?;
+        add(&host.counters.reads, 1);
+        match sent {
+            Ok(()) => {
+                add(&host.counters.read_bytes, u64::from(bytes));
+                // With success in its last data there is no completion.
+                Ok((!self.is_uncontrolled).then_some(Status::SUCCESS))
+            }
+            Err(error) => {
+                tracing::error!("cannot read namespace {}: {error}", namespace.nsid);
+                Ok(Some(Status::READ_ERROR))
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        sqe: &Sqe,
+        frame: &Frame,
+        namespace: Arc<Namespace>,
+        range: Range,
+        is_durable: bool,
+    ) -> Result<Option<Status>, End> {
+        if !namespace.backing.is_writable {
+            return Ok(Some(Status::WRITE_PROTECTED.dnr()));
+        }
+        let (offset, bytes) = match extent(&namespace, range) {
+            Ok(extent) => extent,
+            Err(status) => return Ok(Some(status)),
+        };
+        let purpose = Purpose::Write { offset, is_durable };
+        self.take_data(sqe, frame, namespace, purpose, bytes)
+    }
+
+    fn dataset(
+        &mut self,
+        sqe: &Sqe,
+        frame: &Frame,
+        namespace: Arc<Namespace>,
+        ranges: u16,
+        deallocates: bool,
+    ) -> Result<Option<Status>, End> {
+        if !namespace.backing.is_writable {
+            return Ok(Some(Status::WRITE_PROTECTED.dnr()));
+        }
+        if !deallocates && frame.data_bytes > 0 {
+            // Hints on how data will be used are of no use here.
+            return Ok(Some(Status::SUCCESS));
+        }
+        // Linux sends room for 256 ranges, however many it uses.
+        let used_bytes = usize::from(ranges) * DATASET_RANGE_BYTES;
+        let bytes = sqe.sgl.bytes;
+        if !(used_bytes..=DATASET_BYTES_MAX).contains(&(bytes as usize)) {
+            return Ok(Some(Status::SGL_DATA_LENGTH.dnr()));
+        }
+        let purpose = Purpose::Discard {
+            ranges: Vec::new(),
+            used_bytes,
+        };
+        self.take_data(sqe, frame, namespace, purpose, bytes)
+    }
+
+    /// Uses the data of a capsule, or asks for it.
+    fn take_data(
+        &mut self,
+        sqe: &Sqe,
+        frame: &Frame,
+        namespace: Arc<Namespace>,
+        purpose: Purpose,
+        bytes: u32,
+    ) -> Result<Option<Status>, End> {
+        if sqe.sgl.bytes != bytes {
+            return Ok(Some(Status::SGL_DATA_LENGTH.dnr()));
+        }
+        let mut pending = Pending {
+            cid: sqe.cid,
+            namespace,
+            purpose,
+            bytes,
+            received: 0,
+            failed: None,
+        };
+        match sqe.sgl.kind {
+            Sgl::IN_CAPSULE if sqe.sgl.address != 0 => Ok(Some(Status::SGL_OFFSET.dnr())),
+            Sgl::IN_CAPSULE if frame.data_bytes != bytes as usize => {
+                Ok(Some(Status::SGL_DATA_LENGTH.dnr()))
+            }
+            Sgl::IN_CAPSULE => {
+                match self.connection.capsule_data(frame) {
+                    Ok(data) => {
+                        let host = &self.controller.host;
+                        let _pass = host.turn(u64::from(bytes));
+                        pending.take(data);
+                    }
+                    Err(status) => pending.failed = Some(status),
+                }
+                Ok(Some(self.finish(&pending)))
+            }
+            Sgl::TRANSPORT => {
+                self.ask(pending)?;
+                Ok(None)
+            }
+            _ => Ok(Some(Status::INVALID_SGL_TYPE.dnr())),
+        }
+    }
+
+    /// Asks for all data of a command.
+    fn ask(&mut self, pending: Pending) -> Result<(), End> {
+        let tag = match self.pending.iter().position(Option::is_none) {
+            Some(tag) => tag,
+            None if self.pending.len() < self.entries => {
+                self.pending.push(None);
+                self.pending.len() - 1
+            }
+            None => {
+                let what = "more commands than the queue has entries";
+                return Err(Fault::new(FatalStatus::LIMIT, 0, what).into());
+            }
+        };
+        self.connection.sender.ready(Ready {
+            cid: pending.cid,
+            tag: u16::try_from(tag).expect("queues have at most 1024 entries"),
+            offset: 0,
+            bytes: pending.bytes,
+        });
+        self.pending[tag] = Some(pending);
+        Ok(())
+    }
+
+    /// Takes a piece of a command's data.
+    fn host_data(&mut self, data: Data, frame: &Frame) -> Result<(), End> {
+        let tag = usize::from(data.tag);
+        let pending = self.pending.get_mut(tag).and_then(Option::as_mut);
+        let Some(pending) = pending else {
+            return Err(Fault::field(10, "data with a tag that was not asked for").into());
+        };
+        if pending.cid != data.cid {
+            return Err(Fault::field(8, "data of a command that has another tag").into());
+        }
+        let end = data.offset.checked_add(data.bytes);
+        if data.offset != pending.received || end.is_none_or(|end| end > pending.bytes) {
+            let what = "data out of order or past the command";
+            return Err(Fault::new(FatalStatus::DATA_RANGE, data.offset, what).into());
+        }
+        let is_whole = end == Some(pending.bytes);
+        if data.is_last != is_whole {
+            return Err(Fault::field(1, "the last data is not where the command ends").into());
+        }
+        self.connection.receiver.consume(frame.head_bytes);
+        let digest_bytes = if frame.has_digest { DIGEST_BYTES } else { 0 };
+        let total = frame.data_bytes + digest_bytes;
+        if self.data.is_empty() {
+            self.data = vec![0; HOST_DATA_BYTES_MAX as usize + DIGEST_BYTES];
+        }
+        let patience = self.connection.patience;
+        let buffer = &mut self.data[..total];
+        self.connection.receiver.take(buffer, patience)?;
+        let (bytes, sum) = buffer.split_at(frame.data_bytes);
+        let is_right = sum
+            .first_chunk()
+            .is_none_or(|sum| digest(bytes) == u32::from_le_bytes(*sum));
+        if is_right {
+            let _pass = self.controller.host.turn(bytes.len() as u64);
+            pending.take(bytes);
+        } else {
+            pending.received += data.bytes;
+            pending.failed = Some(Status::TRANSIENT_TRANSPORT);
+        }
+        if is_whole && let Some(pending) = self.pending[tag].take() {
+            let cid = pending.cid;
+            let status = self.finish(&pending);
+            self.complete(cid, status, 0);
+        }
+        Ok(())
+    }
+
+    /// All data of a command has come.
+    fn finish(&self, pending: &Pending) -> Status {
+        let counters = &self.controller.host.counters;
+        match &pending.purpose {
+            Purpose::Write { is_durable, .. } => {
+                add(&counters.writes, 1);
+                if let Some(status) = pending.failed {
+                    return status;
+                }
+                add(&counters.written_bytes, u64::from(pending.bytes));
+                if *is_durable {
+                    return synced(pending.namespace.backing.sync());
+                }
+                Status::SUCCESS
+            }
+            Purpose::Discard { ranges, used_bytes } => {
+                add(&counters.other_commands, 1);
+                pending
+                    .failed
+                    .unwrap_or_else(|| discard(&pending.namespace, &ranges[..*used_bytes]))
+            }
+        }
+    }
+
+    fn zero(
+        &mut self,
+        namespace: &Namespace,
+        range: Range,
+        may_deallocate: bool,
+        is_durable: bool,
+    ) -> Status {
+        add(&self.controller.host.counters.other_commands, 1);
+        if !namespace.backing.is_writable {
+            return Status::WRITE_PROTECTED.dnr();
+        }
+        if !range.is_within(namespace.backing.blocks()) {
+            return Status::LBA_RANGE.dnr();
+        }
+        let shift = namespace.backing.block_shift;
+        let (offset, bytes) = (range.start << shift, u64::from(range.blocks) << shift);
+        let _pass = self.controller.host.turn(bytes);
+        match namespace.backing.zero(offset, bytes, may_deallocate) {
+            Ok(()) if is_durable => synced(namespace.backing.sync()),
+            other => written(other),
+        }
+    }
+
+    fn flush_all(&mut self) -> Status {
+        add(&self.controller.host.counters.other_commands, 1);
+        let mut writable = self.table.namespaces.values();
+        let failed = writable.find_map(|namespace| {
+            let is_writable = namespace.backing.is_writable;
+            (is_writable)
+                .then(|| namespace.backing.sync())
+                .and_then(Result::err)
+        });
+        synced(failed.map_or(Ok(()), Err))
+    }
+}

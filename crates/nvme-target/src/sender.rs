@@ -1,0 +1,205 @@
+//! The sending half of a connection: answers are gathered and go out together.
+
+use std::{
+    net::{Shutdown, TcpStream},
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::sendfile,
+    io::Errno,
+    net::{RecvFlags, SendFlags, recv, send},
+};
+use straightway_nvme::{
+    Cqe, Fault, Framing, Pdu, digest,
+    pdu::{Data, Ready},
+};
+
+use crate::{backing::Backing, connection::End};
+
+/// Reads up to this are copied into the batch of answers: a `send` and a `sendfile` of their own would cost more.
+const COPY_BYTES_MAX: usize = 16 << 10;
+
+/// The most data in one PDU with a data digest, which needs the bytes in memory; also when a batch is sent.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// How much of a peer's talk is read and dropped before the connection is closed, so that it gets our last word.
+const DRAIN_BYTES_MAX: usize = 1 << 20;
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+
+/// Answers on their way.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    socket: Arc<TcpStream>,
+    pub(crate) framing: Framing,
+    out: Vec<u8>,
+}
+
+/// A read's data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read<'a> {
+    pub(crate) cid: u16,
+    pub(crate) backing: &'a Backing,
+    pub(crate) offset: u64,
+    pub(crate) bytes: usize,
+    /// Whether the last data stands for the completion.
+    pub(crate) is_success: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(socket: Arc<TcpStream>, framing: Framing) -> Self {
+        Self {
+            socket,
+            framing,
+            out: Vec::new(),
+        }
+    }
+
+    /// Adds a PDU without data.
+    pub(crate) fn pdu(&mut self, pdu: &Pdu) {
+        self.framing.encode(pdu, 0, &mut self.out);
+    }
+
+    /// Adds a completion.
+    pub(crate) fn response(&mut self, cqe: Cqe) {
+        self.pdu(&Pdu::Response(cqe));
+    }
+
+    /// Asks for the data of a write.
+    pub(crate) fn ready(&mut self, ready: Ready) {
+        self.pdu(&Pdu::Ready(ready));
+    }
+
+    /// Adds data from memory, as one PDU.
+    pub(crate) fn page(&mut self, cid: u16, page: &[u8]) {
+        self.head(cid, 0, page.len(), true, false);
+        self.out.extend_from_slice(page);
+        self.data_digest(page.len());
+    }
+
+    /// Sends the data of a read. An error before its first PDU is the command's; later ones end the connection.
+    pub(crate) fn read(&mut self, read: Read<'_>) -> Result<std::io::Result<()>, End> {
+        if self.framing.has_data_digest() || read.bytes <= COPY_BYTES_MAX {
+            self.copy(read)
+        } else {
+            self.pages(read).map(Ok)
+        }
+    }
+
+    /// Copies the data into the batch.
+    fn copy(&mut self, read: Read<'_>) -> Result<std::io::Result<()>, End> {
+        let mut done = 0;
+        while done < read.bytes {
+            let piece = (read.bytes - done).min(BATCH_BYTES);
+            if self.out.len() + piece > BATCH_BYTES {
+                self.flush_with(SendFlags::MORE)?;
+            }
+            let before = self.out.len();
+            let is_last = done + piece == read.bytes;
+            self.head(read.cid, done, piece, is_last, read.is_success);
+            let at = self.out.len();
+            self.out.resize(at + piece, 0);
+            let offset = read.offset + done as u64;
+            if let Err(error) = read.backing.read(&mut self.out[at..], offset) {
+                self.out.truncate(before);
+                return Ok(Err(error));
+            }
+            self.data_digest(piece);
+            done += piece;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Sends pages of the page cache as they are.
+    fn pages(&mut self, read: Read<'_>) -> Result<(), End> {
+        self.head(read.cid, 0, read.bytes, true, read.is_success);
+        self.flush_with(SendFlags::MORE)?;
+        let present = read.backing.present(read.offset, read.bytes);
+        let (mut offset, end) = (read.offset, read.offset + present as u64);
+        while offset < end {
+            let left = usize::try_from(end - offset).expect("a part of a command");
+            match sendfile(&*self.socket, read.backing.fd(), Some(&mut offset), left) {
+                // The file is shorter than it was, or unreadable. What was promised cannot be sent.
+                Ok(0) | Err(Errno::IO | Errno::NXIO | Errno::NOMEM) => return Err(End::Backing),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(End::Silent),
+                Err(error) => return Err(End::Socket(error.into())),
+            }
+        }
+        let padding = read.bytes - present;
+        self.out.resize(self.out.len() + padding, 0);
+        Ok(())
+    }
+
+    fn head(&mut self, cid: u16, offset: usize, bytes: usize, is_last: bool, is_success: bool) {
+        let narrow = |n: usize| u32::try_from(n).expect("commands have at most 4 MiB");
+        let data = Data {
+            cid,
+            tag: 0,
+            offset: narrow(offset),
+            bytes: narrow(bytes),
+            is_last,
+            is_success: is_success && is_last,
+        };
+        self.framing
+            .encode(&Pdu::ControllerData(data), bytes, &mut self.out);
+    }
+
+    /// Adds the digest of the last `bytes`, where one was agreed on.
+    fn data_digest(&mut self, bytes: usize) {
+        if self.framing.has_data_digest() && bytes > 0 {
+            let sum = digest(&self.out[self.out.len() - bytes..]);
+            self.out.extend_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    /// Sends what was gathered.
+    pub(crate) fn flush(&mut self) -> Result<(), End> {
+        self.flush_with(SendFlags::empty())
+    }
+
+    fn flush_with(&mut self, flags: SendFlags) -> Result<(), End> {
+        let mut sent = 0;
+        while sent < self.out.len() {
+            match send(
+                self.socket.as_fd(),
+                &self.out[sent..],
+                flags | SendFlags::NOSIGNAL,
+            ) {
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(End::Silent),
+                Err(error) => return Err(End::Socket(error.into())),
+            }
+        }
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Says why the connection ends, with the beginning of the PDU that was wrong, and closes it.
+    pub(crate) fn terminate(&mut self, fault: &Fault, wrong: &[u8]) {
+        let wrong = &wrong[..wrong.len().min(128)];
+        self.framing
+            .encode(&Pdu::ControllerTerm(fault.term), wrong.len(), &mut self.out);
+        self.out.extend_from_slice(wrong);
+        self.close();
+    }
+
+    /// Sends what was gathered and closes, after the other side had time to take it.
+    pub(crate) fn close(&mut self) {
+        if self.flush().is_err() || self.socket.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        let mut dropped = 0;
+        let mut buffer = [0; 4096];
+        let start = Instant::now();
+        while dropped < DRAIN_BYTES_MAX && start.elapsed() < DRAIN_TIME {
+            match recv(self.socket.as_fd(), &mut buffer, RecvFlags::empty()) {
+                Ok((0, _)) | Err(_) => return,
+                Ok((count, _)) => dropped += count,
+            }
+        }
+    }
+}

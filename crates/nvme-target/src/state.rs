@@ -1,0 +1,174 @@
+//! What all connections of a target share.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use straightway_core::Result;
+use straightway_nvme::{Nqn, log::AnaState};
+
+use crate::{
+    catalog::{Catalog, Table},
+    config::Config,
+    controller::{Association, Controller},
+    host::Hosts,
+    identity,
+};
+
+/// The largest number of a controller.
+const CONTROLLER_MAX: u16 = 0xffef;
+
+/// A port that is listened on.
+#[derive(Debug)]
+pub(crate) struct Port {
+    /// Its number in discovery: from 1.
+    pub(crate) id: u16,
+    pub(crate) address: SocketAddr,
+    state: Mutex<AnaState>,
+}
+
+impl Port {
+    pub(crate) fn state(&self) -> AnaState {
+        *lock(&self.state)
+    }
+}
+
+/// The target.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) nqn: Nqn,
+    pub(crate) serial: String,
+    pub(crate) hosts: Hosts,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) referrals: Vec<SocketAddr>,
+    pub(crate) queues_max: u16,
+    pub(crate) is_writable: bool,
+    /// How long a host may take to log in, and to be silent inside of a message.
+    pub(crate) login_time: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) connections: AtomicUsize,
+    pub(crate) is_over: AtomicBool,
+    catalog: Mutex<Catalog>,
+    table: RwLock<Arc<Table>>,
+    generation: AtomicU64,
+    controllers: Mutex<BTreeMap<u16, Arc<Controller>>>,
+    ana_changes: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(config: &Config, addresses: &[SocketAddr]) -> Result<Self> {
+        let nqn = config.nqn.as_str();
+        let sources = config.sources.clone();
+        let mut catalog = Catalog::new(nqn, sources, config.block_shift, config.is_writable);
+        catalog.scan()?;
+        let table = catalog.table()?;
+        let ports = config.ports.iter().zip(addresses).zip(1..);
+        let ports = ports.map(|((listen, address), id)| Port {
+            id,
+            address: *address,
+            state: Mutex::new(listen.state),
+        });
+        Ok(Self {
+            serial: identity::serial(nqn),
+            hosts: Hosts::new(config.policy.clone()),
+            ports: ports.collect(),
+            referrals: config.referrals.clone(),
+            queues_max: config.queues_max,
+            is_writable: config.is_writable,
+            login_time: config.login_time,
+            patience: config.patience,
+            connections: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
+            generation: AtomicU64::new(table.generation),
+            catalog: Mutex::new(catalog),
+            table: RwLock::new(Arc::new(table)),
+            controllers: Mutex::default(),
+            ana_changes: AtomicU64::new(1),
+            nqn: config.nqn.clone(),
+        })
+    }
+
+    /// The namespaces.
+    pub(crate) fn table(&self) -> Arc<Table> {
+        self.table
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Whether `table` is the newest.
+    pub(crate) fn is_newest(&self, table: &Table) -> bool {
+        self.generation.load(Ordering::Acquire) == table.generation
+    }
+
+    /// Looks at the sources again and tells hosts what changed.
+    pub(crate) fn rescan(&self) -> Result<BTreeSet<u32>> {
+        let mut catalog = lock(&self.catalog);
+        let changed = catalog.scan()?;
+        let table = Arc::new(catalog.table()?);
+        let generation = table.generation;
+        if !self.is_newest(&table) {
+            *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+            self.generation.store(generation, Ordering::Release);
+        }
+        drop(catalog);
+        if !changed.is_empty() {
+            for controller in self.controllers().iter().filter(|c| !c.is_discovery) {
+                controller.tell_namespaces(&changed);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// How often path states changed.
+    pub(crate) fn ana_changes(&self) -> u64 {
+        self.ana_changes.load(Ordering::Relaxed)
+    }
+
+    /// Changes how well namespaces are reached through a port, and tells the hosts that use it.
+    pub(crate) fn set_state(&self, port: usize, state: AnaState) {
+        *lock(&self.ports[port].state) = state;
+        self.ana_changes.fetch_add(1, Ordering::Relaxed);
+        for controller in self.controllers().iter().filter(|c| c.port == port) {
+            controller.tell_ana();
+        }
+    }
+
+    /// All controllers.
+    pub(crate) fn controllers(&self) -> Vec<Arc<Controller>> {
+        lock(&self.controllers).values().cloned().collect()
+    }
+
+    /// The controller of a number.
+    pub(crate) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
+        lock(&self.controllers).get(&id).cloned()
+    }
+
+    /// Makes a controller; `None` where there is no number left.
+    pub(crate) fn associate(&self, with: Association) -> io::Result<Option<Arc<Controller>>> {
+        let mut controllers = lock(&self.controllers);
+        let Some(id) = (1..=CONTROLLER_MAX).find(|id| !controllers.contains_key(id)) else {
+            return Ok(None);
+        };
+        let controller = Arc::new(Controller::new(id, with)?);
+        controllers.insert(id, controller.clone());
+        Ok(Some(controller))
+    }
+
+    /// Ends a controller and its queues.
+    pub(crate) fn dissolve(&self, controller: &Controller) {
+        lock(&self.controllers).remove(&controller.id);
+        controller.close_queues(0);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

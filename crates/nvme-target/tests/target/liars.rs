@@ -1,0 +1,384 @@
+//! Hosts that break the rules: each is answered or cut off, and the target goes on.
+
+use std::{
+    io::{Read, Write},
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use straightway_nvme::{
+    Digests, Pdu, Status,
+    pdu::{Data, IcReq, Ready, TermReq},
+};
+
+use super::host::{Host, Login, Wire, config, file, memory, pattern, read, start, write};
+
+/// What a fault is answered with: its number in a termination request, then the end.
+fn ended_with(wire: &mut Wire) -> u16 {
+    loop {
+        match wire.receive() {
+            Some((Pdu::ControllerTerm(TermReq { status, .. }), _)) => {
+                assert!(wire.receive().is_none(), "the connection goes on");
+                return status.0;
+            }
+            Some((Pdu::IcResp(_) | Pdu::Ready(_) | Pdu::Response(_), _)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Whether another host is still served.
+fn serves(address: SocketAddr) {
+    let host = Host::new(address, &Login::default());
+    host.queue(1).ok(read(1, 0, 8), &[]);
+}
+
+fn queue_on(address: SocketAddr, login: &Login) -> (Host, Wire) {
+    let host = Host::new(address, login);
+    let queue = host.queue(1);
+    (host, queue)
+}
+
+#[test]
+fn other_protocols_and_wrong_first_pdus_are_told_so() {
+    let (_target, address) = start(&memory(1 << 20));
+    let mut http = Wire::silent(address);
+    http.stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    assert_eq!(ended_with(&mut http), 1);
+    // A command, a response, data before ICReq.
+    let mut early = Wire::silent(address);
+    early.send(&Pdu::Command(read(1, 0, 1)), &[]);
+    assert_eq!(ended_with(&mut early), 2);
+    let mut turned = Wire::silent(address);
+    let ready = Ready {
+        cid: 1,
+        tag: 1,
+        offset: 0,
+        bytes: 4,
+    };
+    turned.send(&Pdu::Ready(ready), &[]);
+    assert_eq!(ended_with(&mut turned), 1);
+    let mut old = Wire::silent(address);
+    let version = IcReq {
+        version: 1,
+        ..IcReq::default()
+    };
+    old.send(&Pdu::IcReq(version), &[]);
+    assert_eq!(ended_with(&mut old), 6);
+    let mut data = Wire::open(address, Digests::default());
+    let part = Data {
+        cid: 0,
+        tag: 0,
+        offset: 0,
+        bytes: 4,
+        is_last: true,
+        is_success: false,
+    };
+    data.send(&Pdu::HostData(part), &[0; 4]);
+    assert_eq!(ended_with(&mut data), 2);
+    // A command that is no Connect.
+    let mut hasty = Wire::open(address, Digests::default());
+    let status = hasty.status(read(1, 0, 1), &[]);
+    assert_eq!(status, Status::COMMAND_SEQUENCE.dnr());
+    assert!(hasty.receive().is_none());
+    serves(address);
+}
+
+#[test]
+fn a_second_icreq_and_lengths_that_lie_end_the_connection() {
+    let (target, address) = start(&memory(1 << 20));
+    let (_host, mut queue) = queue_on(address, &Login::default());
+    queue.send(&Pdu::IcReq(IcReq::default()), &[]);
+    assert_eq!(ended_with(&mut queue), 2);
+    // PLEN of 4 GiB, of 0, below the header; HLEN and PDO that point elsewhere.
+    for (at, bytes) in [
+        (4, [0xff, 0xff, 0xff, 0xff]),
+        (4, [0, 0, 0, 0]),
+        (4, [71, 0, 0, 0]),
+        (4, [0, 0x60, 0, 0]),
+        (2, [0, 0, 0x48, 0]),
+        (2, [72, 3, 0x50, 0]),
+    ] {
+        let (_host, mut queue) = queue_on(address, &Login::default());
+        let mut command = queue.encode(&Pdu::Command(read(1, 0, 1)), &[]);
+        command[at..at + 4].copy_from_slice(&bytes);
+        queue.stream.write_all(&command).unwrap();
+        assert_eq!(ended_with(&mut queue), 1, "{at} {bytes:?}");
+    }
+    serves(address);
+    assert!(target.receipts()[0].faults >= 7);
+}
+
+#[test]
+fn data_that_was_not_asked_for_ends_the_connection() {
+    let (_target, address) = start(&memory(1 << 20));
+    let right = Data {
+        cid: 2,
+        tag: 0,
+        offset: 0,
+        bytes: 4096,
+        is_last: false,
+        is_success: false,
+    };
+    let lies = [
+        (Data { tag: 1, ..right }, 1),
+        (
+            Data {
+                tag: 0xffff,
+                ..right
+            },
+            1,
+        ),
+        (Data { cid: 3, ..right }, 1),
+        (
+            Data {
+                offset: 512,
+                ..right
+            },
+            4,
+        ),
+        (
+            Data {
+                offset: u32::MAX - 4096,
+                ..right
+            },
+            4,
+        ),
+        (
+            Data {
+                is_last: true,
+                ..right
+            },
+            1,
+        ),
+        (
+            Data {
+                bytes: 64 << 10,
+                ..right
+            },
+            4,
+        ),
+    ];
+    for (lie, expected) in lies {
+        let (_host, mut queue) = queue_on(address, &Login::default());
+        // The first command of a queue is Connect.
+        let cid = queue.begin(write(1, 0, 64, false), &[]);
+        assert_eq!(cid, 2);
+        let (pdu, _) = queue.receive().unwrap();
+        assert!(matches!(pdu, Pdu::Ready(Ready { tag: 0, cid: 2, .. })));
+        let bytes = queue.encode(&Pdu::HostData(lie), &vec![1; lie.bytes as usize]);
+        queue.stream.write_all(&bytes).unwrap();
+        assert_eq!(ended_with(&mut queue), expected, "{lie:?}");
+    }
+    // The same data twice: the tag is not asked for any more.
+    let (_host, mut queue) = queue_on(address, &Login::default());
+    queue.ok(write(1, 0, 64, false), &vec![1; 64 * 512]);
+    queue.send(&Pdu::HostData(right), &[1; 4096]);
+    assert_eq!(ended_with(&mut queue), 1);
+    // More writes than the queue has entries.
+    let (_host, mut queue) = queue_on(address, &Login::default());
+    for _ in 0..33 {
+        queue.begin(write(1, 0, 64, false), &[]);
+    }
+    assert_eq!(ended_with(&mut queue), 5);
+    serves(address);
+}
+
+#[test]
+fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command() {
+    let (_target, address) = start(&memory(1 << 20));
+    let login = Login {
+        digests: Digests {
+            header: true,
+            data: true,
+        },
+        ..Login::default()
+    };
+    let (_host, mut queue) = queue_on(address, &login);
+    queue.ok(write(1, 0, 8, true), &[1; 4096]);
+    let mut wrong = queue.encode(&Pdu::Command(write(1, 0, 8, true).with_cid(50)), &[2; 4096]);
+    let last = wrong.len() - 1;
+    wrong[last] ^= 1;
+    queue.stream.write_all(&wrong).unwrap();
+    let (cqe, _) = queue.finish(50, &[]);
+    assert_eq!(cqe.status, Status::TRANSIENT_TRANSPORT);
+    // The same on request.
+    let cid = queue.begin(write(1, 0, 8, false), &[]);
+    let (pdu, _) = queue.receive().unwrap();
+    let Pdu::Ready(ready) = pdu else {
+        panic!("{pdu:?}")
+    };
+    let part = Data {
+        cid,
+        tag: ready.tag,
+        offset: 0,
+        bytes: 4096,
+        is_last: true,
+        is_success: false,
+    };
+    let mut wrong = queue.encode(&Pdu::HostData(part), &[2; 4096]);
+    let last = wrong.len() - 1;
+    wrong[last] ^= 1;
+    queue.stream.write_all(&wrong).unwrap();
+    assert_eq!(queue.finish(cid, &[]).0.status, Status::TRANSIENT_TRANSPORT);
+    assert!(
+        queue.ok(read(1, 0, 8), &[]) == [1; 4096],
+        "wrong data was written"
+    );
+    let mut wrong = queue.encode(&Pdu::Command(read(1, 0, 8)), &[]);
+    wrong[20] ^= 1;
+    queue.stream.write_all(&wrong).unwrap();
+    assert_eq!(ended_with(&mut queue), 3);
+    serves(address);
+}
+
+#[test]
+fn silence_ends_a_connection_in_bounded_time() {
+    let (target, address) = start(&memory(1 << 20));
+    // Nothing at all; half of an ICReq; an ICReq and no Connect.
+    let mut nothing = Wire::silent(address);
+    let mut half = Wire::silent(address);
+    half.stream.write_all(&[0; 5]).unwrap();
+    let mut idle = Wire::open(address, Digests::default());
+    // Half a command; half of the data of a write.
+    let (_one, mut command) = queue_on(address, &Login::default());
+    let bytes = command.encode(&Pdu::Command(read(1, 0, 1)), &[]);
+    command.stream.write_all(&bytes[..40]).unwrap();
+    let (_two, mut data) = queue_on(address, &Login::default());
+    let cid = data.begin(write(1, 0, 8, false), &[]);
+    let (Pdu::Ready(ready), _) = data.receive().unwrap() else {
+        panic!("no request")
+    };
+    let part = Data {
+        cid,
+        tag: ready.tag,
+        offset: 0,
+        bytes: 4096,
+        is_last: true,
+        is_success: false,
+    };
+    let bytes = data.encode(&Pdu::HostData(part), &[1; 4096]);
+    data.stream.write_all(&bytes[..2000]).unwrap();
+    let start = Instant::now();
+    for wire in [&mut nothing, &mut half, &mut idle, &mut command, &mut data] {
+        assert!(wire.receive().is_none());
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+    serves(address);
+    assert!(target.receipts()[0].faults >= 2);
+}
+
+#[test]
+fn a_host_that_takes_no_answers_is_cut_off_and_costs_no_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "data", &pattern(8 << 20, 3));
+    let (target, address) = start(&config(vec![straightway_nvme_target::Source::Path(path)]));
+    let (_host, mut queue) = queue_on(address, &Login::default());
+    queue
+        .stream
+        .set_write_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    // Commands for gigabytes, and no answer is taken.
+    let mut command = queue.encode(&Pdu::Command(read(1, 0, 8192)), &[]);
+    command = command.repeat(1000);
+    let start = Instant::now();
+    let _ = queue.stream.write_all(&command);
+    while target.receipts()[0].faults == 0 && start.elapsed() < Duration::from_secs(15) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(target.receipts()[0].faults, 1);
+    serves(address);
+}
+
+#[test]
+fn a_keep_alive_that_stops_ends_the_controller_and_its_queues() {
+    let (target, address) = start(&memory(1 << 20));
+    let login = Login {
+        keep_alive_ms: 500,
+        ..Login::default()
+    };
+    let (mut host, mut queue) = queue_on(address, &login);
+    // I/O alone keeps it alive.
+    for _ in 0..8 {
+        thread::sleep(Duration::from_millis(250));
+        queue.ok(read(1, 0, 1), &[]);
+    }
+    let start = Instant::now();
+    assert!(host.admin.receive().is_none());
+    assert!(queue.receive().is_none());
+    assert!(start.elapsed() < Duration::from_secs(5));
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(target.connections(), 0);
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused_and_the_others_go_on() {
+    let mut config = memory(1 << 20);
+    config.connections_max = 4;
+    let (_target, address) = start(&config);
+    let (_host, mut queue) = queue_on(address, &Login::default());
+    let idle: Vec<_> = (0..2)
+        .map(|_| Wire::open(address, Digests::default()))
+        .collect();
+    let mut beyond = Wire::silent(address);
+    let mut byte = [0];
+    assert!(!matches!(beyond.stream.read(&mut byte), Ok(1)));
+    queue.ok(read(1, 0, 1), &[]);
+    drop(idle);
+}
+
+#[test]
+fn a_file_that_is_cut_never_reads_as_zeros() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "data", &pattern(4 << 20, 3));
+    let (_target, address) = start(&config(vec![straightway_nvme_target::Source::Path(
+        path.clone(),
+    )]));
+    for blocks in [8, 2048] {
+        let (_host, mut queue) = queue_on(address, &Login::default());
+        queue.ok(read(1, 4096, blocks), &[]);
+        let cut = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        cut.set_len(1 << 20).unwrap();
+        queue.begin(read(1, 4096, blocks), &[]);
+        match queue.receive() {
+            // Small reads are answered with an error, large ones by the end of the connection.
+            Some((Pdu::Response(cqe), _)) => assert_eq!(cqe.status, Status::READ_ERROR),
+            None => {}
+            other => panic!("{other:?}"),
+        }
+        std::fs::write(&path, pattern(4 << 20, 3)).unwrap();
+    }
+}
+
+#[test]
+fn a_storm_of_random_bytes_leaves_the_target_serving() {
+    let (target, address) = start(&memory(1 << 20));
+    for seed in 0..60 {
+        let mut wire = if seed % 3 == 0 {
+            Wire::silent(address)
+        } else {
+            let host = Host::new(address, &Login::default());
+            let queue = host.queue(1);
+            if seed % 3 == 1 { queue } else { host.admin }
+        };
+        let mut bytes = pattern(400, seed);
+        if seed % 2 == 0 {
+            // The head of a command, and then anything.
+            bytes[..8].copy_from_slice(&[4, 0, 72, 0, 72, 0, 0, 0]);
+        }
+        let _ = wire.stream.write_all(&bytes);
+    }
+    serves(address);
+    let start = Instant::now();
+    while target.connections() > 0 && start.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(target.connections(), 0);
+}

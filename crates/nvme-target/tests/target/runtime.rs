@@ -1,0 +1,158 @@
+//! What changes while hosts are connected.
+
+use std::{fs, thread, time::Duration};
+
+use straightway_nvme::{
+    Status,
+    admin::{Admin, Event, EventMask, Feature},
+    identify,
+    log::{AnaLog, AnaState, decode_changed, page},
+};
+use straightway_nvme_target::Source;
+
+use super::host::{Host, Login, config, file, memory, pattern, read, start};
+
+fn watch(host: &mut Host) -> u16 {
+    let mask = Admin::SetFeatures {
+        feature: Feature::EVENTS,
+        is_saved: false,
+        value: EventMask::NAMESPACES | EventMask::ANA,
+        nsid: 0,
+    };
+    host.admin.ok(mask.sqe(), &[]);
+    host.admin.begin(Admin::EventRequest.sqe(), &[])
+}
+
+fn event(host: &mut Host, request: u16) -> Event {
+    let (cqe, _) = host.admin.finish(request, &[]);
+    assert!(cqe.status.is_success());
+    Event::from_result(cqe.result)
+}
+
+fn changed(host: &mut Host) -> Vec<u32> {
+    let (status, log) = host.log(page::CHANGED_NAMESPACES, 0, 4096);
+    assert!(status.is_success());
+    decode_changed(&log).unwrap().unwrap()
+}
+
+#[test]
+fn files_that_come_grow_and_go_are_told_and_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = folder.path().join("m");
+    file(folder.path(), "m/a", &pattern(4096, 1));
+    let (target, address) = start(&config(vec![Source::Path(served.clone())]));
+    let mut host = Host::new(address, &Login::default());
+    let mut queue = host.queue(1);
+    let request = watch(&mut host);
+    assert!(target.rescan().unwrap().is_empty());
+
+    file(folder.path(), "m/b", &pattern(8192, 2));
+    assert_eq!(
+        target.rescan().unwrap().into_iter().collect::<Vec<_>>(),
+        [2]
+    );
+    assert_eq!(event(&mut host, request), Event::NAMESPACES);
+    // It is told once until the log is read, whatever happens meanwhile.
+    let request = host.admin.begin(Admin::EventRequest.sqe(), &[]);
+    file(folder.path(), "m/a", &pattern(12_288, 3));
+    target.rescan().unwrap();
+    thread::sleep(Duration::from_millis(50));
+    // The answer to the log comes first, then the event that was held back.
+    let log = straightway_nvme::admin::GetLog {
+        page: page::CHANGED_NAMESPACES,
+        specific: 0,
+        retains_event: false,
+        offset: 0,
+        bytes: 4096,
+        nsid: u32::MAX,
+    };
+    let cid = host.admin.begin(Admin::GetLog(log).sqe(), &[]);
+    let (cqe, list) = host.admin.finish(cid, &[]);
+    assert!(cqe.status.is_success());
+    assert_eq!(decode_changed(&list).unwrap().unwrap(), [1, 2]);
+    assert_eq!(event(&mut host, request), Event::NAMESPACES);
+    assert_eq!(changed(&mut host), [0_u32; 0]);
+    assert_eq!(host.namespace(1).blocks, 24);
+    assert!(queue.ok(read(1, 0, 24), &[]) == pattern(12_288, 3));
+    assert!(queue.ok(read(2, 0, 16), &[]) == pattern(8192, 2));
+
+    // A file that is replaced keeps its number and gets another version.
+    let before = host.index();
+    let other = file(folder.path(), "other", &pattern(8192, 7));
+    fs::rename(other, served.join("b")).unwrap();
+    target.rescan().unwrap();
+    let after = host.index();
+    let (old, new) = (before.find(b"m/b").unwrap(), after.find(b"m/b").unwrap());
+    assert!(old.nsid == new.nsid && old.version != new.version);
+    assert!(queue.ok(read(2, 0, 16), &[]) == pattern(8192, 7));
+
+    fs::remove_file(served.join("a")).unwrap();
+    target.rescan().unwrap();
+    assert_eq!(
+        queue.status(read(1, 0, 1), &[]),
+        Status::INVALID_NAMESPACE.dnr()
+    );
+    let list = host.identify(identify::page::NAMESPACES, 0);
+    assert_eq!(identify::decode_list(&list).unwrap(), [2]);
+    // A new file gets a number that none had before.
+    file(folder.path(), "m/z", &pattern(512, 9));
+    target.rescan().unwrap();
+    assert_eq!(host.index().find(b"m/z").unwrap().nsid, 3);
+}
+
+#[test]
+fn the_state_of_a_path_is_told_and_kept() {
+    let mut config = memory(1 << 20);
+    config.ports.push(config.ports[0]);
+    let (target, address) = start(&config);
+    let other_address = target.addresses()[1];
+    let mut host = Host::new(address, &Login::default());
+    let mut queue = host.queue(1);
+    let request = watch(&mut host);
+    queue.ok(read(1, 0, 1), &[]);
+    target.set_state(0, AnaState::Inaccessible);
+    assert_eq!(event(&mut host, request), Event::ANA);
+    let (_, log) = host.log(page::ANA, 0, 16 + 32 + 4);
+    let log = AnaLog::decode(&log).unwrap();
+    assert_eq!(log.state_of(1), Some(AnaState::Inaccessible));
+    assert_eq!(queue.status(read(1, 0, 1), &[]), Status::ANA_INACCESSIBLE);
+    // The other port goes on.
+    let other = Host::new(other_address, &Login::default());
+    other.queue(1).ok(read(1, 0, 1), &[]);
+    target.set_state(0, AnaState::NonOptimized);
+    queue.ok(read(1, 0, 1), &[]);
+}
+
+#[test]
+fn a_target_that_stops_ends_its_connections() {
+    let (target, address) = start(&memory(1 << 20));
+    let mut host = Host::new(address, &Login::default());
+    let mut queue = host.queue(1);
+    queue.ok(read(1, 0, 1), &[]);
+    target.stop();
+    assert!(queue.receive().is_none());
+    assert!(host.admin.receive().is_none());
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let good = memory(1 << 20);
+    assert!(good.check().is_ok());
+    let mut odd = memory(1000);
+    assert!(odd.check().is_err());
+    odd = good.clone();
+    odd.block_shift = 13;
+    assert!(odd.check().is_err());
+    odd = good.clone();
+    odd.ports.clear();
+    assert!(odd.check().is_err());
+    odd = good.clone();
+    odd.sources.clear();
+    assert!(odd.check().is_err());
+    let missing = config(vec![Source::Path("/nowhere/at/all".into())]);
+    assert!(straightway_nvme_target::Target::start(&missing).is_err());
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "a", b"x");
+    let twice = config(vec![Source::Path(path.clone()), Source::Path(path)]);
+    assert!(straightway_nvme_target::Target::start(&twice).is_err());
+}

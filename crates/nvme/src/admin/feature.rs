@@ -1,0 +1,82 @@
+//! Features of controllers.
+
+/// Numbers of features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feature;
+
+impl Feature {
+    /// The volatile write cache.
+    pub const WRITE_CACHE: u8 = 0x06;
+    /// How many I/O queues: see [`QueueCounts`].
+    pub const QUEUES: u8 = 0x07;
+    /// Which events are sent: see [`EventMask`].
+    pub const EVENTS: u8 = 0x0b;
+    /// The keep-alive time-out in ms.
+    pub const KEEP_ALIVE: u8 = 0x0f;
+    /// The identifier of the host.
+    pub const HOST_ID: u8 = 0x81;
+    /// Write protection of a namespace.
+    pub const WRITE_PROTECT: u8 = 0x84;
+}
+
+/// How many queues of each kind are asked for or granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Submission queues: at least 1.
+    pub submission: u16,
+    /// Completion queues: at least 1.
+    pub completion: u16,
+}
+
+impl QueueCounts {
+    /// `count` of both kinds.
+    pub const fn both(count: u16) -> Self {
+        Self {
+            submission: count,
+            completion: count,
+        }
+    }
+
+    /// The value, in which counts are less one.
+    pub const fn to_value(self) -> u32 {
+        let submission = self.submission.saturating_sub(1) as u32;
+        submission | (self.completion.saturating_sub(1) as u32) << 16
+    }
+
+    /// From the value. 65,536 queues count as 65,535.
+    pub const fn from_value(value: u32) -> Self {
+        Self {
+            submission: ((value & 0xffff) as u16).saturating_add(1),
+            completion: ((value >> 16) as u16).saturating_add(1),
+        }
+    }
+
+    /// The pairs of queues that can be made.
+    pub fn pairs(self) -> u16 {
+        self.submission.min(self.completion)
+    }
+}
+
+/// Bits of [`Feature::EVENTS`] and of OAES in Identify Controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventMask;
+
+impl EventMask {
+    /// Namespaces were added, removed or resized.
+    pub const NAMESPACES: u32 = 1 << 8;
+    /// States of paths changed.
+    pub const ANA: u32 = 1 << 11;
+    /// The discovery log changed.
+    pub const DISCOVERY: u32 = 1 << 31;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_counts_are_less_one() {
+        assert_eq!(QueueCounts::both(8).to_value(), 0x0007_0007);
+        assert_eq!(QueueCounts::from_value(0x007e_0003).pairs(), 4);
+    }
+}

@@ -1,0 +1,281 @@
+//! The index of a subsystem: which name each namespace has, and how long its object really is.
+//!
+//! A target of ours serves a folder as one namespace per file. NVMe has no names, and a namespace is a whole number of
+//! blocks, so the target tells both in a log page of the vendor's range ([`INDEX_PAGE`]). It is read like the discovery
+//! log: the header first, then all of it, and again where its generation moved meanwhile. Other targets refuse the
+//! page, and then namespaces have numbers only.
+//!
+//! The header has 64 bytes: magic 0..8, generation 8..16, entries 16..20, zeros 20..24, the length of the page 24..32.
+//! An entry has 32 bytes and its name, padded with zeros to a multiple of 4: NSID 0..4, length of the name 4..6, flags
+//! 6..8 (bit 0: writable), length of the object 8..16, its version 16..24, zeros to 32. Entries are in the order of
+//! their names. An empty object has no namespace and NSID 0.
+
+use crate::{Malformed, wire};
+
+/// The log page.
+pub const INDEX_PAGE: u8 = 0xc0;
+
+/// The bytes of the header.
+pub const INDEX_HEADER_BYTES: usize = 64;
+
+/// The longest name in bytes.
+pub const INDEX_NAME_BYTES_MAX: usize = 4096;
+
+/// The most entries, and the longest page.
+pub const INDEX_ENTRIES_MAX: usize = 1 << 16;
+/// The longest page.
+pub const INDEX_BYTES_MAX: u64 = 16 << 20;
+
+const MAGIC: [u8; 8] = *b"SWINDEX1";
+const ENTRY_BYTES: usize = 32;
+const WRITABLE: u16 = 1;
+
+/// How the page begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexHeader {
+    /// Grows with each change of the index.
+    pub generation: u64,
+    /// How many entries follow.
+    pub entries: u32,
+    /// The bytes of the whole page.
+    pub bytes: u64,
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Its namespace; 0 for an empty object, which has none.
+    pub nsid: u32,
+    /// Whether the namespace can be written to.
+    pub is_writable: bool,
+    /// How long it is. The namespace is padded with zeros to whole blocks.
+    pub bytes: u64,
+    /// Changes whenever the target sees that its content was replaced or changed.
+    pub version: u64,
+    /// Its name: a relative path with `/` between its parts. It need not be UTF-8.
+    pub name: Vec<u8>,
+}
+
+/// The whole page.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Index {
+    /// Grows with each change.
+    pub generation: u64,
+    /// In the order of their names.
+    pub entries: Vec<IndexEntry>,
+}
+
+/// Whether `name` is a relative path that stays below where it is put.
+pub fn is_index_name(name: &[u8]) -> bool {
+    let is_part = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
+    name.len() <= INDEX_NAME_BYTES_MAX
+        && !name.contains(&0)
+        && name.split(|b| *b == b'/').all(is_part)
+}
+
+impl IndexHeader {
+    /// Reads the first [`INDEX_HEADER_BYTES`] of the page.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let header: &[u8; INDEX_HEADER_BYTES] = bytes
+            .first_chunk()
+            .ok_or(Malformed("the index is shorter than its header"))?;
+        if header[..8] != MAGIC {
+            return Err(Malformed("the index does not begin with its magic"));
+        }
+        let header = Self {
+            generation: wire::u64_at(header, 8),
+            entries: wire::u32_at(header, 16),
+            bytes: wire::u64_at(header, 24),
+        };
+        let is_long = header.bytes >= INDEX_HEADER_BYTES as u64 && header.bytes <= INDEX_BYTES_MAX;
+        if header.entries as usize > INDEX_ENTRIES_MAX || !is_long {
+            return Err(Malformed("the index is longer than the limit"));
+        }
+        Ok(header)
+    }
+}
+
+impl Index {
+    /// As it is on the wire. `None` where it is over the limits, or where a name is none.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; INDEX_HEADER_BYTES];
+        for entry in &self.entries {
+            if !is_index_name(&entry.name) {
+                return None;
+            }
+            let start = bytes.len();
+            bytes.resize(start + ENTRY_BYTES, 0);
+            let head = &mut bytes[start..];
+            let name_bytes = u16::try_from(entry.name.len()).ok()?;
+            let flags = if entry.is_writable { WRITABLE } else { 0 };
+            wire::put(head, 0, &entry.nsid.to_le_bytes());
+            wire::put(head, 4, &name_bytes.to_le_bytes());
+            wire::put(head, 6, &flags.to_le_bytes());
+            wire::put(head, 8, &entry.bytes.to_le_bytes());
+            wire::put(head, 16, &entry.version.to_le_bytes());
+            bytes.extend_from_slice(&entry.name);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        let length = bytes.len() as u64;
+        if self.entries.len() > INDEX_ENTRIES_MAX || length > INDEX_BYTES_MAX {
+            return None;
+        }
+        wire::put(&mut bytes, 0, &MAGIC);
+        wire::put(&mut bytes, 8, &self.generation.to_le_bytes());
+        let entries = u32::try_from(self.entries.len()).ok()?;
+        wire::put(&mut bytes, 16, &entries.to_le_bytes());
+        wire::put(&mut bytes, 24, &length.to_le_bytes());
+        Some(bytes)
+    }
+
+    /// Reads the whole page. What follows it is ignored.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let header = IndexHeader::decode(bytes)?;
+        let short = Malformed("the index ends inside an entry");
+        let length = usize::try_from(header.bytes).map_err(|_| short)?;
+        let mut rest = bytes.get(INDEX_HEADER_BYTES..length).ok_or(short)?;
+        let mut entries: Vec<IndexEntry> = Vec::new();
+        for _ in 0..header.entries {
+            let (head, behind) = rest.split_at_checked(ENTRY_BYTES).ok_or(short)?;
+            let name_bytes = usize::from(wire::u16_at(head, 4));
+            let (padded, behind) = behind
+                .split_at_checked(name_bytes.next_multiple_of(4))
+                .ok_or(short)?;
+            let entry = IndexEntry {
+                nsid: wire::u32_at(head, 0),
+                is_writable: wire::u16_at(head, 6) & WRITABLE != 0,
+                bytes: wire::u64_at(head, 8),
+                version: wire::u64_at(head, 16),
+                name: padded[..name_bytes].to_vec(),
+            };
+            entry.check(entries.last())?;
+            entries.push(entry);
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            return Err(Malformed("the index is longer than its entries"));
+        }
+        Ok(Self {
+            generation: header.generation,
+            entries,
+        })
+    }
+
+    /// The entry of a name.
+    pub fn find(&self, name: &[u8]) -> Option<&IndexEntry> {
+        let found = self
+            .entries
+            .binary_search_by(|entry| entry.name.as_slice().cmp(name));
+        found.ok().map(|at| &self.entries[at])
+    }
+}
+
+impl IndexEntry {
+    fn check(&self, before: Option<&Self>) -> Result<(), Malformed> {
+        if !is_index_name(&self.name) {
+            return Err(Malformed("a name in the index is no relative path"));
+        }
+        if before.is_some_and(|before| before.name >= self.name) {
+            return Err(Malformed("the index is not in the order of its names"));
+        }
+        if (self.nsid == 0) != (self.bytes == 0) {
+            return Err(Malformed(
+                "an object in the index has bytes and no namespace",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(name: &str, nsid: u32, bytes: u64) -> IndexEntry {
+        IndexEntry {
+            nsid,
+            is_writable: false,
+            bytes,
+            version: 7,
+            name: name.as_bytes().to_vec(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_survives_the_wire(
+            generation: u64,
+            named in prop::collection::btree_map("[a-z\u{e9}]{1,9}(/[a-z]{1,9}){0,2}", (1_u64.., any::<u64>(), any::<bool>()), 0..20),
+        ) {
+            let named: BTreeMap<String, _> = named;
+            let entries = named.into_iter().zip(1..).map(|((name, (bytes, version, is_writable)), nsid)| IndexEntry {
+                nsid, is_writable, bytes, version, name: name.into_bytes(),
+            });
+            let index = Index { generation, entries: entries.collect() };
+            let mut bytes = index.encode().expect("within the limits");
+            prop_assert_eq!(bytes.len() % 4, 0);
+            prop_assert!(Index::decode(&bytes[..bytes.len() - 1]).is_err());
+            bytes.extend([9; 8]);
+            prop_assert_eq!(Index::decode(&bytes).expect("ours"), index);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(tail: Vec<u8>, entries in 0_u32..3) {
+            let mut bytes = vec![0; INDEX_HEADER_BYTES];
+            bytes[..8].copy_from_slice(&MAGIC);
+            bytes[16..20].copy_from_slice(&entries.to_le_bytes());
+            bytes[24..32].copy_from_slice(&((INDEX_HEADER_BYTES + tail.len()) as u64).to_le_bytes());
+            bytes.extend(tail);
+            if let Ok(index) = Index::decode(&bytes) {
+                prop_assert_eq!(Index::decode(&index.encode().expect("it was read")).expect("ours"), index);
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for bad in [
+            "",
+            "/",
+            "/etc/passwd",
+            "a//b",
+            "a/../b",
+            "..",
+            ".",
+            "a/",
+            "a\0b",
+        ] {
+            let index = Index {
+                generation: 1,
+                entries: vec![entry(bad, 1, 1)],
+            };
+            assert_eq!(index.encode(), None, "{bad:?}");
+        }
+        assert!(is_index_name(b"model/...x/weights.safetensors"));
+    }
+
+    #[test]
+    fn entries_out_of_order_and_huge_claims_are_refused() {
+        let index = |entries| Index {
+            generation: 1,
+            entries,
+        };
+        let twice = index(vec![entry("a", 1, 1), entry("a", 2, 1)]);
+        assert!(Index::decode(&twice.encode().expect("it can be written")).is_err());
+        let lost = index(vec![entry("a", 0, 1)]);
+        assert!(Index::decode(&lost.encode().expect("it can be written")).is_err());
+        let mut huge = index(vec![entry("a", 1, 1)]).encode().expect("small");
+        huge[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(Index::decode(&huge).is_err());
+        let mut many = index(vec![]).encode().expect("small");
+        many[16..20].copy_from_slice(&60_000_u32.to_le_bytes());
+        assert!(Index::decode(&many).is_err());
+        let found = index(vec![entry("a", 1, 1), entry("b/c", 2, 1)]);
+        assert_eq!(found.find(b"b/c").map(|entry| entry.nsid), Some(2));
+        assert_eq!(found.find(b"b"), None);
+    }
+}

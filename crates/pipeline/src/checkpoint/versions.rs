@@ -1,0 +1,63 @@
+//! The versions of the objects that a step lies in: looked up at the commit, and kept in the manifest.
+//!
+//! Local folders have none: a file is opened once, and read to its end whatever gets its name.
+
+use std::sync::Arc;
+
+use straightway_core::Result;
+use straightway_io::store::{Handle, Named, Tag};
+
+use super::{
+    home::Home,
+    manifest::{Manifest, ObjectVersion, Versions},
+    steps::Steps,
+};
+
+/// Objects that are looked at side by side. A local folder needs as many descriptors.
+const LOOKED_AT_ONCE: usize = 64;
+
+impl Home {
+    /// Opens objects of an attempt by their names, and calls `look` on each with its number.
+    pub(crate) fn look_at(
+        &self,
+        names: &[&str],
+        mut look: impl FnMut(usize, &Arc<dyn Handle>) -> Result<()>,
+    ) -> Result<()> {
+        for (batch, names) in names.chunks(LOOKED_AT_ONCE).enumerate() {
+            let wanted: Vec<_> = names.iter().map(|name| Named::new(*name)).collect();
+            for (number, handle) in self.store.open(&wanted)?.iter().enumerate() {
+                look(batch * LOOKED_AT_ONCE + number, handle)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The version of an object of a step, where its store tells it.
+pub(crate) fn version_of(step: u64, file: &str, handle: &Arc<dyn Handle>) -> Option<ObjectVersion> {
+    let Some(Tag::Text(tag)) = handle.tag() else {
+        return None;
+    };
+    let file = file.to_owned();
+    Some(ObjectVersion { step, file, tag })
+}
+
+impl Manifest {
+    /// The versions of its own objects, if this is the store that it was committed to.
+    pub(crate) fn own_versions(&self, store: &str) -> Vec<ObjectVersion> {
+        let versions = self.versions.iter().filter(|known| known.store == store);
+        let objects = versions.flat_map(|known| &known.objects);
+        let own = objects.filter(|object| object.step == self.step);
+        own.cloned().collect()
+    }
+}
+
+impl Steps {
+    /// What a manifest says of the versions of objects that are here.
+    pub(crate) fn versions(&self, mut objects: Vec<ObjectVersion>) -> Option<Versions> {
+        objects.sort_unstable();
+        objects.dedup();
+        let store = self.root().address();
+        (!objects.is_empty()).then_some(Versions { store, objects })
+    }
+}

@@ -1,0 +1,268 @@
+//! Writes that a service refuses or cannot do: a clear error, before data is lost, and nothing is left behind.
+
+use std::{
+    ffi::OsStr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use straightway_core::{Choice, Extent, Kind};
+use straightway_io::{
+    Ask, Executor, Objects, Progress, Region, Settings, Store,
+    store::{Condition, Durability, Like, Missing, list_all},
+};
+use straightway_lab::{Fault, Faults, Proxy, Weed};
+use straightway_net::{Network, suited};
+use straightway_s3::{
+    S3,
+    doctor::{State, examine},
+};
+use straightway_webserver::Asked;
+
+use super::{
+    access, content, network, open, read,
+    server::{Reply, Server},
+    store,
+    writes::{open_uploads, upload},
+};
+
+const PART: u64 = 8 << 20;
+const NOW: Durability = Durability::Unsynced;
+
+/// The bucket as somebody sees it who may only read.
+fn read_only(weed: &Weed) -> S3 {
+    let mut access = access(&weed.url());
+    for (name, value) in [
+        ("access_key_id", Weed::READER_ACCESS_KEY_ID),
+        ("secret_access_key", Weed::READER_SECRET_ACCESS_KEY),
+    ] {
+        access.set(name, value).unwrap();
+    }
+    store(&access)
+}
+
+#[test]
+fn whoever_may_only_read_is_told_before_a_byte_is_sent() {
+    let Some(weed) = Weed::shared() else { return };
+    let store = read_only(weed);
+    let name = OsStr::new("read-only/object");
+    let error = store.create(name, 3 * PART, &Like::Replaced).unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert!(error.hint().unwrap().contains("s3:PutObject"), "{error}");
+    for on in [Condition::Always, Condition::IfAbsent] {
+        let error = store.put(name, b"x", &on, NOW).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    }
+    assert!(open(&super::store(&access(&weed.url())), "read-only/object").is_err());
+    let checks = examine(&store, OsStr::new("read-only"), true);
+    let last = checks.last().unwrap();
+    assert_eq!(last.state, State::Wrong, "{checks:?}");
+    assert!(
+        matches!(last.name, "access" | "conditional put"),
+        "{checks:?}"
+    );
+}
+
+#[test]
+fn a_bucket_with_object_lock_takes_objects_and_says_what_it_keeps() {
+    let Some(weed) = Weed::shared() else { return };
+    let lock = [("x-amz-bucket-object-lock-enabled", "true")];
+    let made = weed.make_bucket("locked", &lock);
+    assert_eq!(made, 200);
+    let store = S3::new("locked", &access(&weed.url()), &network()).unwrap();
+    let bytes = content(31, 2 * PART as usize + 9);
+    for _ in 0..2 {
+        upload(&store, "object", &bytes).unwrap();
+        assert!(read(&store, "object").unwrap() == bytes);
+    }
+    let try_put = |on: &Condition| store.put(OsStr::new("record"), b"x", on, NOW);
+    if let Err(error) = try_put(&Condition::IfAbsent) {
+        // Ceph 16 does not know conditions where there are versions.
+        assert!(error.to_string().contains("If-None-Match"), "{error}");
+        return super::skip("the service has no conditional puts in buckets with object lock");
+    }
+    store.remove(OsStr::new("record"), NOW).unwrap();
+    let put = |on: &Condition| try_put(on).unwrap();
+    assert!(put(&Condition::IfAbsent) && !put(&Condition::IfAbsent));
+    let tag = open(&store, "record").unwrap().tag().unwrap();
+    assert!(
+        store
+            .remove_if_match(OsStr::new("record"), &tag, NOW)
+            .unwrap()
+    );
+    store.remove(OsStr::new("object"), NOW).unwrap();
+    assert_eq!(list_all(&store).unwrap().objects, []);
+    assert!(put(&Condition::IfAbsent), "what was removed is not there");
+    let checks = examine(&store, OsStr::new(""), true);
+    assert!(
+        checks.iter().any(|check| check.name == "object lock"),
+        "{checks:?}"
+    );
+}
+
+/// A service that keeps parts and nothing else, and has no use for checksums.
+fn simple(numbers: &Arc<Mutex<Vec<u32>>>) -> Server {
+    let numbers = Arc::clone(numbers);
+    Server::start(move |_, asked: &Asked| {
+        let has_sums = |name: &str| asked.header(name).is_some();
+        if has_sums("x-amz-checksum-algorithm") || has_sums("x-amz-checksum-crc64nvme") {
+            return Reply::error(501, "NotImplemented");
+        }
+        let part = asked.target.split("partNumber=").nth(1);
+        let part = part.and_then(|rest| rest.split('&').next()?.parse().ok());
+        match (asked.method.as_str(), part) {
+            ("POST", _) if asked.target.contains("uploads") => {
+                let root = "InitiateMultipartUploadResult";
+                Reply::new(
+                    200,
+                    &[],
+                    format!("<{root}><UploadId>u1</UploadId></{root}>"),
+                )
+            }
+            ("PUT", Some(number)) => {
+                numbers.lock().unwrap().push(number);
+                Reply::new(200, &[("ETag", "\"x\"")], "")
+            }
+            ("POST", _) => Reply::new(200, &[], "<CompleteMultipartUploadResult/>"),
+            _ => Reply::new(204, &[], ""),
+        }
+    })
+}
+
+#[test]
+fn uploads_go_without_checksums_where_beginning_one_with_them_is_not_implemented() {
+    let numbers = Arc::default();
+    let server = simple(&numbers);
+    let store = store(&access(&server.url()));
+    upload(&store, "object", &content(3, 2 * PART as usize + 5)).unwrap();
+    let mut numbers = numbers.lock().unwrap().clone();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3]);
+    // Where nothing of it is implemented, it is an error.
+    let server = Server::start(|_, _: &Asked| Reply::error(501, "NotImplemented"));
+    let error = super::store(&access(&server.url()))
+        .create(OsStr::new("object"), 3 * PART, &Like::Replaced)
+        .unwrap_err();
+    assert!(error.to_string().contains("NotImplemented"), "{error}");
+    assert!(server.requests() < 30);
+}
+
+#[test]
+fn a_full_server_is_an_error_in_bounded_time_and_leaves_nothing() {
+    if Weed::shared().is_none() {
+        return;
+    }
+    let weed = Weed::start_full().unwrap();
+    // It looks for room for half a minute before it answers.
+    let network = Network::new(straightway_net::Settings {
+        attempts_max: 0,
+        stall_max: Duration::from_mins(1),
+        ..straightway_net::Settings::default()
+    });
+    let store = S3::new(Weed::BUCKET, &access(&weed.url()), &network).unwrap();
+    std::thread::scope(|scope| {
+        for (name, bytes) in [("full/small", 100), ("full/large", 2 * PART as usize)] {
+            let store = &store;
+            scope.spawn(move || {
+                let start = Instant::now();
+                let error = upload(store, name, &content(1, bytes)).unwrap_err();
+                assert_eq!(error.kind(), Kind::Transient, "{error}");
+                assert!(error.to_string().contains(name), "{error}");
+                assert!(start.elapsed() < Duration::from_mins(3));
+                assert!(open(store, name).is_err());
+            });
+        }
+    });
+    assert!(open_uploads(&store).is_empty());
+}
+
+#[test]
+fn an_upload_that_is_cancelled_ends_soon_and_leaves_nothing() {
+    let Some(weed) = Weed::shared() else { return };
+    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+    let store = store(&access(&proxy.url()));
+    let name = OsStr::new("cancelled/object");
+    let draft = store.create(name, 12 * PART, &Like::Replaced).unwrap();
+    // Half of the parts are carried out, and their answers are lost: those are sent again and again.
+    proxy.set(Faults {
+        seed: 4,
+        shares: vec![(Fault::LoseAnswer, 5000)],
+        only: Some("partNumber=".to_owned()),
+        after: 2,
+    });
+    let executor = Executor::new(suited(Settings::default())).unwrap();
+    let region = Arc::new(Region::host(12 * PART).unwrap());
+    let progress = Arc::new(Progress::default());
+    let objects = Objects::new(Arc::new(store.clone()), vec![draft.handle()]);
+    let moves = vec![Extent::new(0, 12 * PART).into()];
+    let ask = Ask::new(Choice::Auto, &progress);
+    let ticket = executor.write(&region, objects, moves, ask).unwrap();
+    while proxy.counts().requests < 3 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let start = Instant::now();
+    progress.cancel();
+    // It may have been done before.
+    if let Err(error) = ticket.wait() {
+        assert_eq!(error.kind(), Kind::Cancelled, "{error}");
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    proxy.set(Faults::default());
+    drop(draft);
+    let plain = super::store(&access(&weed.url()));
+    let inside = plain
+        .below(OsStr::new("cancelled"), Missing::Refuse)
+        .unwrap();
+    assert!(open_uploads(&*inside).is_empty());
+    assert!(open(&plain, "cancelled/object").is_err());
+}
+
+#[test]
+fn the_doctor_finds_a_service_without_conditional_puts_only_where_it_may_write() {
+    let writes = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&writes);
+    let server = Server::start(move |_, asked: &Asked| match asked.method.as_str() {
+        "GET" if asked.target.contains("list-type") => Reply::new(
+            200,
+            &[],
+            "<ListBucketResult><Name>lab</Name></ListBucketResult>",
+        ),
+        "GET" | "HEAD" => Reply::error(404, "NoSuchKey"),
+        _ => {
+            seen.fetch_add(1, Ordering::Relaxed);
+            Reply::new(200, &[("ETag", "\"x\"")], "")
+        }
+    });
+    let store = store(&access(&server.url()));
+    let checks = examine(&store, OsStr::new("runs/new"), false);
+    assert_eq!(writes.load(Ordering::Relaxed), 0);
+    assert!(checks.iter().all(|check| check.name != "conditional put"));
+    let checks = examine(&store, OsStr::new("runs/new"), true);
+    let found = checks
+        .iter()
+        .find(|check| check.name == "conditional put")
+        .unwrap();
+    assert_eq!(found.state, State::Wrong);
+    assert!(found.seen.contains("5 of 5 puts"), "{}", found.seen);
+}
+
+#[test]
+fn the_doctor_finds_that_a_bucket_can_be_written_and_leaves_nothing_there() {
+    let Some(weed) = Weed::shared() else { return };
+    let store = store(&access(&weed.url()));
+    let checks = examine(&store, OsStr::new("doctor/new"), true);
+    for name in ["conditional put", "multipart", "unfinished uploads"] {
+        let check = checks.iter().find(|check| check.name == name).unwrap();
+        assert_eq!(check.state, State::Fine, "{check:?}");
+    }
+    let inside = store.below(OsStr::new("doctor"), Missing::Refuse).unwrap();
+    let left = list_all(&*inside).unwrap();
+    assert!(left.objects.is_empty() && open_uploads(&*inside).is_empty());
+}
