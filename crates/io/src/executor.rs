@@ -139,7 +139,7 @@ impl Executor {
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
         let (from, ask) = (from.into(), ask.into());
-        Job::scattered(from, moves, to, ask, self.settings()).map(|j| self.post(j))
+        Job::scattered(Direction::In, from, moves, to, ask, self.settings()).map(|j| self.post(j))
     }
 
     /// Writes parts of a region to extents of objects, which are new: what no move names is zero.
@@ -156,6 +156,24 @@ impl Executor {
             let to = to.clone();
             self.planned(way, |s| {
                 Job::with_region(Direction::Out, to, moves, from, ask, s)
+            })
+        })
+    }
+
+    /// As [`write`](Self::write), from several regions of a GPU that stand for one.
+    pub fn write_scattered(
+        &self,
+        from: &Arc<Scattered>,
+        to: impl Into<Objects>,
+        moves: Vec<Move>,
+        ask: impl Into<Ask>,
+    ) -> Result<Ticket> {
+        let to = to.into();
+        let work = is_in_memory(&to).then_some(Work::Write);
+        self.begin(work, moves, ask.into(), |moves, way, ask| {
+            let to = to.clone();
+            self.planned(way, |s| {
+                Job::scattered(Direction::Out, to, moves, from, ask, s)
             })
         })
     }

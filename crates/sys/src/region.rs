@@ -155,6 +155,12 @@ impl Region {
         Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
     }
 
+    /// Memory of a GPU that is there already. Its other owners see what goes there.
+    pub fn of_device(memory: Arc<DeviceMemory>) -> Self {
+        let bytes = memory.bytes() as u64;
+        Self::new(Memory::Device(memory), bytes)
+    }
+
     /// Memory of the context's GPU that [`give`](Self::give) will name. Until then nobody may use it.
     pub fn late(context: &Context, bytes: u64) -> Self {
         let late = Late {

@@ -112,24 +112,26 @@ impl Job {
         })
     }
 
-    /// Reads into several regions of a GPU that stand for one.
+    /// Reads into several regions of a GPU that stand for one, or writes from them.
     pub(crate) fn scattered(
+        direction: Direction,
         objects: Objects,
         moves: Vec<Move>,
-        to: &Arc<Scattered>,
+        whole: &Arc<Scattered>,
         ask: Ask,
         settings: &Settings,
     ) -> Result<Self> {
         let (opening, choice) = (Opening::now(), ask.choice);
-        let transfer = Transfer::new(Direction::In, objects.list(), moves, to.bytes())?;
-        let surveys = survey(&objects, &transfer, choice)?;
-        let place = to.regions()[0].place();
-        let policy = policy(Direction::In, choice, (place, 0), settings);
+        let transfer = Transfer::new(direction, objects.list(), moves, whole.bytes())?;
+        let surveys = surveyed(direction, &objects, &transfer, choice)?;
+        let place = whole.regions()[0].place();
+        let policy = policy(direction, choice, (place, 0), settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
         Ok(Self {
-            regions: Arc::clone(to.shared_regions()),
-            scattered: Some(Arc::clone(to)),
-            ..Self::new(Direction::In, ask, plan, objects, opening)
+            regions: Arc::clone(whole.shared_regions()),
+            scattered: Some(Arc::clone(whole)),
+            in_memory: written_in_memory(direction, &objects, choice),
+            ..Self::new(direction, ask, plan, objects, opening)
         })
     }
 
@@ -144,10 +146,7 @@ impl Job {
     ) -> Result<Self> {
         let (opening, choice) = (Opening::now(), ask.choice);
         let transfer = Transfer::new(direction, objects.list(), moves, region.bytes())?;
-        let mut surveys = match direction {
-            Direction::Out => unread(&objects)?,
-            Direction::In | Direction::Across => survey(&objects, &transfer, choice)?,
-        };
+        let mut surveys = surveyed(direction, &objects, &transfer, choice)?;
         let mut warnings = Vec::new();
         let wanted = (direction.leg(), choice);
         let files = || objects.files();
@@ -168,10 +167,7 @@ impl Job {
             regions: [Arc::clone(region)].into(),
             pass,
             warnings,
-            in_memory: (direction == Direction::Out
-                && choice == Choice::Auto
-                && is_in_memory(&objects))
-            .then_some(Way::Calls),
+            in_memory: written_in_memory(direction, &objects, choice),
             ..Self::new(direction, ask, plan, objects, opening)
         })
     }
@@ -185,6 +181,25 @@ pub(crate) fn in_place(extents: Vec<(u32, Extent)>) -> Vec<Move> {
         at: extent.offset,
     };
     extents.into_iter().map(in_place).collect()
+}
+
+/// What is known of objects that are written, or read from.
+fn surveyed(
+    direction: Direction,
+    objects: &Objects,
+    transfer: &Transfer,
+    choice: Choice,
+) -> Result<Vec<Survey>> {
+    match direction {
+        Direction::Out => unread(objects),
+        Direction::In | Direction::Across => survey(objects, transfer, choice),
+    }
+}
+
+/// How a file system in memory is written to at first; `None` for all other work.
+fn written_in_memory(direction: Direction, objects: &Objects, choice: Choice) -> Option<Way> {
+    let is_asked = direction == Direction::Out && choice == Choice::Auto;
+    (is_asked && is_in_memory(objects)).then_some(Way::Calls)
 }
 
 /// Whether all objects are files of a file system in memory.

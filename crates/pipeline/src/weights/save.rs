@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ffi::OsStr, sync::Arc};
 
 use straightway_core::{Choice, Extent, Kind, Move, Receipt, Result};
 use straightway_io::{
-    Ask, Books, Executor, Objects, Progress, Region, Ticket,
+    Ask, Books, Executor, Objects, Part, Progress, Region, Scattered, Ticket,
     store::{Draft, Like, Location, Missing},
 };
 use straightway_sys::{LentBytes, cuda::DeviceMemory};
@@ -116,7 +116,8 @@ impl Saver {
         Ok(receipt)
     }
 
-    /// Writes tensors in the program's own memory to a file, through a window of some megabytes.
+    /// Writes tensors in the program's own memory to a file: those of a GPU by its lanes, others through a window of some
+    /// megabytes.
     pub fn save_held(
         &self,
         at: impl Into<Location>,
@@ -130,6 +131,21 @@ impl Saver {
             .collect();
         let outline = Outline::new(&target.describe(), &entries, metadata)?;
         let draft = begin(&target, &outline, None)?;
+        if let Some(whole) = on_one_gpu(&outline, tensors)? {
+            let data = outline.data();
+            let all = Move {
+                object: 0,
+                extent: data,
+                at: 0,
+            };
+            let (objects, ask) = self.asked(&target, &*draft);
+            let ticket = self
+                .executor
+                .write_scattered(&whole, objects, vec![all], ask)?;
+            let receipt = ticket.wait()?;
+            target.store.commit(vec![draft])?;
+            return Ok(receipt);
+        }
         let mut region = Arc::new(Region::host(WINDOW_BYTES.min(outline.data().bytes))?);
         let mut books = Books::default();
         for window in windows(outline.data()) {
@@ -151,10 +167,45 @@ impl Saver {
         draft: &dyn Draft,
         moves: Vec<Move>,
     ) -> Result<Ticket> {
-        let objects = Objects::new(Arc::clone(&target.store), vec![draft.handle()]);
-        let ask = Ask::new(self.choice, &self.progress);
+        let (objects, ask) = self.asked(target, draft);
         self.executor.write(region, objects, moves, ask)
     }
+
+    /// An object in the making, and how it is to be written.
+    fn asked(&self, target: &Location, draft: &dyn Draft) -> (Objects, Ask) {
+        let objects = Objects::new(Arc::clone(&target.store), vec![draft.handle()]);
+        (objects, Ask::new(self.choice, &self.progress))
+    }
+}
+
+/// The memory of tensors that are all on one GPU, in the order of the file; `None` where they are not, or have no bytes.
+fn on_one_gpu(outline: &Outline, tensors: &[Held<'_>]) -> Result<Option<Arc<Scattered>>> {
+    let data = outline.data();
+    let mut parts: Vec<Part> = Vec::new();
+    for &(number, extent) in outline.places.iter().filter(|(_, e)| !e.is_empty()) {
+        let Holding::Device(memory) = &tensors[number].bytes else {
+            return Ok(None);
+        };
+        let region = Region::of_device(Arc::clone(memory));
+        if parts
+            .first()
+            .is_some_and(|p| p.region.place() != region.place())
+        {
+            return Ok(None);
+        }
+        parts.push(Part {
+            from: extent.offset - data.offset,
+            at: 0,
+            region: Arc::new(region),
+        });
+    }
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    let count = parts.len();
+    let whole = Scattered::new(parts, data.bytes)?;
+    whole.open(count);
+    Ok(Some(Arc::new(whole)))
 }
 
 /// Begins an object: room for all of it, and its header. With the permissions of `replaced` where it takes the place of
