@@ -16,7 +16,7 @@ use straightway_sys::cuda::{Context, DeviceMemory, Fence, Owner};
 
 use crate::{
     error::OrRaise,
-    handover::{Pause, made},
+    handover::{Pause, let_go_aside, made},
     memory::{Allocated, Memory},
     model::Model,
     waiting::Work,
@@ -48,6 +48,12 @@ enum Lent {
 
 /// A load into blocks that has begun.
 pub(crate) type Begun = (Blocks, Work<straightway_core::Receipt>);
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        let_go_aside(&self.tensors, self.tensors.len());
+    }
+}
 
 impl Blocks {
     /// Begins a load into blocks that `allocate` gives. It is called with a list of what is wanted, and answers with what

@@ -8,6 +8,7 @@ use straightway_pipeline::weights;
 
 use crate::{
     error::{MissingTensorError, OrRaise},
+    handover::let_go_aside,
     stores::{StorageOptions, stores_with},
 };
 
@@ -15,6 +16,12 @@ use crate::{
 #[pyclass(frozen, module = "straightway")]
 #[derive(Debug)]
 pub(crate) struct Model(pub(crate) Arc<weights::Model>);
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let_go_aside(&self.0, self.0.tensors.len());
+    }
+}
 
 impl Model {
     /// The number of a tensor.
