@@ -443,7 +443,7 @@ def versions(bench: Bench) -> dict[str, str]:
     script += " try: found[name] = m.version(name)\n except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
     found = json.loads(subprocess.run([bench.args.python, "-c", script, *names], capture_output=True, text=True).stdout)
     for name, command in (("straightway", [bench.straightway, "--version"]), ("s5cmd", [bench.s5cmd, "version"])):
-        if command[0]:
+        if command[0] and shutil.which(command[0]):
             found[name] = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     if bench.object_store:
         found["object_store"] = "0.14.2"
@@ -471,6 +471,7 @@ def main(text: str | None, parts: dict[str, Callable[[Bench], Row]], name: str) 
     parser.add_argument("--data", help="a folder for the server's data [default: a temporary one]")
     parser.add_argument("--only", default=",".join(parts))
     parser.add_argument("--bytes", type=int, help="of what is measured, where that can be chosen")
+    parser.add_argument("--rounds", type=int, help="of what is measured in turns, where that can be chosen")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--realtime", action="store_true", help="put server and clients before all other work (root)")
     date = datetime.date.today().isoformat()
