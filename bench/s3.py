@@ -178,6 +178,13 @@ class Bench:
         return done if "error" in done else {**done, "receipt": json.loads(done.pop("out"))}
 
 
+def with_server(bench: Bench, read: Callable[[], Row]) -> Row:
+    """What a client took, with the CPU seconds of the server meanwhile."""
+    before = bench.server.cpu_s()
+    row = read()
+    return {**row, "server_cpu_s": bench.server.cpu_s() - before}
+
+
 def client(server: Weed) -> Any:
     """boto3's client of the server, for what is not measured."""
     import boto3
@@ -216,10 +223,11 @@ def one_object(bench: Bench) -> Row:
     target = Path(bench.args.memory) / f"s5cmd-{os.getpid()}"
     part = ["--concurrency", "8", "--part-size", "8"]
     for _ in range(1 if bench.small else 5):
-        done = bench.copy("--lanes", "1", "--depth", "8", "--chunk", "8MiB", f"s3://{BUCKET}/object", "host:")
+        sizes = ("--lanes", "1", "--depth", "8", "--chunk", "8MiB")
+        done = with_server(bench, lambda: bench.copy(*sizes, f"s3://{BUCKET}/object", "host:"))
         if receipt := done.get("receipt"):
             cpu = receipt["cpu_user_s"] + receipt["cpu_system_s"]
-            done = {"cpu_s": cpu, "wall_s": receipt["seconds"]}
+            done = {"cpu_s": cpu, "wall_s": receipt["seconds"], "server_cpu_s": done["server_cpu_s"]}
         some = {"straightway": done}
         for name, figures in received(bench, url, "1").items():
             if "error" not in figures:
@@ -231,13 +239,14 @@ def one_object(bench: Bench) -> Row:
                 done = dict(zip(("cpu_s", "wall_s"), map(float, done["out"].split())))
             some["object_store"] = done
         if bench.s5cmd:
-            some["s5cmd"] = run([bench.s5cmd, "cp", *part, f"s3://{BUCKET}/object", str(target)], bench.server.url)
+            command = [bench.s5cmd, "cp", *part, f"s3://{BUCKET}/object", str(target)]
+            some["s5cmd"] = with_server(bench, lambda: run(command, bench.server.url))
             target.unlink(missing_ok=True)
         for name in ("obstore", "CRT"):
-            some[name] = bench.client(name, "object", str(size))
+            some[name] = with_server(bench, lambda: bench.client(name, "object", str(size)))
         for name, figures in some.items():
             rows.setdefault(name, []).append(figures)
-    answer = summary(rows, ("cpu_s", "wall_s"))
+    answer = summary(rows, ("cpu_s", "wall_s", "server_cpu_s"))
     of = lambda client, name: answer.get(client, {}).get(name)  # noqa: E731
     for client, most in (("bare recv", 1.15), ("object_store", 0.75), ("s5cmd", 0.4)):
         cpu = ratio(of("straightway", "cpu_s"), of(client, "cpu_s"))
@@ -283,8 +292,9 @@ def model(bench: Bench) -> Row:
     rows: dict[str, list[Row]] = {}
     for _ in range(1 if bench.small else 3):
         for name in ("straightway", "Run:ai", "s3torchconnector"):
-            rows.setdefault(name, []).append(bench.client(name, "model", "8"))
-    answer = summary(rows, ("wall_s", "cpu_s", "before_bytes", "peak_bytes"))
+            done = with_server(bench, lambda: bench.client(name, "model", "8"))
+            rows.setdefault(name, []).append(done)
+    answer = summary(rows, ("wall_s", "cpu_s", "server_cpu_s", "before_bytes", "peak_bytes"))
     for client, least in (("Run:ai", 3.0), ("s3torchconnector", 2.0)):
         speed = ratio(answer[client]["wall_s"], answer["straightway"]["wall_s"])
         bench.require(f"model of 4 GB: speed / {client}", speed, least, None)
@@ -433,7 +443,7 @@ def versions(bench: Bench) -> dict[str, str]:
     script += " try: found[name] = m.version(name)\n except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
     found = json.loads(subprocess.run([bench.args.python, "-c", script, *names], capture_output=True, text=True).stdout)
     for name, command in (("straightway", [bench.straightway, "--version"]), ("s5cmd", [bench.s5cmd, "version"])):
-        if command[0]:
+        if command[0] and shutil.which(command[0]):
             found[name] = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     if bench.object_store:
         found["object_store"] = "0.14.2"
@@ -461,6 +471,7 @@ def main(text: str | None, parts: dict[str, Callable[[Bench], Row]], name: str) 
     parser.add_argument("--data", help="a folder for the server's data [default: a temporary one]")
     parser.add_argument("--only", default=",".join(parts))
     parser.add_argument("--bytes", type=int, help="of what is measured, where that can be chosen")
+    parser.add_argument("--rounds", type=int, help="of what is measured in turns, where that can be chosen")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--realtime", action="store_true", help="put server and clients before all other work (root)")
     date = datetime.date.today().isoformat()

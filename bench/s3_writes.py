@@ -4,7 +4,9 @@
 
 As in bench/s3.py, SeaweedFS serves, pinned to one core; each client runs on the other, in turns. It prints each requirement,
 what was measured and whether it is met, and keeps all of it in bench/results/. `--bytes` is how much a save has over all
-ranks [default: 4 GiB]; memory for three times as much is needed. A run takes some ten minutes.
+ranks [default: 4 GiB] or an upload [default: 1 GiB]; memory for three times as much is needed. The server does not give the
+room of removed objects back: the drive needs 15 GB for the uploads and 80 GB for the saves, or fewer `--rounds`. A run takes
+some ten minutes.
 
 The programs: `cargo build --release -p straightway-cli -p straightway-s3 --bins --examples`, and for object_store
 `cargo build --release --manifest-path bench/object_store/Cargo.toml`.
@@ -62,9 +64,9 @@ def figures(done: Row) -> Row:
 
 def put(bench: Bench) -> Row:
     """CPU per GiB of an upload from memory with CRC-64/NVME, 8 connections × 8 MiB."""
-    size = (64 if bench.small else 1024) * MIB
+    size = 64 * MIB if bench.small else bench.args.bytes or 1024 * MIB
     rows: dict[str, list[Row]] = {}
-    for _ in range(1 if bench.small else 5):
+    for _ in range(1 if bench.small else bench.args.rounds or 5):
         ours = [bench.send, "ours", BUCKET, "ours", str(size // MIB), "1"]
         some = {"straightway": figures(s3.run(ours, bench.server.url)), "bare send": bare(bench, size, 8)}
         if bench.object_store:
@@ -121,7 +123,7 @@ def ranks(bench: Bench, name: str, size: int, rounds: int) -> Row:
 def save(bench: Bench) -> Row:
     """A save by 4 ranks beside a bare upload of the same bytes and beside torch.distributed.checkpoint."""
     size = 64 * MIB if bench.small else bench.args.bytes or 4 << 30
-    rounds = 1 if bench.small else 2
+    rounds = 1 if bench.small else bench.args.rounds or 2
     rows: dict[str, list[Row]] = {}
     for _ in range(rounds):
         for name in ("straightway", "bare send", "DCP s3torchconnector", "DCP s3fs"):

@@ -20,6 +20,8 @@ pub struct Policy {
     pub chunk_bytes: u64,
     /// The most that a chunk through the page cache has.
     pub cached_chunk_bytes: u64,
+    /// The longest request of a long transfer for bytes that go straight from a socket into the region.
+    pub request_bytes_max: u64,
     /// Extents closer than this share one staged read.
     pub gap_bytes: u64,
     /// Whether a read by the ring is faster than DMA into host memory, as it is where a small ring stays in
@@ -33,6 +35,9 @@ impl Policy {
     /// Chunks are at most this long: what one io_uring read can return fits an `i32`.
     pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
 
+    /// The longest request: beyond it the server's CPU time falls no more (bench/results/s3-requests-2026-11-16.txt).
+    pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
+
     /// A policy for host memory at address 0 with these chunks.
     pub fn new(choice: Choice, chunk_bytes: u64) -> Self {
         Self {
@@ -41,6 +46,7 @@ impl Policy {
             region_address: 0,
             chunk_bytes,
             cached_chunk_bytes: chunk_bytes,
+            request_bytes_max: Self::REQUEST_BYTES_MAX,
             // What a 3 GB/s drive reads in the time that one more 4 KiB I/O takes at 200 k IOPS.
             gap_bytes: 16 << 10,
             ring_first: false,

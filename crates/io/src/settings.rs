@@ -70,6 +70,8 @@ pub struct Settings {
     pub chunk_bytes: u64,
     /// The most that a lane copies at once between the page cache and host memory.
     pub cached_chunk_bytes: u64,
+    /// The longest request over a network: [`Policy::request_bytes_max`].
+    pub request_bytes_max: u64,
     /// Memory of all rings together.
     pub staging_bytes: u64,
     /// Whether `Auto` takes the ring from a drive into host memory: [`Policy::ring_first`].
@@ -117,6 +119,7 @@ impl Default for Settings {
             chunk_bytes: 1 << 20,
             // Mapped, copied and let go of at once: the knee of that on two cores.
             cached_chunk_bytes: 4 << 20,
+            request_bytes_max: Policy::REQUEST_BYTES_MAX,
             staging_bytes: 64 << 20,
             ring_first: false,
             // On an H200 host with 16 cores the CPU is the limit: 12 lanes reach 0.91 of a pinned copy, 15 reach 0.94.

@@ -30,6 +30,8 @@ pub struct Settings {
     pub connections_max: u32,
     /// Attempts without progress before an error is final.
     pub attempts_max: u32,
+    /// How long a request that makes no progress is sent again. Time that the server asked for does not count.
+    pub failing_max: Duration,
     /// Whether slow requests are sent a second time, on another connection.
     pub hedges: bool,
 }
@@ -43,6 +45,7 @@ impl Default for Settings {
             connect_max: Duration::from_secs(10),
             connections_max: 64,
             attempts_max: 10,
+            failing_max: Duration::from_mins(1),
             hedges: true,
         }
     }

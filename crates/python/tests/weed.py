@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import time
@@ -98,6 +99,14 @@ class Weed:
                 return bool(answer.status < 300)
         except OSError:
             return False
+
+    def cpu_s(self) -> float:
+        """CPU seconds that it has used."""
+        keeper = self._keeper.pid
+        children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+        named = [child for child in children if Path(f"/proc/{child}/comm").read_text().startswith("weed")]
+        fields = Path(f"/proc/{named[0]}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """Ends it."""

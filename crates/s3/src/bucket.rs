@@ -106,7 +106,7 @@ impl Bucket {
 
     /// As [`ask`](Self::ask), with a body and with headers that are signed.
     pub(crate) fn send(&self, request: &Ask<'_>, cargo: &Cargo<'_>) -> Result<Sent> {
-        let mut backoff = Backoff::unique(self.client.network().settings().attempts_max);
+        let mut backoff = Backoff::unique(self.client.network().settings());
         let (mut renewed, mut may_be_done) = (false, false);
         loop {
             let known = self.credentials.get()?;
@@ -119,19 +119,22 @@ impl Bucket {
                 }
                 Err(judgement) => judgement,
             };
-            let least = match next {
+            let wait = match next {
                 Next::Renew if !renewed => {
                     renewed = true;
                     self.credentials.renew(Some(known.generation))?;
                     continue;
                 }
                 Next::Renew | Next::Fail => return Err(error),
-                Next::Retry => Duration::ZERO,
-                Next::SlowDown(wait) => wait.unwrap_or_default(),
+                Next::Retry => backoff.next_wait(Instant::now()),
+                Next::SlowDown(least) => {
+                    let wait = backoff.next_asked_wait();
+                    wait.map(|wait| wait.max(least.unwrap_or_default()))
+                }
             };
             may_be_done = true;
-            match backoff.next_wait() {
-                Some(wait) => std::thread::sleep(wait.max(least)),
+            match wait {
+                Some(wait) => std::thread::sleep(wait),
                 None => return Err(error),
             }
         }

@@ -64,9 +64,8 @@ impl S3 {
         };
         self.bucket().habits.copies_versions(|| {
             let (source_key, _) = from.key(&named.name)?;
-            let name = format!(".straightway-probe-{}", fresh_nonce());
-            let (key, _) = self.key(name.as_ref())?;
-            let told = self.describe(name.as_ref());
+            let key = self.probe_key();
+            let told = self.bucket().describe(&key);
             let request = Ask {
                 method: Method::PUT,
                 operation: "copy",

@@ -12,9 +12,9 @@ use straightway_io::store::Store;
 use crate::{
     bucket::{Ask, Cargo, PAGE_BYTES_MAX},
     refusal::header,
-    store::S3,
+    store::{PROBE, S3},
     writing::ANSWER_BYTES_MAX,
-    xml::{Deleted, ListBucketResult, OpenUpload, Uploads, escaped, parse},
+    xml::{Contents, Deleted, ListBucketResult, OpenUpload, Uploads, escaped, parse},
 };
 
 /// Keys that one request removes.
@@ -26,12 +26,23 @@ const PAGES_MAX: usize = 100_000;
 impl OpenUpload {
     /// Whether it was begun at least `age` ago. One whose age is unknown is taken for old only by who wants all gone.
     pub(crate) fn is_older_than(&self, age: Duration) -> bool {
-        let begun = self.initiated.as_deref();
-        let begun = begun.and_then(|time| time.parse::<Timestamp>().ok());
-        match begun.map(Timestamp::as_system_time) {
-            Some(begun) => begun.elapsed().unwrap_or_default() >= age,
-            None => age.is_zero(),
-        }
+        has_passed(self.initiated.as_deref(), age)
+    }
+}
+
+impl Contents {
+    /// Whether it was put at least `age` ago.
+    fn is_older_than(&self, age: Duration) -> bool {
+        has_passed(self.last_modified.as_deref(), age)
+    }
+}
+
+/// Whether a time is at least `age` ago. One that is unknown is only for who wants all gone.
+fn has_passed(time: Option<&str>, age: Duration) -> bool {
+    let time = time.and_then(|time| time.parse::<Timestamp>().ok());
+    match time.map(Timestamp::as_system_time) {
+        Some(time) => time.elapsed().unwrap_or_default() >= age,
+        None => age.is_zero(),
     }
 }
 
@@ -104,6 +115,12 @@ impl S3 {
 
     /// The first page of keys that begin with `prefix`.
     fn keys_below(&self, prefix: &str, name: &str) -> Result<Vec<String>> {
+        let page = self.objects_below(prefix, name)?;
+        Ok(page.into_iter().map(|object| object.key).collect())
+    }
+
+    /// The first page of objects whose keys begin with `prefix`.
+    fn objects_below(&self, prefix: &str, name: &str) -> Result<Vec<Contents>> {
         let mut query = vec![("list-type", "2"), ("max-keys", "1000")];
         if !prefix.is_empty() {
             query.push(("prefix", prefix));
@@ -120,7 +137,7 @@ impl S3 {
         })?;
         let page = ListBucketResult::parse(answer.body());
         let page = page.map_err(|_| self.not_s3("list", OsStr::new("")))?;
-        Ok(page.contents.into_iter().map(|object| object.key).collect())
+        Ok(page.contents)
     }
 
     /// Removes keys by as few requests as possible.
@@ -168,6 +185,24 @@ impl S3 {
             if upload.is_older_than(age) {
                 self.abort(&upload.key, &upload.upload_id)?;
                 swept.push(self.bucket().describe(&upload.key));
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Removes probes directly below the prefix that were put longer than `age` ago. Answers their names.
+    pub(crate) fn sweep_probes(&self, age: Duration) -> Result<Vec<String>> {
+        let mut swept = Vec::new();
+        let (prefix, name) = (
+            format!("{}{PROBE}", self.prefix()),
+            self.describe(OsStr::new("")),
+        );
+        // A page is more than killed processes leave in a week.
+        for probe in self.objects_below(&prefix, &name)? {
+            if probe.key.starts_with(&prefix) && probe.is_older_than(age) {
+                let told = self.bucket().describe(&probe.key);
+                self.remove_key(&probe.key, &told, None)?;
+                swept.push(told);
             }
         }
         Ok(swept)

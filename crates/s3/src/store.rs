@@ -24,6 +24,7 @@ use crate::{
     access::Access,
     bucket::{Ask, Bucket, KeyService, PAGE_BYTES_MAX},
     upload::{PART_BYTES, commit_each, commit_in_order},
+    writing::fresh_nonce,
     xml::{Contents, ListBucketResult},
 };
 
@@ -42,6 +43,9 @@ const FRONTS_BYTES_MAX: usize = 64 << 20;
 /// How old an upload is before it counts as left by a writer that was killed.
 pub(crate) const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
 
+/// What the names of probes begin with.
+pub(crate) const PROBE: &str = ".straightway-probe-";
+
 /// What follows a key to name one version of it.
 const VERSION_MARK: &str = "?versionId=";
 
@@ -57,6 +61,8 @@ pub struct S3 {
     origin: Arc<Origin>,
     /// What all keys begin with: nothing, or parts that end with `/`.
     prefix: String,
+    /// The prefix that this store or the one that it lies in was opened with. Probes are put there.
+    outermost: String,
 }
 
 impl S3 {
@@ -77,6 +83,7 @@ impl S3 {
             bucket: Arc::new(bucket),
             origin,
             prefix: String::new(),
+            outermost: String::new(),
         })
     }
 
@@ -111,8 +118,13 @@ impl S3 {
             key if key.ends_with('/') => key.to_owned(),
             key => format!("{key}/"),
         };
+        let outermost = match self.prefix.as_str() {
+            "" => prefix.clone(),
+            _ => self.outermost.clone(),
+        };
         Ok(Self {
             prefix,
+            outermost,
             ..self.clone()
         })
     }
@@ -125,6 +137,11 @@ impl S3 {
             return Err(self.refuse(name, "a version of an object cannot be written or removed"));
         }
         Ok(key)
+    }
+
+    /// The key of an object that only finds out what the service does. A probe of a killed process is swept.
+    pub(crate) fn probe_key(&self) -> String {
+        format!("{}{PROBE}{}", self.outermost, fresh_nonce())
     }
 
     /// The key of a name, and the version that it names.
@@ -417,9 +434,33 @@ impl Store for S3 {
     fn sweep(&self) {
         // Best effort: whoever may write need not be allowed to list uploads.
         let _ = self.sweep_uploads(LEFT_AFTER);
+        let _ = self.sweep_probes(LEFT_AFTER);
     }
 
     fn sweep_drafts(&self, age: Duration) -> Result<Vec<String>> {
-        self.sweep_uploads(age)
+        let mut swept = self.sweep_uploads(age)?;
+        swept.extend(self.sweep_probes(age)?);
+        Ok(swept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_are_put_where_a_sweep_of_the_store_that_was_opened_finds_them() {
+        let network = Network::new(straightway_net::Settings::default());
+        let mut access = Access::default();
+        access.set("endpoint_url", "http://127.0.0.1:9").unwrap();
+        access.set("anonymous", "true").unwrap();
+        let bucket = S3::new("lab", &access, &network).unwrap();
+        assert!(bucket.probe_key().starts_with(PROBE));
+        let job = bucket.inside("runs/one".as_ref()).unwrap();
+        let step = job.inside("step-1".as_ref()).unwrap();
+        for store in [job, step] {
+            let key = store.probe_key();
+            assert!(key.starts_with("runs/one/.straightway-probe-"), "{key}");
+        }
     }
 }

@@ -131,6 +131,7 @@ impl Tuning {
             depth: self.depth.unwrap_or(usual.depth),
             write_depth: self.depth.unwrap_or(usual.write_depth),
             cached_chunk_bytes: chunk(usual.cached_chunk_bytes),
+            request_bytes_max: chunk(usual.request_bytes_max),
             drive_lanes: lanes,
             ring_lanes: self.lanes.unwrap_or(usual.ring_lanes),
             staging_bytes: staging,

@@ -193,10 +193,33 @@ fn a_long_transfer_from_a_socket_has_long_requests_and_a_short_one_enough_of_the
         let all = plan.chunks().iter().map(|c| c.extent.bytes);
         (all.clone().count(), all.max().unwrap())
     };
-    assert_eq!(lengths(1 << 30, MIB), (128, 8 * MIB));
+    assert_eq!(lengths(4 << 30, MIB), (128, 32 * MIB));
+    assert_eq!(lengths(1 << 30, MIB), (64, 16 * MIB));
+    assert_eq!(lengths(512 * MIB, MIB), (64, 8 * MIB));
     assert_eq!(lengths(64 * MIB, MIB), (32, 2 * MIB));
     assert_eq!(lengths(4 * MIB, MIB), (4, MIB));
-    assert_eq!(lengths(1 << 30, 16 * MIB), (64, 16 * MIB));
+    assert_eq!(lengths(1 << 30, 32 * MIB), (32, 32 * MIB));
+}
+
+#[test]
+fn requests_keep_to_the_parts_of_an_object_and_to_the_longest_that_is_allowed() {
+    let bytes = 512 * MIB;
+    let moves = vec![move_of(0, 88, bytes - 88, 0)];
+    let objects = vec![Object::new("o", bytes)];
+    let transfer = Transfer::new(Direction::In, objects, moves, bytes).unwrap();
+    let policy = Policy {
+        request_bytes_max: MIB,
+        ..Policy::new(Choice::Auto, MIB)
+    };
+    let plan = Plan::new(&transfer, &[Survey::socket(Reason::Tcp)], &[], &policy).unwrap();
+    let extents: Vec<_> = plan.chunks().iter().map(|c| c.extent).collect();
+    assert_eq!(extents.len(), 64);
+    assert_eq!(extents[0], Extent::between(88, 8 * MIB));
+    assert!(
+        extents[1..]
+            .iter()
+            .all(|e| e.offset.is_multiple_of(8 * MIB))
+    );
 }
 
 #[test]

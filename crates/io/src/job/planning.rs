@@ -243,6 +243,7 @@ fn policy(
         // writes were a sixth slower.
         ring_first: settings.ring_first && direction == Direction::In,
         cached_chunk_bytes: settings.cached_chunk_bytes(place),
+        request_bytes_max: settings.request_bytes_max,
         ..Policy::new(choice, settings.chunk_bytes)
     }
 }

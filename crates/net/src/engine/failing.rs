@@ -132,10 +132,10 @@ impl HttpEngine {
                 return self.renew(now);
             }
             Next::Fail | Next::Renew => None,
-            Next::Retry => request.backoff.next_wait(),
+            Next::Retry => request.backoff.next_wait(now),
             Next::SlowDown(asked) => {
                 request.remote.origin().pace().slow_down(now, asked);
-                let wait = request.backoff.next_wait();
+                let wait = request.backoff.next_asked_wait();
                 wait.map(|wait| wait.max(asked.unwrap_or_default()))
             }
         };

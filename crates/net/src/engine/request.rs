@@ -60,7 +60,7 @@ pub(super) enum State {
 impl Request {
     /// An I/O of `remote`, whose object ends at `end`.
     pub(super) fn new(io: Io, remote: Arc<Remote>, end: u64, seed: u64, now: Instant) -> Self {
-        let attempts_max = remote.origin().network().settings().attempts_max;
+        let backoff = Backoff::new(remote.origin().network().settings(), seed);
         Self {
             start: io.offset,
             end,
@@ -71,7 +71,7 @@ impl Request {
             got: 0,
             state: State::Waiting(now),
             needs_new: false,
-            backoff: Backoff::new(attempts_max, seed),
+            backoff,
             renewals: 0,
             tries: Tries::default(),
             sum: None,

@@ -256,8 +256,7 @@ impl Remote {
         &self,
         mut attempt: impl FnMut(&mut Backoff) -> Result<T, Judgement>,
     ) -> Result<(T, u32)> {
-        let attempts_max = self.origin.network().settings().attempts_max;
-        let mut backoff = Backoff::unique(attempts_max);
+        let mut backoff = Backoff::unique(self.origin.network().settings());
         let (mut renewals, mut retries) = (0, 0);
         loop {
             let Judgement { next, error } = match attempt(&mut backoff) {
@@ -267,7 +266,8 @@ impl Remote {
             let mut wait = match next {
                 Next::Fail => None,
                 Next::Renew if renewals == RENEWALS_MAX => None,
-                Next::Renew | Next::Retry | Next::SlowDown(_) => backoff.next_wait(),
+                Next::SlowDown(_) => backoff.next_asked_wait(),
+                Next::Renew | Next::Retry => backoff.next_wait(Instant::now()),
             };
             match next {
                 Next::Renew if wait.is_some() => {

@@ -1,10 +1,14 @@
 //! Processes killed at random moments of saving, tagging and pruning in a bucket, while answers are lost.
 //!
-//! A child does all of these, over and over; the state of a step follows from its number. After each kill every step that
-//! is listed must be whole, and every step that the child was told is committed must still be there, unless it was pruned.
-//! At the end a sweep leaves nothing but the steps.
+//! A child does all of these, over and over; the state of a step follows from its number. It notes what it begins. The test
+//! waits until a child has begun what it is to be killed in, and kills it at a random moment of the time that this took
+//! before. So kills are spread over all of it, however slow the machine is, and most children save a step.
+//!
+//! After each kill every step that is listed must be whole, and every step that a child was told is committed must still be
+//! there, unless it was pruned. At the end a sweep leaves nothing but the steps.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::Write,
     path::{Path, PathBuf},
@@ -13,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_io::store::Missing;
+use straightway_io::store::{Missing, Store};
 use straightway_lab::{Fault, Faults, Proxy, Weed};
 use straightway_pipeline::{
     checkpoint::{Codec, Options, Rank, Retention, Saver, Steps, fresh_run},
@@ -34,12 +38,23 @@ const URL: &str = "STRAIGHTWAY_S3_KILL_URL";
 const LOG: &str = "STRAIGHTWAY_S3_KILL_LOG";
 const COUNT: &str = "STRAIGHTWAY_S3_KILLS";
 
-/// How long a child lives at most: between these, by how fast it saves.
-const LIFE_MIN: Duration = Duration::from_secs(3);
-const LIFE_MAX: Duration = Duration::from_secs(15);
+/// What a child does, over and over. It notes when each begins, so that all but the first also say that the step is saved.
+const PHASES: [&str; 4] = ["save", "tag", "prune", "untag"];
+
+/// How long a child is waited for to begin a phase.
+const PHASE_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long a phase is taken to last before one was measured.
+const PHASE_GUESS: Duration = Duration::from_millis(300);
+
+/// How long a child lives at most that is to be killed before its first phase.
+const START_GUESS: Duration = Duration::from_millis(50);
 
 /// After how many kills what is left is swept.
-const SWEEP_EVERY: u64 = 10;
+const SWEEP_EVERY: u64 = 5;
+
+/// The object whose put commits a step.
+const MANIFEST: &str = "manifest";
 
 /// Where the steps are.
 const PREFIX: &str = "killed";
@@ -84,53 +99,169 @@ fn child() {
     let log = PathBuf::from(std::env::var_os(LOG).unwrap());
     let steps = Steps::in_store(prefix(&url, PREFIX));
     let mut log = fs::OpenOptions::new().append(true).open(log).unwrap();
+    let start = Instant::now();
+    // In one call: a kill between the number and its end would join it to the next.
+    let mut note = |phase: &str, step: u64| {
+        let line = format!("{phase} {step} {}\n", start.elapsed().as_micros());
+        log.write_all(line.as_bytes()).unwrap();
+    };
     let mut step = steps.steps().unwrap().pop().unwrap_or(0);
     loop {
         step += 1;
+        note("save", step);
         let alone = Rank { rank: 0, world: 1 };
         let (run, chosen) = (fresh_run(), child_options(step));
         let mut saver = Saver::new(steps.clone(), alone, &run, executor(), chosen).unwrap();
         let pieces = state(step).cut(0, 0, 1);
         saver.save(step, &sources(&pieces), "null").unwrap();
         saver.wait().unwrap().unwrap();
-        // In one call: a kill between the number and its end would join it to the next.
-        log.write_all(format!("{step}\n").as_bytes()).unwrap();
+        note("tag", step);
         if step.is_multiple_of(2) {
             steps.tag(step, "even").unwrap();
         }
+        note("prune", step);
         let retention = Retention {
             last: KEPT,
             every: None,
             ..Retention::default()
         };
         steps.prune(&retention).unwrap();
+        note("untag", step);
         if step.is_multiple_of(2) {
             steps.untag(step, "even").unwrap();
         }
     }
 }
 
-fn spawn(url: &str, log: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "s3_kill::child", "--nocapture"])
-        .env(URL, url)
-        .env(LOG, log)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+/// What a child noted: that it began a phase of a step, and when.
+struct Note {
+    phase: usize,
+    step: u64,
+    at: Duration,
 }
 
-/// The longest that a child lives: some rounds, however slow the machine is. A child runs until it has saved two steps, to see.
-fn longest_life(url: &str, log: &Path) -> Duration {
-    let mut child = spawn(url, log);
-    let start = Instant::now();
-    let saved = || fs::read_to_string(log).unwrap().lines().count();
-    while saved() < 2 && start.elapsed() < LIFE_MAX {
-        std::thread::sleep(Duration::from_millis(20));
+impl Note {
+    /// Whether the phase does anything: every second step is tagged.
+    fn has_work(&self) -> bool {
+        !matches!(PHASES[self.phase], "tag" | "untag") || self.step.is_multiple_of(2)
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    (start.elapsed() * 2).clamp(LIFE_MIN, LIFE_MAX)
+
+    fn parse(line: &str) -> Self {
+        let mut words = line.split(' ');
+        let phase = words.next().unwrap();
+        Self {
+            phase: PHASES.iter().position(|known| *known == phase).unwrap(),
+            step: words.next().unwrap().parse().unwrap(),
+            at: Duration::from_micros(words.next().unwrap().parse().unwrap()),
+        }
+    }
+}
+
+/// What is known after some kills.
+#[derive(Default)]
+struct Seen {
+    /// The last step that was listed.
+    last: u64,
+    /// Steps of which a child was told that they are saved.
+    told: BTreeSet<u64>,
+    /// How often a child was killed before its first phase, and in each.
+    kills: [u64; 1 + PHASES.len()],
+    /// How long each phase took, the last time that one ended.
+    durations: [Option<Duration>; PHASES.len()],
+}
+
+impl Seen {
+    /// Takes what a child noted that was killed.
+    fn learn(&mut self, notes: &[Note]) {
+        for pair in notes.windows(2).filter(|pair| pair[0].has_work()) {
+            self.durations[pair[0].phase] = Some(pair[1].at.saturating_sub(pair[0].at));
+        }
+        let saved = notes.iter().filter(|note| note.phase > 0);
+        self.told.extend(saved.map(|note| note.step));
+        self.kills[notes.last().map_or(0, |note| note.phase + 1)] += 1;
+    }
+
+    /// Every new step is whole, and every step that a child was told is saved is there, or was pruned: then there are as
+    /// many later ones as are kept.
+    fn check(&mut self, steps: &Steps) {
+        let listed = steps.steps().unwrap();
+        for &step in listed.iter().filter(|step| **step > self.last) {
+            assert_holds(steps, step, &state(step), 1);
+        }
+        for &told in &self.told {
+            let later = listed.iter().filter(|step| **step > told).count();
+            assert!(
+                listed.contains(&told) || later >= KEPT,
+                "step {told} was saved and is gone: {listed:?}"
+            );
+        }
+        self.last = listed.last().copied().unwrap_or(0);
+    }
+}
+
+/// A child that runs.
+struct Running<'a> {
+    child: Child,
+    log: &'a Path,
+    /// Where its notes begin.
+    from: usize,
+}
+
+impl<'a> Running<'a> {
+    fn spawn(url: &str, log: &'a Path) -> Self {
+        let from = fs::read_to_string(log).unwrap().len();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "s3_kill::child", "--nocapture"])
+            .env(URL, url)
+            .env(LOG, log)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, log, from }
+    }
+
+    fn notes(&self) -> Vec<Note> {
+        let all = fs::read_to_string(self.log).unwrap();
+        all[self.from..].lines().map(Note::parse).collect()
+    }
+
+    /// Waits until it has begun a phase.
+    fn wait_for(&mut self, phase: usize) {
+        let start = Instant::now();
+        let is_wanted = |note: &Note| note.phase == phase && note.has_work();
+        let has_begun = |notes: &[Note]| notes.iter().any(is_wanted);
+        while !has_begun(&self.notes()) && start.elapsed() < PHASE_WAIT_MAX {
+            let early = self.child.try_wait().unwrap();
+            assert!(early.is_none(), "the child ended by itself: {early:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Kills it. Answers what it noted.
+    fn kill(mut self) -> Vec<Note> {
+        let early = self.child.try_wait().unwrap();
+        assert!(early.is_none(), "the child ended by itself: {early:?}");
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.notes()
+    }
+}
+
+/// Lets a child live until somewhere in a phase, which follows from the number of the kill. Every tenth is killed before it
+/// has begun the first.
+fn live_and_die(kill: u64, url: &str, log: &Path, seen: &mut Seen) {
+    let mut child = Running::spawn(url, log);
+    let share = noise(kill, 2);
+    let share = f64::from(u16::from_le_bytes([share[0], share[1]])) / f64::from(u16::MAX);
+    let mut lasts = START_GUESS;
+    if kill % 10 != 9 {
+        // Two in five of the kills come in a save, which is the longest.
+        let phase = (kill % 5).saturating_sub(1) as usize;
+        child.wait_for(phase);
+        lasts = seen.durations[phase].unwrap_or(PHASE_GUESS);
+    }
+    std::thread::sleep(lasts.mul_f64(share));
+    seen.learn(&child.kill());
 }
 
 #[test]
@@ -141,60 +272,63 @@ fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a
     }
     let Some(weed) = Weed::shared() else { return };
     let kills = std::env::var(COUNT).map_or(KILLS, |count| count.parse().unwrap());
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
-    proxy.set(Faults {
-        seed: 3,
-        shares: vec![(Fault::LoseAnswer, 500), (Fault::CutUpload, 200)],
-        only: Some(PREFIX.to_owned()),
-        after: 0,
-    });
+    let proxy_with = |seed, shares: &[(Fault, u32)], only: &str| {
+        let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+        proxy.set(Faults {
+            seed,
+            shares: shares.to_vec(),
+            only: Some(only.to_owned()),
+            after: 0,
+        });
+        proxy
+    };
+    let usual = [(Fault::LoseAnswer, 500), (Fault::CutUpload, 200)];
+    let anywhere = proxy_with(3, &usual, PREFIX);
+    // Half of the requests that put or remove a manifest lose their answer.
+    let at_commit = proxy_with(4, &[(Fault::LoseAnswer, 5000)], MANIFEST);
     let log = tempfile::NamedTempFile::new().unwrap();
     let store = prefix(&weed.url(), PREFIX);
     let steps = Steps::in_store(Arc::clone(&store));
-    let (mut known, mut swept) = (0, 0);
-    let longest_ms = longest_life(&proxy.url(), log.path()).as_millis() as u64;
+    let (mut seen, mut swept) = (Seen::default(), 0);
     for kill in 0..kills {
-        let mut child = spawn(&proxy.url(), log.path());
-        // From before it has begun to after some rounds.
-        let delay = noise(kill, 2);
-        let delay = u64::from(u16::from_le_bytes([delay[0], delay[1]])) % longest_ms;
-        std::thread::sleep(Duration::from_millis(100 + delay));
-        let early = child.try_wait().unwrap();
-        assert!(early.is_none(), "the child ended by itself: {early:?}");
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let listed = steps.steps().unwrap();
-        for &step in listed.iter().filter(|step| **step > known) {
-            assert_holds(&steps, step, &state(step), 1);
-        }
-        let told = fs::read_to_string(log.path()).unwrap();
-        let told: u64 = told.lines().last().map_or(0, |line| line.parse().unwrap());
-        let last = listed.last().copied().unwrap_or(0);
-        assert!(
-            last >= told,
-            "step {told} was committed and is gone: {listed:?}"
-        );
-        known = last;
+        let proxy = if kill % 3 == 2 { &at_commit } else { &anywhere };
+        live_and_die(kill, &proxy.url(), log.path(), &mut seen);
+        seen.check(&steps);
         // A job looks at all that is left when it begins: after some kills nothing else would be done.
         if kill % SWEEP_EVERY == SWEEP_EVERY - 1 {
             swept += steps.sweep_left(Duration::ZERO).unwrap().len();
         }
     }
-    assert!(known > 0, "no step was saved at all");
     swept += steps.sweep_left(Duration::ZERO).unwrap().len();
+    seen.check(&steps);
+    assert_only_steps(&store, &steps);
+    let saved = seen.told.len();
+    eprintln!(
+        "{kills} kills: {} before the first save, {:?} in {PHASES:?}; {saved} steps were told to be saved, the last is {}; \
+         {} faults, {} answers about manifests lost; {swept} leftovers swept",
+        seen.kills[0],
+        &seen.kills[1..],
+        seen.last,
+        anywhere.counts().faults,
+        at_commit.counts().faults,
+    );
+    assert!(saved as u64 * 4 >= kills, "{saved} steps were saved");
+}
+
+/// Nothing is there but whole steps: what each manifest names, the manifest, and tags.
+fn assert_only_steps(store: &Arc<dyn Store>, steps: &Steps) {
     let listed = steps.steps().unwrap();
     let mut wanted = Vec::new();
     for &step in &listed {
-        assert_holds(&steps, step, &state(step), 1);
+        assert_holds(steps, step, &state(step), 1);
         let folder = store
             .below(format!("step-{step}").as_ref(), Missing::Refuse)
             .unwrap();
         wanted.extend(objects(&*folder));
     }
-    let all = objects(&*store);
+    let all = objects(&**store);
     let orphans: Vec<_> = all.iter().filter(|name| !wanted.contains(name)).collect();
     assert!(orphans.is_empty(), "{orphans:?}");
-    // In each step there is what its manifest names, the manifest, and tags.
     for &step in &listed {
         let manifest = steps.manifest(step).unwrap();
         let named = manifest.shards.len() + manifest.parity.len() + 1;
@@ -204,8 +338,4 @@ fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a
         assert_eq!(there.len(), named + tags, "{there:?}");
     }
     assert!(store.sweep_drafts(Duration::ZERO).unwrap().is_empty());
-    eprintln!(
-        "{kills} kills; {known} steps were saved on the way, {} faults, {swept} leftovers swept",
-        proxy.counts().faults,
-    );
 }

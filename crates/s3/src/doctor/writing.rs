@@ -105,8 +105,7 @@ impl Doctor<'_> {
 
 /// Begins an upload and ends it.
 fn try_upload(place: &S3) -> Result<()> {
-    let name = format!(".straightway-probe-{}", fresh_nonce());
-    let (key, _) = place.key(OsStr::new(&name))?;
+    let key = place.probe_key();
     let told = place.bucket().describe(&key);
     let id = place.initiate(&key, &told, &fresh_nonce(), true)?;
     place.abort(&key, &id)

@@ -170,6 +170,28 @@ fn a_dropped_upload_leaves_nothing_and_a_killed_one_is_swept() {
 }
 
 #[test]
+fn a_sweep_removes_probes_of_killed_processes_and_no_other_object() {
+    let Some(weed) = Weed::shared() else { return };
+    let store = store(&access(&weed.url()));
+    let inside = store.below(OsStr::new("probed"), Missing::Create).unwrap();
+    for name in [
+        ".straightway-probe-1",
+        "object",
+        "deeper/.straightway-probe-2",
+    ] {
+        weed.put(&format!("probed/{name}"), "x");
+    }
+    let young = inside.sweep_drafts(Duration::from_hours(1)).unwrap();
+    assert!(young.is_empty(), "{young:?}");
+    let swept = inside.sweep_drafts(Duration::ZERO).unwrap();
+    assert_eq!(swept, ["s3://lab/probed/.straightway-probe-1"]);
+    assert!(inside.sweep_drafts(Duration::ZERO).unwrap().is_empty());
+    for name in ["object", "deeper/.straightway-probe-2"] {
+        assert!(open(&*inside, name).is_ok(), "{name}");
+    }
+}
+
+#[test]
 fn an_upload_that_a_sweep_ended_is_an_error_and_no_object() {
     let Some(weed) = Weed::shared() else { return };
     let store = store(&access(&weed.url()));
