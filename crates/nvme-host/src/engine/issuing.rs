@@ -72,7 +72,7 @@ impl NvmeEngine {
             let why = format!("it is read and written in whole blocks of {block} bytes");
             return self.refuse(io, Kind::Unsupported, &why);
         }
-        let request = Request::new(io, namespace, bytes, Instant::now());
+        let request = Request::new(io, namespace, bytes, self.now);
         let number = self.requests.insert(request);
         self.waiting.push_back(number.expect("the queue has room"));
     }
