@@ -68,6 +68,10 @@ pub struct NvmeEngine {
     depth: usize,
     requests: Slab<Request>,
     queues: Slab<Queue>,
+    /// All numbers that queues ever had are below.
+    queues_end: u32,
+    /// The process that made it. Asking for it again is a system call.
+    process: u32,
     /// Queues that threads are making.
     joining: Vec<Joining>,
     /// Requests without a queue, the oldest first.
@@ -93,6 +97,8 @@ impl NvmeEngine {
             depth,
             requests: Slab::new(depth),
             queues: Slab::new(QUEUES_MAX),
+            queues_end: 0,
+            process: std::process::id(),
             joining: Vec::new(),
             waiting: VecDeque::with_capacity(depth),
             reaches: Vec::new(),
@@ -130,8 +136,7 @@ impl NvmeEngine {
     /// The numbers that queues can have.
     fn queue_numbers(&self) -> impl Iterator<Item = u32> + use<> {
         // Queues have the lowest free numbers, so that few are looked at.
-        let most = self.queues.iter().map(|(number, _)| number + 1).max();
-        0..most.unwrap_or(0)
+        0..self.queues_end
     }
 
     /// Ends a request.

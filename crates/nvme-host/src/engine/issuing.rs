@@ -52,7 +52,7 @@ impl NvmeEngine {
         let Some(namespace) = Namespace::of(&io.object) else {
             return self.refuse(io, Kind::Unsupported, "it is no NVMe namespace");
         };
-        if !namespace.subsystem.is_own() {
+        if !namespace.subsystem.is_of(self.process) {
             let why = "it was opened before this process was forked: open it again";
             return self.refuse(io, Kind::Invalid, why);
         }
@@ -209,8 +209,9 @@ impl NvmeEngine {
             match answer {
                 Ok(joined) => {
                     let queue = Queue::new(controller.number, joined, now);
-                    if let Err(queue) = self.queues.insert(queue) {
-                        queue.controller.end("the lane has too many controllers");
+                    match self.queues.insert(queue) {
+                        Ok(number) => self.queues_end = self.queues_end.max(number + 1),
+                        Err(queue) => queue.controller.end("the lane has too many controllers"),
                     }
                 }
                 Err(refusal) => controller.end(refusal.why),

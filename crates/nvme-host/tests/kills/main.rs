@@ -109,6 +109,8 @@ fn target(folder: &Path, port: u16) -> (Child, u16) {
     let mut child = again(&role, Stdio::piped());
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let port = lines.find_map(|line| line.unwrap().strip_prefix(SERVING)?.parse().ok());
+    // The test harness says more later, and ends where nobody reads it.
+    std::thread::spawn(move || lines.count());
     (child, port.expect("it says where it listens"))
 }
 
