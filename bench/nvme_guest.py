@@ -72,6 +72,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--limit", type=int, help="seconds after which the guest is ended")
     parser.add_argument("--note", default="")
     date = datetime.date.today().isoformat()
     parser.add_argument("--out", default=os.path.join(HERE, "results", f"nvme-guest-{date}.json"))
@@ -79,7 +80,7 @@ def main():
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, open(os.path.join(HERE, "nvme_guest.sh")) as file:
         script = f"ROUNDS={args.rounds}\nSECONDS_EACH={args.seconds}\n{file.read()}"
-        said = boot(script, build(folder), MODULES, 240 + args.rounds * 15 * (args.seconds + 3))
+        said = boot(script, build(folder), MODULES, args.limit or 240 + args.rounds * 15 * (args.seconds + 3))
     runs = [{} for _ in range(args.rounds)]
     for number, what, block, _, iops, mib, busy, cpu_us in LINE.findall(said):
         runs[int(number)][what, int(block)] = {"iops": int(iops), "mib_per_s": float(mib), "busy_cpus": float(busy), "cpu_us": float(cpu_us)}

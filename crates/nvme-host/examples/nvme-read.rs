@@ -7,7 +7,7 @@ use std::{
     error::Error,
     ffi::OsStr,
     fs,
-    sync::Arc,
+    sync::{Arc, Barrier},
     thread,
     time::{Duration, Instant},
 };
@@ -51,12 +51,24 @@ fn busy_ticks() -> Result<u64, Failure> {
         .sum())
 }
 
-/// Reads until the time is over. Answers how many reads were done.
+/// The first read makes the connection.
+fn connect(engine: &mut NvmeEngine, io: Io) -> Result<Io, Failure> {
+    engine.submit(io).map_err(|_| "the engine is full")?;
+    let mut done = Vec::new();
+    while done.is_empty() {
+        engine.poll(&mut done, Duration::from_millis(100))?;
+    }
+    let one = done.remove(0);
+    one.result?;
+    Ok(one.io)
+}
+
+/// Connects, waits for the others, and reads until the time is over. Answers how many reads were done.
 fn read(
     object: &Arc<dyn Handle>,
     mut places: Places,
     depth: u32,
-    end: Instant,
+    (ready_all, seconds): (&Barrier, Duration),
 ) -> Result<u64, Failure> {
     let mut engine = NvmeEngine::new(depth)?;
     let bytes = usize::try_from(places.bytes)?;
@@ -75,6 +87,11 @@ fn read(
         })
         .collect();
     let mut done = Vec::with_capacity(depth as usize);
+    let first = connect(&mut engine, ready.remove(0));
+    // The others wait for this one, whatever came of it.
+    ready_all.wait();
+    ready.push(first?);
+    let end = Instant::now() + seconds;
     let mut count = 0;
     let mut open = 0;
     loop {
@@ -115,7 +132,7 @@ fn main() -> Result<(), Failure> {
     let store = NvmeTcp::new(Portal::parse(portal)?, settings);
     let object = open_one(&store, OsStr::new(&format!("{nqn}/{nsid}")))?;
     let blocks = object.object().bytes / bytes;
-    let (start, before) = (Instant::now(), busy_ticks()?);
+    let ready_all = Arc::new(Barrier::new(usize::try_from(lanes)? + 1));
     let lane = |lane: u64| {
         let object = Arc::clone(&object);
         let places = Places {
@@ -123,9 +140,12 @@ fn main() -> Result<(), Failure> {
             blocks,
             bytes,
         };
-        thread::spawn(move || read(&object, places, depth, start + seconds))
+        let ready_all = Arc::clone(&ready_all);
+        thread::spawn(move || read(&object, places, depth, (&ready_all, seconds)))
     };
     let lanes: Vec<_> = (0..lanes).map(lane).collect();
+    ready_all.wait();
+    let (start, before) = (Instant::now(), busy_ticks()?);
     let mut count = 0;
     for lane in lanes {
         count += lane.join().map_err(|_| "a lane panicked")??;

@@ -70,7 +70,7 @@ pub struct NvmeEngine {
     queues: Slab<Queue>,
     /// All numbers that queues ever had are below.
     queues_end: u32,
-    /// The process that made it. Asking for it again is a system call.
+    /// The process, as of the last I/O that found the engine idle: asking is a system call.
     process: u32,
     /// Queues that threads are making.
     joining: Vec<Joining>,

@@ -52,6 +52,10 @@ impl NvmeEngine {
         let Some(namespace) = Namespace::of(&io.object) else {
             return self.refuse(io, Kind::Unsupported, "it is no NVMe namespace");
         };
+        if self.requests.len() == 0 {
+            // A fork keeps idle engines only: the threads that use others are gone.
+            self.process = std::process::id();
+        }
         if !namespace.subsystem.is_of(self.process) {
             let why = "it was opened before this process was forked: open it again";
             return self.refuse(io, Kind::Invalid, why);

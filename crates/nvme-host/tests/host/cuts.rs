@@ -61,7 +61,7 @@ impl Load {
         self.next += 1;
         let now = Instant::now();
         self.resting.retain(|_, until| *until > now);
-        let is_read = self.next % 4 != 0;
+        let is_read = !self.next.is_multiple_of(4);
         let number = if is_read {
             self.next % READ
         } else {

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    fmt::Write as _,
     fs::{File, OpenOptions},
     io::Write as _,
     ops::Range,
@@ -61,7 +62,8 @@ pub(crate) fn run(port: u16, first: u64, folder: &Path) -> ! {
         let extents = extents(&mut state);
         let mut text = String::new();
         for extent in &extents {
-            text += &format!("w {generation} {} {}\n", extent.start, extent.end);
+            let (from, to) = (extent.start, extent.end);
+            writeln!(text, "w {generation} {from} {to}").unwrap();
         }
         host.log.write_all(text.as_bytes()).unwrap();
         host.transfer(Op::Write, generation, &extents);
