@@ -159,8 +159,8 @@ fn main() -> Result<(), Failure> {
     #[expect(clippy::print_stdout, reason = "it is what the program is for")]
     {
         println!(
-            "straightway  {bytes:7} B depth {depth:3}: {rate:8.0} IOPS {:8.1} MiB/s, {:.2} CPU-s/s, {:.1} us CPU an I/O, \
-             {:.2} CPU-s/GiB",
+            "straightway  {bytes:7} B depth {depth:3}: {rate:8.0} IOPS {:8.1} MiB/s, {:.2} CPU-s/s, \
+             {:.1} us CPU an I/O, {:.2} CPU-s/GiB",
             gib * 1024.0 / took_s,
             busy_s / took_s,
             busy_s / count as f64 * 1e6,

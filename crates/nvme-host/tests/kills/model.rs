@@ -46,8 +46,8 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Reads what is new in the log: `w GENERATION FROM TO` before a write, `f GENERATION` after a flush of all up to it,
-    /// and anything else at the end of a host. Answers that.
+    /// Reads what is new in the log: `w GENERATION FROM TO` before a write, `f GENERATION` after a flush of all up to
+    /// it, and anything else at the end of a host. Answers that.
     pub(crate) fn read(&mut self, log: &str) -> Option<String> {
         let mut said = None;
         for line in log[self.read..].lines() {
