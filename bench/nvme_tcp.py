@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Reads over NVMe/TCP on loopback against `sendfile` and `recv` of the same file over as many sockets.
 
-    STRAIGHTWAY=target/release/straightway python3 bench/nvme_tcp.py [--seconds 3] [--rounds 5]
+    STRAIGHTWAY=target/release/straightway NVME_READ=target/release/examples/nvme-read \\
+        python3 bench/nvme_tcp.py [--seconds 3] [--rounds 5]
 
-The target is `straightway target`; the host is `tcpbench.c`, a small C host with one connection per process, so that
-the figures are of the target alone. Both ways are interleaved, and ratios are taken within a round. CPU time is that of
-the processes on both ends. Writes bench/results/nvme-tcp-DATE.{json,txt}.
+The target is `straightway target`. The host is our engine (`nvme-read`, one lane per socket); `tcpbench.c`, a small C host with one
+connection per process, shows the target alone. All ways are interleaved, and ratios are taken within a round. CPU time is that of the
+processes on both ends. Writes bench/results/nvme-tcp-DATE.{json,txt}. Takes rounds × sockets × 3 × --seconds: 2.5 minutes.
 """
 import argparse, datetime, json, os, platform, re, signal, socket, statistics, subprocess, sys, tempfile, threading, time
 
@@ -88,16 +89,25 @@ class Target:
                                         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.port = int(re.search(r"127\.0\.0\.1:(\d+)", self.process.stderr.readline())[1])
 
-    def run(self, tcpbench, sockets, size, depth, seconds):
+    def tcpbench(self, program, sockets, size, depth, seconds):
+        """The C host: a process per socket."""
+        command = [program, "tcp", "127.0.0.1", str(self.port), "nqn.bench", "1", str(size), str(depth), str(seconds)]
+        return self.run([command] * sockets, seconds)
+
+    def ours(self, program, sockets, size, depth, seconds):
+        """Our host: a lane per socket."""
+        return self.run([[program, f"127.0.0.1:{self.port}", "nqn.bench", "1", str(size), str(depth), str(seconds), str(sockets)]], seconds)
+
+    def run(self, commands, seconds):
+        """Answers MiB/s and CPU seconds per GiB of both ends."""
         before = cpu_of(self.process.pid)
-        runs = [subprocess.Popen([tcpbench, "tcp", "127.0.0.1", str(self.port), "nqn.bench", "1", str(size), str(depth), str(seconds)],
-                                 stdout=subprocess.PIPE, text=True) for _ in range(sockets)]
+        runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
         rate, cpu = 0.0, 0.0
         for run in runs:
             text = run.stdout.read()
             _, status, usage = os.wait4(run.pid, 0)
             if status:
-                sys.exit(f"tcpbench failed: {text}")
+                sys.exit(f"{run.args[0]} failed: {text}")
             cpu += usage.ru_utime + usage.ru_stime
             rate += float(re.search(r"([\d.]+) MiB/s", text)[1])
         cpu += cpu_of(self.process.pid) - before
@@ -113,10 +123,12 @@ def main():
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--sockets", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--note", default="", help="what else a reader has to know, such as the kind of build")
     args = parser.parse_args()
     program = os.environ.get("STRAIGHTWAY", "straightway")
+    host = os.environ.get("NVME_READ") or os.path.join(os.path.dirname(program), "examples", "nvme-read")
     rows = []
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         tcpbench = os.path.join(folder, "tcpbench")
@@ -127,24 +139,27 @@ def main():
                 file.write(os.urandom(MIB))
         target = Target(program, path, 4096)
         for sockets in args.sockets:
-            pairs = []
-            for _ in range(args.rounds):
-                pairs.append((by_sendfile(path, sockets, args.seconds), target.run(tcpbench, sockets, MIB, 4, args.seconds)))
-            median = lambda values: statistics.median(values)
-            rows.append({
-                "work": "1 MiB reads from the page cache, depth 4", "sockets": sockets,
-                "sendfile_mib_per_s": median([a[0] for a, _ in pairs]), "target_mib_per_s": median([b[0] for _, b in pairs]),
-                "rate_ratio": median([b[0] / a[0] for a, b in pairs]),
-                "sendfile_cpu_s_per_gib": median([a[1] for a, _ in pairs]), "target_cpu_s_per_gib": median([b[1] for _, b in pairs]),
-                "cpu_ratio": median([b[1] / a[1] for a, b in pairs]),
-                "rate_ratios": [round(b[0] / a[0], 3) for a, b in pairs], "cpu_ratios": [round(b[1] / a[1], 3) for a, b in pairs],
-            })
-            print(rows[-1], flush=True)
+            rounds = [(by_sendfile(path, sockets, args.seconds), target.ours(host, sockets, MIB, args.depth, args.seconds),
+                       target.tcpbench(tcpbench, sockets, MIB, args.depth, args.seconds)) for _ in range(args.rounds)]
+            for name, index in (("straightway", 1), ("tcpbench.c", 2)):
+                pairs = [(one[0], one[index]) for one in rounds]
+                median = lambda values: statistics.median(values)
+                rows.append({
+                    "work": f"1 MiB reads from the page cache, depth {args.depth}", "host": name, "sockets": sockets,
+                    "sendfile_mib_per_s": median([a[0] for a, _ in pairs]), "nvme_mib_per_s": median([b[0] for _, b in pairs]),
+                    "rate_ratio": median([b[0] / a[0] for a, b in pairs]),
+                    "sendfile_cpu_s_per_gib": median([a[1] for a, _ in pairs]), "nvme_cpu_s_per_gib": median([b[1] for _, b in pairs]),
+                    "cpu_ratio": median([b[1] / a[1] for a, b in pairs]),
+                    "rate_ratios": [round(b[0] / a[0], 3) for a, b in pairs], "cpu_ratios": [round(b[1] / a[1], 3) for a, b in pairs],
+                })
+                print(rows[-1], flush=True)
         for size, depth in ((4096, 32), (131072, 8)):
-            rate, cpu = target.run(tcpbench, 1, size, depth, args.seconds)
-            rows.append({"work": f"{size} B reads, depth {depth}", "sockets": 1, "target_mib_per_s": rate,
-                         "target_iops": rate * MIB / size, "target_cpu_us_per_io": cpu * size / (1 << 30) * 1e6})
-            print(rows[-1], flush=True)
+            for name, run in (("straightway", lambda: target.ours(host, 1, size, depth, args.seconds)),
+                              ("tcpbench.c", lambda: target.tcpbench(tcpbench, 1, size, depth, args.seconds))):
+                rate, cpu = run()
+                rows.append({"work": f"{size} B reads, depth {depth}", "host": name, "sockets": 1, "nvme_mib_per_s": rate,
+                             "nvme_iops": rate * MIB / size, "nvme_cpu_us_per_io": cpu * size / (1 << 30) * 1e6})
+                print(rows[-1], flush=True)
         target.stop()
     date = datetime.date.today().isoformat()
     version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.strip()

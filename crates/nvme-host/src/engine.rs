@@ -68,6 +68,10 @@ pub struct NvmeEngine {
     depth: usize,
     requests: Slab<Request>,
     queues: Slab<Queue>,
+    /// All numbers that queues ever had are below.
+    queues_end: u32,
+    /// The process, as of the last I/O that found the engine idle: asking is a system call.
+    process: u32,
     /// Queues that threads are making.
     joining: Vec<Joining>,
     /// Requests without a queue, the oldest first.
@@ -79,6 +83,8 @@ pub struct NvmeEngine {
     scratch: Vec<u8>,
     turn: usize,
     looked: Instant,
+    /// The last look at the clock: I/Os that are taken on need no better one.
+    now: Instant,
 }
 
 impl NvmeEngine {
@@ -91,6 +97,8 @@ impl NvmeEngine {
             depth,
             requests: Slab::new(depth),
             queues: Slab::new(QUEUES_MAX),
+            queues_end: 0,
+            process: std::process::id(),
             joining: Vec::new(),
             waiting: VecDeque::with_capacity(depth),
             reaches: Vec::new(),
@@ -99,11 +107,13 @@ impl NvmeEngine {
             scratch: vec![0; 64 << 10],
             turn: 0,
             looked: Instant::now(),
+            now: Instant::now(),
         })
     }
 
     /// Does what is due. Answers when the next thing is.
     fn tick(&mut self, now: Instant) -> Instant {
+        self.now = now;
         let mut due = now + TICK_MAX;
         if now.duration_since(self.looked) >= TICK_MAX / 2 {
             self.looked = now;
@@ -126,8 +136,7 @@ impl NvmeEngine {
     /// The numbers that queues can have.
     fn queue_numbers(&self) -> impl Iterator<Item = u32> + use<> {
         // Queues have the lowest free numbers, so that few are looked at.
-        let most = self.queues.iter().map(|(number, _)| number + 1).max();
-        0..most.unwrap_or(0)
+        0..self.queues_end
     }
 
     /// Ends a request.
@@ -157,15 +166,16 @@ impl Engine for NvmeEngine {
     }
 
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
-        let deadline = Instant::now() + timeout;
+        let mut now = Instant::now();
+        let deadline = now + timeout;
         loop {
-            let now = Instant::now();
             let due = self.tick(now).min(deadline);
             let is_waiting = self.finished.is_empty() && self.requests.len() > 0;
             let wait = due.saturating_duration_since(now);
             if is_waiting && self.ring.in_flight() == 0 {
                 // Everything waits for its time, or for a thread.
                 std::thread::sleep(wait);
+                now = Instant::now();
             } else {
                 let (least, wait) = if is_waiting {
                     (1, wait)
@@ -174,7 +184,7 @@ impl Engine for NvmeEngine {
                 };
                 let mut landed = std::mem::take(&mut self.landed);
                 let polled = self.ring.poll(&mut landed, least, wait);
-                let now = Instant::now();
+                now = Instant::now();
                 for one in landed.drain(..) {
                     self.land(one, now);
                 }
@@ -182,7 +192,7 @@ impl Engine for NvmeEngine {
                 polled?;
             }
             let count = self.finished.len();
-            if count > 0 || self.requests.len() == 0 || Instant::now() >= deadline {
+            if count > 0 || self.requests.len() == 0 || now >= deadline {
                 done.append(&mut self.finished);
                 return Ok(count);
             }

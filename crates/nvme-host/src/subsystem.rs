@@ -79,7 +79,12 @@ impl Subsystem {
 
     /// Whether its connections are those of this process, and not of its parent.
     pub(crate) fn is_own(&self) -> bool {
-        self.process == std::process::id()
+        self.is_of(std::process::id())
+    }
+
+    /// Whether its connections are those of a process.
+    pub(crate) fn is_of(&self, process: u32) -> bool {
+        self.process == process
     }
 
     /// The controllers that reach a namespace: those of optimized paths, or of others where there are none.

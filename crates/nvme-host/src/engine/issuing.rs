@@ -52,7 +52,11 @@ impl NvmeEngine {
         let Some(namespace) = Namespace::of(&io.object) else {
             return self.refuse(io, Kind::Unsupported, "it is no NVMe namespace");
         };
-        if !namespace.subsystem.is_own() {
+        if self.requests.len() == 0 {
+            // A fork keeps idle engines only: the threads that use others are gone.
+            self.process = std::process::id();
+        }
+        if !namespace.subsystem.is_of(self.process) {
             let why = "it was opened before this process was forked: open it again";
             return self.refuse(io, Kind::Invalid, why);
         }
@@ -72,7 +76,7 @@ impl NvmeEngine {
             let why = format!("it is read and written in whole blocks of {block} bytes");
             return self.refuse(io, Kind::Unsupported, &why);
         }
-        let request = Request::new(io, namespace, bytes, Instant::now());
+        let request = Request::new(io, namespace, bytes, self.now);
         let number = self.requests.insert(request);
         self.waiting.push_back(number.expect("the queue has room"));
     }
@@ -209,8 +213,9 @@ impl NvmeEngine {
             match answer {
                 Ok(joined) => {
                     let queue = Queue::new(controller.number, joined, now);
-                    if let Err(queue) = self.queues.insert(queue) {
-                        queue.controller.end("the lane has too many controllers");
+                    match self.queues.insert(queue) {
+                        Ok(number) => self.queues_end = self.queues_end.max(number + 1),
+                        Err(queue) => queue.controller.end("the lane has too many controllers"),
                     }
                 }
                 Err(refusal) => controller.end(refusal.why),

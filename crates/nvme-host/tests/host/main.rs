@@ -7,9 +7,11 @@
     reason = "tests"
 )]
 
+mod cuts;
 mod lies;
 mod ours;
 mod paths;
+mod relay;
 mod rig;
 mod target;
 mod transfers;

@@ -1,0 +1,95 @@
+"""A Linux guest under QEMU for scripts here: loopback, RAM disks, and programs of this machine. As `NetworkGuest` of crates/lab, but with the
+TSC as its clock, as real machines have it."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDERS = ["proc", "sys", "dev", "tmp", "run", "mnt", "sbin", "bin", "etc", "etc/nvme"]
+
+
+class Archive:
+    """A cpio archive in the `newc` form that Linux unpacks."""
+
+    def __init__(self):
+        self.parts, self.names = [], set()
+
+    def add(self, name, mode, content=b""):
+        if name in self.names:
+            return
+        folder = os.path.dirname(name)
+        if folder and folder not in self.names:
+            self.add(folder, 0o040755)
+        self.names.add(name)
+        fields = [len(self.names), mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0]
+        head = b"070701" + b"".join(b"%08x" % field for field in fields) + name.encode() + b"\0"
+        self.parts += [head + bytes(-len(head) % 4), content + bytes(-len(content) % 4)]
+
+    def file(self, name, path):
+        with open(path, "rb") as file:
+            self.add(name, 0o100755, file.read())
+
+    def program(self, name, path):
+        """A program below /bin, with the libraries that it is linked with."""
+        self.file(f"bin/{name}", path)
+        listed = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+        for word in listed.split():
+            if word.startswith("/"):
+                self.file(word[1:], word)
+
+    def modules(self, kernel, version, wanted):
+        """Those of the wanted modules that are not built in, with what they need."""
+        with open(f"{kernel}/modules/modules.dep") as file:
+            needs = {path: rest.split() for path, _, rest in (line.strip().partition(":") for line in file)}
+        own = set()
+        for path, rest in needs.items():
+            if os.path.basename(path).removesuffix(".ko").replace("-", "_") in wanted:
+                own |= {path, *rest}
+        for path in own:
+            self.file(f"lib/modules/{version}/{path}", f"{kernel}/modules/{path}")
+        lines = "".join(f"{path}: {' '.join(needs[path])}\n" for path in sorted(own))
+        self.add(f"lib/modules/{version}/modules.dep", 0o100644, lines.encode())
+        for name in ("modules.builtin", "modules.order"):
+            if os.path.exists(f"{kernel}/modules/{name}"):
+                self.file(f"lib/modules/{version}/{name}", f"{kernel}/modules/{name}")
+
+    def write(self, path):
+        self.add("TRAILER!!!", 0)
+        with open(path, "wb") as file:
+            file.writelines(self.parts)
+
+
+def boot(script, programs, modules, seconds, memory_mib=1536):
+    """Boots the newest kernel, runs a shell script in it, and answers what it printed."""
+    kernel = subprocess.run([f"{ROOT}/tools/guest-kernel"], check=True, capture_output=True, text=True).stdout.strip()
+    with open(f"{kernel}/version") as file:
+        version = file.read().strip()
+    archive = Archive()
+    for folder in FOLDERS:
+        archive.add(folder, 0o040755)
+    # Before busybox, whose programs give way to those of the same name.
+    for name, path in programs.items():
+        archive.program(name, path)
+    busybox = shutil.which("busybox")
+    archive.file("bin/busybox", busybox)
+    for name in subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split():
+        archive.add(f"bin/{name}", 0o120777, b"busybox")
+    archive.modules(kernel, version, modules)
+    archive.file("init", f"{ROOT}/crates/lab/src/guest/network.sh")
+    archive.add("run.sh", 0o100644, script.encode())
+    with tempfile.TemporaryDirectory() as folder:
+        archive.write(f"{folder}/initrd")
+        # The emulated TSC runs as that of this machine, and the guest would measure it wrongly where it gets little time.
+        with open("/proc/cpuinfo") as file:
+            khz = round(1000 * next((float(line.split(":")[1]) for line in file if line.startswith("cpu MHz")), 0))
+        # Strings are copied byte by byte where the emulated processor claims to do that fast.
+        command = ["timeout", str(seconds), "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,-erms", "-smp", "2",
+                   "-M", "q35", "-m", str(memory_mib), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
+                   "-serial", f"file:{folder}/serial", "-initrd", f"{folder}/initrd", "-kernel", f"{kernel}/kernel",
+                   "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable "
+                   f"tsc_early_khz={khz} no_timer_check"]
+        subprocess.run(command, stdin=subprocess.DEVNULL)
+        with open(f"{folder}/serial", errors="replace") as file:
+            return file.read().replace("\r", "")
