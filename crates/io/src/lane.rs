@@ -199,8 +199,11 @@ impl Lane {
                 continue;
             }
             self.alone = None;
-            let (engine, ring) = (&self.engine, &self.ring);
+            let (engine, ring) = (&mut self.engine, &self.ring);
             self.jobs.leave(number, |tally| {
+                if let Some(seen) = engine.sockets() {
+                    tally.watch(&seen);
+                }
                 engine.names().into_iter().for_each(|name| tally.name(name));
                 if let Some(warning) = engine.warning() {
                     tally.warn(warning);

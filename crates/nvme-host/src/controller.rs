@@ -103,6 +103,8 @@ pub(crate) struct Controller {
     asks: Mutex<mpsc::Sender<Ask>>,
     /// Grows with use: one that does not change for a while is idle.
     activity: AtomicU64,
+    /// Whether it ever had an I/O queue.
+    has_served: AtomicBool,
     ana: Mutex<Option<AnaLog>>,
     wants_ana: AtomicBool,
     pub(crate) verdicts: Verdicts,
@@ -172,6 +174,7 @@ impl Controller {
             ended: OnceLock::new(),
             asks: Mutex::new(asks),
             activity: AtomicU64::new(0),
+            has_served: AtomicBool::new(false),
             ana: Mutex::new(ana),
             wants_ana: AtomicBool::new(false),
             verdicts: Verdicts::default(),
@@ -189,6 +192,11 @@ impl Controller {
     /// Gives it up. The first reason counts.
     pub(crate) fn end(&self, why: impl Into<String>) {
         let _ = self.ended.set(why.into());
+    }
+
+    /// Whether it ever had an I/O queue. One that ends before that counts as a failed attempt to connect.
+    pub(crate) fn has_served(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed)
     }
 
     /// Says that it is in use.
@@ -275,6 +283,7 @@ impl Controller {
             let connected = Connected::from_result(result);
             login::prove(open, connected, &self.subsystem, settings, deadline)?;
         }
+        self.has_served.store(true, Ordering::Relaxed);
         link.map(|link| Some((link, lease))).map_err(failed)
     }
 }

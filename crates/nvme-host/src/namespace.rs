@@ -127,7 +127,8 @@ impl Namespace {
             return Err(failed(why).with_hint("use a larger namespace"));
         }
         if self.is_protected {
-            return Err(failed("it is write protected".to_owned()));
+            let why = "it is write protected".to_owned();
+            return Err(failed(why).with_hint("a target of ours lets hosts write with --writable"));
         }
         let length = bytes;
         let namespace = Arc::new(Self { length, ..self });

@@ -17,7 +17,10 @@ use straightway_core::Result;
 use straightway_sys::{By, Op};
 
 use super::{Capabilities, Engine, cached::Cached};
-use crate::request::{Done, Io};
+use crate::{
+    gauge::SocketTally,
+    request::{Done, Io},
+};
 
 /// How long one engine is waited for while the other has I/Os in flight too: nothing waits for both at once.
 const TURN: Duration = Duration::from_millis(1);
@@ -167,6 +170,18 @@ impl Engine for Mixed {
     fn warning(&self) -> Option<&str> {
         let engines = self.sides.iter().filter_map(|side| side.engine.as_ref());
         engines.into_iter().find_map(|engine| engine.warning())
+    }
+
+    fn sockets(&mut self) -> Option<SocketTally> {
+        let engines = self
+            .sides
+            .iter_mut()
+            .filter_map(|side| side.engine.as_mut());
+        let seen = engines.filter_map(|engine| engine.sockets());
+        seen.reduce(|mut all, other| {
+            all.add(&other);
+            all
+        })
     }
 
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
