@@ -338,7 +338,7 @@ impl Engine for CacheEngine {
         self.note.as_deref().or_else(|| self.inner.warning())
     }
 
-    fn sockets(&mut self) -> Option<SocketTally> {
+    fn sockets(&mut self) -> Vec<SocketTally> {
         self.inner.sockets()
     }
 

@@ -41,9 +41,9 @@ pub trait Engine: fmt::Debug + Send {
         None
     }
 
-    /// What its connections saw since the last rest; `None` where it has none.
-    fn sockets(&mut self) -> Option<SocketTally> {
-        None
+    /// What its connections saw since the last rest.
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        Vec::new()
     }
 
     /// Gives up the I/Os whose tags are unwanted, because their job was stopped. Each still comes back by

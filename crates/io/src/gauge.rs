@@ -6,7 +6,10 @@
 
 mod interfaces;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
 
 use straightway_core::receipt;
 use straightway_sys::{Socket, TcpInfo};
@@ -49,9 +52,11 @@ struct Seen {
     stalled: Duration,
 }
 
-/// What connections saw.
+/// What the connections of one engine saw since its gauge began. A later tally of the same run has all of an earlier one.
 #[derive(Clone, Debug, Default)]
 pub struct SocketTally {
+    /// Which run of which gauge it is of.
+    run: u64,
     connections: u64,
     samples: u64,
     retransmits: u64,
@@ -79,7 +84,9 @@ impl Gauge {
 
     /// Begins with the connections that are open already: what they did before does not count.
     pub fn begin<'a>(&mut self, now: Instant, open: impl Iterator<Item = Watched<'a>>) {
+        static RUNS: AtomicU64 = AtomicU64::new(1);
         self.rest();
+        self.tally.run = RUNS.fetch_add(1, Ordering::Relaxed);
         self.tally.interfaces.begin();
         self.looked = Some(now);
         for watched in open.take(CONNECTIONS_MAX) {
@@ -134,7 +141,7 @@ impl Gauge {
         }
     }
 
-    /// What was seen since [`begin`](Self::begin), with the interfaces as they are now.
+    /// All that was seen since [`begin`](Self::begin), with the interfaces as they are now.
     pub fn tally(&mut self) -> Option<SocketTally> {
         self.looked?;
         self.tally.interfaces.end();
@@ -195,8 +202,25 @@ impl SocketTally {
         self.stall_max = self.stall_max.max(before + more);
     }
 
+    /// Puts a tally among those of other lanes. Of one run the latest counts: jobs that follow each other on a lane see
+    /// the same connections.
+    pub(crate) fn enter(self, all: &mut Vec<Self>) {
+        match all.iter_mut().find(|known| known.run == self.run) {
+            Some(known) if known.samples > self.samples => {}
+            Some(known) => *known = self,
+            None => all.push(self),
+        }
+    }
+
+    /// What all lanes saw, as a receipt has it; `None` where none looked.
+    pub(crate) fn sum(all: &[Self]) -> Option<receipt::Sockets> {
+        let mut sum = all.first()?.clone();
+        all[1..].iter().for_each(|other| sum.add(other));
+        Some(sum.receipt())
+    }
+
     /// Adds what the connections of another lane saw.
-    pub(crate) fn add(&mut self, other: &Self) {
+    fn add(&mut self, other: &Self) {
         self.rtt_us_min = match (self.samples, other.samples) {
             (0, _) => other.rtt_us_min,
             (_, 0) => self.rtt_us_min,
@@ -216,7 +240,7 @@ impl SocketTally {
     }
 
     /// As a receipt has it.
-    pub(crate) fn receipt(&self) -> receipt::Sockets {
+    fn receipt(&self) -> receipt::Sockets {
         receipt::Sockets {
             connections: self.connections,
             samples: self.samples,
@@ -292,6 +316,29 @@ mod tests {
         );
         gauge.rest();
         assert!(gauge.tally().is_none() && gauge.due().is_none());
+    }
+
+    #[test]
+    fn of_one_run_the_latest_tally_counts_and_runs_add_up() {
+        let tally = |run: u64, samples: u64, stalls: u64| SocketTally {
+            run,
+            samples,
+            stalls,
+            connections: 1,
+            ..SocketTally::default()
+        };
+        let mut all = Vec::new();
+        for seen in [
+            tally(1, 5, 2),
+            tally(2, 3, 1),
+            tally(1, 9, 4),
+            tally(2, 1, 0),
+        ] {
+            seen.enter(&mut all);
+        }
+        let sum = SocketTally::sum(&all).unwrap();
+        assert_eq!((sum.connections, sum.samples, sum.stalls), (2, 12, 5));
+        assert!(SocketTally::sum(&[]).is_none());
     }
 
     #[test]

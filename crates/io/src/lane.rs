@@ -201,8 +201,8 @@ impl Lane {
             self.alone = None;
             let (engine, ring) = (&mut self.engine, &self.ring);
             self.jobs.leave(number, |tally| {
-                if let Some(seen) = engine.sockets() {
-                    tally.watch(&seen);
+                for seen in engine.sockets() {
+                    tally.watch(seen);
                 }
                 engine.names().into_iter().for_each(|name| tally.name(name));
                 if let Some(warning) = engine.warning() {

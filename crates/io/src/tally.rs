@@ -34,7 +34,7 @@ pub struct Tally {
     /// What requests over a network took beyond one each.
     tries: Requests,
     /// What connections saw.
-    sockets: Option<SocketTally>,
+    sockets: Vec<SocketTally>,
     /// The most ring memory in use at once.
     pub staging_bytes_peak: u64,
     /// Memory that is pinned.
@@ -68,7 +68,7 @@ impl Default for Tally {
             ios: 0,
             storage_bytes: 0,
             tries: Requests::default(),
-            sockets: None,
+            sockets: Vec::new(),
             staging_bytes_peak: 0,
             pinned_bytes: 0,
             lanes: 0,
@@ -115,14 +115,14 @@ impl Tally {
     }
 
     /// Adds what the connections of a lane saw.
-    pub(crate) fn watch(&mut self, seen: &SocketTally) {
-        self.sockets.get_or_insert_default().add(seen);
+    pub(crate) fn watch(&mut self, seen: SocketTally) {
+        seen.enter(&mut self.sockets);
     }
 
     /// What connections saw, where any bytes came from a socket.
     pub(crate) fn sockets(&self) -> Option<Sockets> {
         self.requests()?;
-        self.sockets.as_ref().map(SocketTally::receipt)
+        SocketTally::sum(&self.sockets)
     }
 
     /// Notes which engine took part.
@@ -185,8 +185,8 @@ impl Tally {
         }
         other.warnings.iter().for_each(|warning| self.warn(warning));
         other.engines.iter().for_each(|engine| self.name(engine));
-        if let Some(seen) = &other.sockets {
-            self.watch(seen);
+        for seen in &other.sockets {
+            self.watch(seen.clone());
         }
         self.ios += other.ios;
         self.storage_bytes += other.storage_bytes;

@@ -274,9 +274,9 @@ impl Engine for HttpEngine {
         }
     }
 
-    fn sockets(&mut self) -> Option<SocketTally> {
+    fn sockets(&mut self) -> Vec<SocketTally> {
         self.gauge.look(Instant::now(), watched(&self.connections));
-        self.gauge.tally()
+        self.gauge.tally().into_iter().collect()
     }
 
     fn capabilities(&self) -> Capabilities {

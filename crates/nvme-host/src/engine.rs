@@ -219,9 +219,9 @@ impl Engine for NvmeEngine {
         self.gauge.rest();
     }
 
-    fn sockets(&mut self) -> Option<SocketTally> {
+    fn sockets(&mut self) -> Vec<SocketTally> {
         self.gauge.look(Instant::now(), watched(&self.queues));
-        self.gauge.tally()
+        self.gauge.tally().into_iter().collect()
     }
 
     fn capabilities(&self) -> Capabilities {

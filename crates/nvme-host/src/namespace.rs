@@ -45,7 +45,7 @@ pub(crate) struct Namespace {
     is_protected: bool,
     /// What every controller has to show.
     pub(crate) print: Fingerprint,
-    /// What the index of its subsystem says of it, if it was opened by name.
+    /// What the index of its subsystem says of it, where there is one.
     entry: Option<IndexEntry>,
 }
 
@@ -111,6 +111,11 @@ impl Namespace {
             entry: Some(entry),
             ..namespace
         })
+    }
+
+    /// The same namespace, with what the index says of it.
+    pub(crate) fn known_as(self, entry: Option<IndexEntry>) -> Self {
+        Self { entry, ..self }
     }
 
     /// The namespace of a handle, for engines.

@@ -117,7 +117,11 @@ impl NvmeTcp {
         let place = self.find(name)?;
         let shown = self.describe(name);
         if let Some(nsid) = place.nsid() {
-            return Namespace::open(&place.subsystem, nsid, shown);
+            let namespace = Namespace::open(&place.subsystem, nsid, shown)?;
+            // A target of ours tells by its index when the file behind a number is replaced.
+            let index = index::read(&place.subsystem)?.unwrap_or_default();
+            let entry = index.entries.iter().find(|entry| entry.nsid == nsid);
+            return Ok(namespace.known_as(entry.cloned()));
         }
         let missing = |why: &str| Error::new(Kind::NotFound, "open", &shown, why);
         let Some(index) = index::read(&place.subsystem)? else {

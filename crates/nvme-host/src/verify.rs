@@ -175,3 +175,27 @@ pub(crate) fn fingerprint(
         id,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_from_before_a_change_does_not_count() {
+        let print = Fingerprint {
+            nsid: 1,
+            bytes: 4096,
+            block_shift: 9,
+            id: NamespaceId::default(),
+        };
+        let verdicts = Verdicts::default();
+        let asked = verdicts.get(&print).unwrap_err();
+        assert_eq!(verdicts.get(&print), Ok(Verdict::Pending));
+        verdicts.clear();
+        let again = verdicts.get(&print).unwrap_err();
+        verdicts.set(&print, Verdict::Same, asked);
+        assert_eq!(verdicts.get(&print), Ok(Verdict::Pending));
+        verdicts.set(&print, Verdict::Other, again);
+        assert_eq!(verdicts.get(&print), Ok(Verdict::Other));
+    }
+}

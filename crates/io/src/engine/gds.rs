@@ -125,7 +125,7 @@ impl Engine for Direct {
         self.engine.warning()
     }
 
-    fn sockets(&mut self) -> Option<SocketTally> {
+    fn sockets(&mut self) -> Vec<SocketTally> {
         self.engine.sockets()
     }
 

@@ -172,16 +172,10 @@ impl Engine for Mixed {
         engines.into_iter().find_map(|engine| engine.warning())
     }
 
-    fn sockets(&mut self) -> Option<SocketTally> {
-        let engines = self
-            .sides
-            .iter_mut()
-            .filter_map(|side| side.engine.as_mut());
-        let seen = engines.filter_map(|engine| engine.sockets());
-        seen.reduce(|mut all, other| {
-            all.add(&other);
-            all
-        })
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        let sides = self.sides.iter_mut();
+        let engines = sides.filter_map(|side| side.engine.as_mut());
+        engines.flat_map(|engine| engine.sockets()).collect()
     }
 
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {

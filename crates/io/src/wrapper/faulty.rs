@@ -137,7 +137,7 @@ impl Engine for Faulty {
         self.engine.warning()
     }
 
-    fn sockets(&mut self) -> Option<SocketTally> {
+    fn sockets(&mut self) -> Vec<SocketTally> {
         self.engine.sockets()
     }
 

@@ -132,7 +132,7 @@ impl Engine for Traced {
         self.engine.warning()
     }
 
-    fn sockets(&mut self) -> Option<SocketTally> {
+    fn sockets(&mut self) -> Vec<SocketTally> {
         self.engine.sockets()
     }
 
