@@ -52,7 +52,8 @@ struct Seen {
     stalled: Duration,
 }
 
-/// What the connections of one engine saw since its gauge began. A later tally of the same run has all of an earlier one.
+/// What the connections of one engine saw since its gauge began. A later tally of the same run has all of an earlier
+/// one.
 #[derive(Clone, Debug, Default)]
 pub struct SocketTally {
     /// Which run of which gauge it is of.

@@ -201,9 +201,8 @@ impl Lane {
             self.alone = None;
             let (engine, ring) = (&mut self.engine, &self.ring);
             self.jobs.leave(number, |tally| {
-                for seen in engine.sockets() {
-                    tally.watch(seen);
-                }
+                let seen = engine.sockets().into_iter();
+                seen.for_each(|seen| tally.watch(seen));
                 engine.names().into_iter().for_each(|name| tally.name(name));
                 if let Some(warning) = engine.warning() {
                     tally.warn(warning);

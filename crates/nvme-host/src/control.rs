@@ -16,8 +16,8 @@ use straightway_nvme::{
 };
 
 use crate::{
-    controller::{Controller, get_log, read_ana},
-    link::{Link, LinkError},
+    controller::{Controller, read_ana},
+    link::{Link, LinkError, get_log},
 };
 
 /// How often the admin queue is looked at.

@@ -13,7 +13,7 @@ use std::{
 
 use straightway_nvme::{
     Nqn, Sqe, Status, TRANSFER_BYTES_MAX,
-    admin::{ALL_NAMESPACES, Admin, EventMask, Feature, GetLog, Identify, QueueCounts},
+    admin::{ALL_NAMESPACES, Admin, EventMask, Feature, Identify, QueueCounts},
     fabrics::{
         CSTS_FATAL, CSTS_READY, Capabilities, Connect, ConnectData, Connected, DYNAMIC_CONTROLLER,
         Fabrics, Property, config,
@@ -24,7 +24,7 @@ use straightway_nvme::{
 
 use crate::{
     control::{self, Ask},
-    link::{Link, LinkError},
+    link::{Link, LinkError, get_log},
     login,
     settings::Settings,
     verify::Verdicts,
@@ -492,17 +492,4 @@ pub(crate) fn read_ana(
     let run = link.run(sqe, &[], &mut log, deadline);
     run.map_err(|error| failed(error.to_string()))?;
     AnaLog::decode(&log).map_err(|error| failed(error.to_string()))
-}
-
-/// The command that reads a log page from its start and arms its event again.
-pub(crate) fn get_log(page: u8, bytes: usize, nsid: u32) -> Sqe {
-    Admin::GetLog(GetLog {
-        page,
-        specific: 0,
-        retains_event: false,
-        offset: 0,
-        bytes: u32::try_from(bytes).expect("log pages are short"),
-        nsid,
-    })
-    .sqe()
 }

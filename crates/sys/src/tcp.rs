@@ -7,7 +7,8 @@ use crate::socket::Socket;
 /// The bytes that are asked for: the fields up to Linux 5.4, and some more.
 const BYTES: usize = 240;
 
-/// Where the kernel has its fields, in bytes (`struct tcp_info` in `linux/tcp.h`). They never move; new ones are added at the end.
+/// Where the kernel has its fields, in bytes (`struct tcp_info` in `linux/tcp.h`). They never move; new ones are added
+/// at the end.
 mod field {
     pub(super) const RTT_US: usize = 68;
     pub(super) const RETRANSMITS: usize = 100;

@@ -84,7 +84,8 @@ fn read() -> BTreeMap<String, Counters> {
     table.lines().filter_map(line).collect()
 }
 
-/// One line: the name, then eight counters of what came and eight of what left: bytes, packets, errors, dropped and others.
+/// One line: the name, then eight counters of what came and eight of what left: bytes, packets, errors, dropped and
+/// others.
 fn line(text: &str) -> Option<(String, Counters)> {
     let (name, counters) = text.split_once(':')?;
     let counters: Vec<u64> = counters
