@@ -20,6 +20,7 @@ use straightway_io::{
         Capabilities, Engine,
         pool::{Pool, Run},
     },
+    gauge::SocketTally,
     request::{Done, Io, Op},
 };
 use straightway_sys::Tries;
@@ -335,6 +336,10 @@ impl Engine for CacheEngine {
 
     fn warning(&self) -> Option<&str> {
         self.note.as_deref().or_else(|| self.inner.warning())
+    }
+
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        self.inner.sockets()
     }
 
     fn rest(&mut self) {

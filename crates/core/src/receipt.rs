@@ -63,6 +63,9 @@ pub struct Receipt {
     /// What requests over a network took beyond one each; `None` where nothing came from a socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<Requests>,
+    /// What its connections saw; `None` where nothing came from a socket, or the kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<Sockets>,
     /// What bound the speed.
     pub bound_by: Bound,
     /// What went another way than it should have, a sentence each. Bounded.
@@ -103,6 +106,89 @@ pub struct Requests {
     pub hedges_sent: u64,
     /// Those of them that were answered first.
     pub hedges_won: u64,
+}
+
+/// What the connections of a transfer saw. They are looked at every 10 ms while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sockets {
+    /// Connections that were open.
+    pub connections: u64,
+    /// Looks at one connection.
+    pub samples: u64,
+    /// Segments that this side sent again.
+    pub retransmits: u64,
+    /// Packets that came out of order: what the other side sent before them was lost or late.
+    pub out_of_order: u64,
+    /// The shortest round-trip time that was seen.
+    pub rtt_us_min: f64,
+    /// The mean of those that were seen.
+    pub rtt_us_mean: f64,
+    /// The longest.
+    pub rtt_us_max: f64,
+    /// How often a connection that owed bytes moved none from one look to the next.
+    pub stalls: u64,
+    /// How long that was, added up over all connections.
+    pub stalled_s: f64,
+    /// The longest stall.
+    pub stall_s_max: f64,
+    /// The highest rate between two looks, of the connections of one lane together.
+    pub burst_bytes_per_s: f64,
+    /// What the machine's interfaces moved meanwhile, other programs included. Those that moved little are left out.
+    pub interfaces: Vec<Interface>,
+}
+
+/// What an interface moved during a transfer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Bytes that came.
+    pub received_bytes: u64,
+    /// Bytes that left.
+    pub sent_bytes: u64,
+    /// Packets that it dropped, in both directions.
+    pub dropped: u64,
+    /// Packets with errors, in both directions.
+    pub errors: u64,
+}
+
+impl fmt::Display for Sockets {
+    /// A line for the connections, and one for each interface.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |value: f64| Seconds(value * 1e-6);
+        let (mean, least, most) = (
+            us(self.rtt_us_mean),
+            us(self.rtt_us_min),
+            us(self.rtt_us_max),
+        );
+        let count = self.connections;
+        let noun = if count == 1 {
+            "connection"
+        } else {
+            "connections"
+        };
+        write!(f, "  {count} {noun}: RTT {mean} ({least} to {most})")?;
+        let (sent, came) = (self.retransmits, self.out_of_order);
+        write!(f, ", {sent} retransmits, {came} packets out of order, ")?;
+        match self.stalls {
+            0 => write!(f, "no stalls")?,
+            stalls => {
+                let (all, longest) = (Seconds(self.stalled_s), Seconds(self.stall_s_max));
+                write!(f, "{stalls} stalls ({all} in all, at most {longest})")?;
+            }
+        }
+        writeln!(f, ", bursts of {}", Rate(self.burst_bytes_per_s))?;
+        for interface in &self.interfaces {
+            let (dropped, errors) = (interface.dropped, interface.errors);
+            let (came, left) = (Bytes(interface.received_bytes), Bytes(interface.sent_bytes));
+            let name = shown(&interface.name);
+            writeln!(
+                f,
+                "  {name}: {came} in, {left} out, {dropped} dropped, {errors} errors"
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// Bytes that took one route for one reason.
@@ -264,6 +350,9 @@ impl fmt::Display for Receipt {
                 "  {} requests repeated, {} sent twice, {} answered first the second time",
                 r.retries, r.hedges_sent, r.hedges_won
             )?;
+        }
+        if let Some(sockets) = &self.sockets {
+            write!(f, "{sockets}")?;
         }
         write!(
             f,

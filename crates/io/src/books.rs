@@ -240,6 +240,7 @@ impl Books {
                 .registrations
                 .map(|(count, took)| Registration::new(count, took, seconds)),
             requests: self.tally.requests(),
+            sockets: self.tally.sockets(),
             bound_by: self.bound(seconds),
             warnings: self.tally.warnings().to_vec(),
         }

@@ -15,7 +15,10 @@ use std::{fmt, time::Duration};
 
 use straightway_core::Result;
 
-use crate::request::{Done, Io};
+use crate::{
+    gauge::SocketTally,
+    request::{Done, Io},
+};
 
 /// Runs I/Os.
 pub trait Engine: fmt::Debug + Send {
@@ -36,6 +39,11 @@ pub trait Engine: fmt::Debug + Send {
     /// What it does another way than it should, and why.
     fn warning(&self) -> Option<&str> {
         None
+    }
+
+    /// What its connections saw since the last rest.
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        Vec::new()
     }
 
     /// Gives up the I/Os whose tags are unwanted, because their job was stopped. Each still comes back by

@@ -199,8 +199,10 @@ impl Lane {
                 continue;
             }
             self.alone = None;
-            let (engine, ring) = (&self.engine, &self.ring);
+            let (engine, ring) = (&mut self.engine, &self.ring);
             self.jobs.leave(number, |tally| {
+                let seen = engine.sockets().into_iter();
+                seen.for_each(|seen| tally.watch(seen));
                 engine.names().into_iter().for_each(|name| tally.name(name));
                 if let Some(warning) = engine.warning() {
                     tally.warn(warning);

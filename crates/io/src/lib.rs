@@ -12,6 +12,7 @@ pub mod draft;
 pub mod engine;
 pub mod executor;
 mod flight;
+pub mod gauge;
 pub mod gds;
 pub mod handle;
 pub mod inspect;

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, time::Duration};
 use hdrhistogram::Histogram;
 use straightway_core::{
     Leg, Reason, Route,
-    receipt::{Latency, Percentiles, Requests, RouteBytes},
+    receipt::{Latency, Percentiles, Requests, RouteBytes, Sockets},
 };
 use straightway_sys::Tries;
 
-use crate::gds::Proof;
+use crate::{gauge::SocketTally, gds::Proof};
 
 /// Latencies up to this are told apart; a longer one counts as this long.
 const LATENCY_NS_MAX: u64 = 1_000_000_000_000;
@@ -33,6 +33,8 @@ pub struct Tally {
     pub storage_bytes: u64,
     /// What requests over a network took beyond one each.
     tries: Requests,
+    /// What connections saw.
+    sockets: Vec<SocketTally>,
     /// The most ring memory in use at once.
     pub staging_bytes_peak: u64,
     /// Memory that is pinned.
@@ -66,6 +68,7 @@ impl Default for Tally {
             ios: 0,
             storage_bytes: 0,
             tries: Requests::default(),
+            sockets: Vec::new(),
             staging_bytes_peak: 0,
             pinned_bytes: 0,
             lanes: 0,
@@ -109,6 +112,17 @@ impl Tally {
     pub(crate) fn requests(&self) -> Option<Requests> {
         let is_socket = |(_, route, _): &(Leg, Route, Reason)| *route == Route::Socket;
         self.routes.keys().any(is_socket).then_some(self.tries)
+    }
+
+    /// Adds what the connections of a lane saw.
+    pub(crate) fn watch(&mut self, seen: SocketTally) {
+        seen.enter(&mut self.sockets);
+    }
+
+    /// What connections saw, where any bytes came from a socket.
+    pub(crate) fn sockets(&self) -> Option<Sockets> {
+        self.requests()?;
+        SocketTally::sum(&self.sockets)
     }
 
     /// Notes which engine took part.
@@ -171,6 +185,9 @@ impl Tally {
         }
         other.warnings.iter().for_each(|warning| self.warn(warning));
         other.engines.iter().for_each(|engine| self.name(engine));
+        for seen in &other.sockets {
+            self.watch(seen.clone());
+        }
         self.ios += other.ios;
         self.storage_bytes += other.storage_bytes;
         self.tries.retries += other.tries.retries;

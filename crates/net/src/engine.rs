@@ -39,13 +39,14 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::{
     Handle,
     engine::{Capabilities, Engine},
+    gauge::{Gauge, INTERVAL, SocketTally, Watched},
     request::{Done, Io, Op},
     store::{LaneSpec, Tuning},
 };
 use straightway_sys::{Sockets, nonce::nonce, uring::sockets::Landed};
 
 use crate::{network::Network, remote::Remote};
-use connection::{Connection, Ending};
+use connection::{Connection, Ending, Phase};
 use failing::Renewal;
 use request::{Request, State};
 use straightway_io::slab::Slab;
@@ -98,6 +99,7 @@ pub struct HttpEngine {
     finished: Vec<Done>,
     landed: Vec<Landed<Object>>,
     seed: u64,
+    gauge: Gauge,
 }
 
 impl HttpEngine {
@@ -118,6 +120,7 @@ impl HttpEngine {
             finished: Vec::with_capacity(depth as usize),
             landed: Vec::with_capacity(room as usize),
             seed: nonce(),
+            gauge: Gauge::default(),
         })
     }
 
@@ -160,6 +163,12 @@ impl HttpEngine {
     /// Does what is due. Answers when the next thing is.
     fn tick(&mut self, now: Instant) -> Instant {
         let mut due = now + TICK_MAX;
+        if let Some(look) = self.gauge.due() {
+            if look <= now {
+                self.gauge.look(now, watched(&self.connections));
+            }
+            due = due.min(now + INTERVAL);
+        }
         if self.renewal.is_some() {
             due = due.min(self.check_renewal(now));
         }
@@ -202,6 +211,9 @@ impl Engine for HttpEngine {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
         if self.requests.len() + self.finished.len() >= self.depth {
             return Err(io);
+        }
+        if !self.gauge.is_running() {
+            self.gauge.begin(Instant::now(), watched(&self.connections));
         }
         self.take_on(io);
         Ok(())
@@ -250,6 +262,7 @@ impl Engine for HttpEngine {
 
     /// Closes connections that the other side has closed; good ones are kept for the next transfer.
     fn rest(&mut self) {
+        self.gauge.rest();
         for number in 0..u32::try_from(self.connections.capacity()).expect("there are few") {
             let is_idle = self
                 .connections
@@ -261,10 +274,26 @@ impl Engine for HttpEngine {
         }
     }
 
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        self.gauge.look(Instant::now(), watched(&self.connections));
+        self.gauge.tally().into_iter().collect()
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "io_uring sockets",
             depth: self.depth,
         }
     }
+}
+
+/// The connections that are established, for the gauge.
+fn watched(connections: &Slab<Connection>) -> impl Iterator<Item = Watched<'_>> {
+    let all = connections.iter();
+    let all = all.filter(|(_, connection)| connection.phase != Phase::Connecting);
+    all.map(|(number, connection)| Watched {
+        key: u64::from(number),
+        socket: &connection.socket,
+        is_owed: connection.phase.request().is_some(),
+    })
 }

@@ -16,8 +16,8 @@ use straightway_nvme::{
 };
 
 use crate::{
-    controller::{Controller, get_log, read_ana},
-    link::{Link, LinkError},
+    controller::{Controller, read_ana},
+    link::{Link, LinkError, get_log},
 };
 
 /// How often the admin queue is looked at.
@@ -100,7 +100,12 @@ impl Control {
     /// Runs a command of another thread.
     fn serve(&mut self, ask: &Ask) -> Result<(), String> {
         let mut bytes = vec![0; ask.bytes];
-        let deadline = Instant::now() + ask.wait_max;
+        // No keep-alive can be sent meanwhile, so a target that is silent for its time is given up here, too.
+        let wait_max = match self.keep_alive {
+            Duration::ZERO => ask.wait_max,
+            keep_alive => ask.wait_max.min(keep_alive),
+        };
+        let deadline = Instant::now() + wait_max;
         let ran = self.link.run(ask.sqe, &[], &mut bytes, deadline);
         self.heard = Instant::now();
         let ended = match &ran {
@@ -149,7 +154,8 @@ impl Control {
         if self.keep_alive.is_zero() || silence < self.keep_alive / 3 {
             return Ok(());
         }
-        let deadline = self.heard + self.keep_alive;
+        // On a busy machine this thread may come late. The target still gets its time to answer.
+        let deadline = (self.heard + self.keep_alive).max(Instant::now() + self.keep_alive / 3);
         match self
             .link
             .run(Admin::KeepAlive.sqe(), &[], &mut [], deadline)

@@ -13,7 +13,7 @@ use std::{
 
 use straightway_nvme::{
     Nqn, Sqe, Status, TRANSFER_BYTES_MAX,
-    admin::{ALL_NAMESPACES, Admin, EventMask, Feature, GetLog, Identify, QueueCounts},
+    admin::{ALL_NAMESPACES, Admin, EventMask, Feature, Identify, QueueCounts},
     fabrics::{
         CSTS_FATAL, CSTS_READY, Capabilities, Connect, ConnectData, Connected, DYNAMIC_CONTROLLER,
         Fabrics, Property, config,
@@ -24,7 +24,7 @@ use straightway_nvme::{
 
 use crate::{
     control::{self, Ask},
-    link::{Link, LinkError},
+    link::{Link, LinkError, get_log},
     login,
     settings::Settings,
     verify::Verdicts,
@@ -103,6 +103,8 @@ pub(crate) struct Controller {
     asks: Mutex<mpsc::Sender<Ask>>,
     /// Grows with use: one that does not change for a while is idle.
     activity: AtomicU64,
+    /// Whether it ever had an I/O queue.
+    has_served: AtomicBool,
     ana: Mutex<Option<AnaLog>>,
     wants_ana: AtomicBool,
     pub(crate) verdicts: Verdicts,
@@ -172,6 +174,7 @@ impl Controller {
             ended: OnceLock::new(),
             asks: Mutex::new(asks),
             activity: AtomicU64::new(0),
+            has_served: AtomicBool::new(false),
             ana: Mutex::new(ana),
             wants_ana: AtomicBool::new(false),
             verdicts: Verdicts::default(),
@@ -189,6 +192,11 @@ impl Controller {
     /// Gives it up. The first reason counts.
     pub(crate) fn end(&self, why: impl Into<String>) {
         let _ = self.ended.set(why.into());
+    }
+
+    /// Whether it ever had an I/O queue. One that ends before that counts as a failed attempt to connect.
+    pub(crate) fn has_served(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed)
     }
 
     /// Says that it is in use.
@@ -275,6 +283,7 @@ impl Controller {
             let connected = Connected::from_result(result);
             login::prove(open, connected, &self.subsystem, settings, deadline)?;
         }
+        self.has_served.store(true, Ordering::Relaxed);
         link.map(|link| Some((link, lease))).map_err(failed)
     }
 }
@@ -483,17 +492,4 @@ pub(crate) fn read_ana(
     let run = link.run(sqe, &[], &mut log, deadline);
     run.map_err(|error| failed(error.to_string()))?;
     AnaLog::decode(&log).map_err(|error| failed(error.to_string()))
-}
-
-/// The command that reads a log page from its start and arms its event again.
-pub(crate) fn get_log(page: u8, bytes: usize, nsid: u32) -> Sqe {
-    Admin::GetLog(GetLog {
-        page,
-        specific: 0,
-        retains_event: false,
-        offset: 0,
-        bytes: u32::try_from(bytes).expect("log pages are short"),
-        nsid,
-    })
-    .sqe()
 }

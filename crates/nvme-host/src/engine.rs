@@ -38,6 +38,7 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::{
     Handle,
     engine::{Capabilities, Engine},
+    gauge::{Gauge, INTERVAL, SocketTally, Watched},
     request::{Done, Io},
     slab::Slab,
 };
@@ -85,6 +86,7 @@ pub struct NvmeEngine {
     looked: Instant,
     /// The last look at the clock: I/Os that are taken on need no better one.
     now: Instant,
+    gauge: Gauge,
 }
 
 impl NvmeEngine {
@@ -108,6 +110,7 @@ impl NvmeEngine {
             turn: 0,
             looked: Instant::now(),
             now: Instant::now(),
+            gauge: Gauge::default(),
         })
     }
 
@@ -118,6 +121,12 @@ impl NvmeEngine {
         if now.duration_since(self.looked) >= TICK_MAX / 2 {
             self.looked = now;
             self.check_deadlines(now);
+        }
+        if let Some(look) = self.gauge.due() {
+            if look <= now {
+                self.gauge.look(now, watched(&self.queues));
+            }
+            due = due.min(now + INTERVAL);
         }
         self.drop_ended(now);
         self.take_joined(now);
@@ -160,6 +169,9 @@ impl Engine for NvmeEngine {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
         if self.requests.len() + self.finished.len() >= self.depth {
             return Err(io);
+        }
+        if !self.gauge.is_running() {
+            self.gauge.begin(Instant::now(), watched(&self.queues));
         }
         self.take_on(io);
         Ok(())
@@ -214,6 +226,12 @@ impl Engine for NvmeEngine {
     fn rest(&mut self) {
         self.drop_ended(Instant::now());
         self.reaches.clear();
+        self.gauge.rest();
+    }
+
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        self.gauge.look(Instant::now(), watched(&self.queues));
+        self.gauge.tally().into_iter().collect()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -222,6 +240,15 @@ impl Engine for NvmeEngine {
             depth: self.depth,
         }
     }
+}
+
+/// The connections, for the gauge.
+fn watched(queues: &Slab<Queue>) -> impl Iterator<Item = Watched<'_>> {
+    queues.iter().map(|(number, queue)| Watched {
+        key: u64::from(number),
+        socket: &queue.socket,
+        is_owed: queue.commands.len() > 0,
+    })
 }
 
 impl fmt::Debug for NvmeEngine {

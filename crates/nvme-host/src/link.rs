@@ -12,7 +12,7 @@ use std::{
 use straightway_core::Result as CoreResult;
 use straightway_nvme::{
     Cqe, Decoded, Digests, Frame, Framing, Pdu, Role, Sgl, Sqe, Status, TRANSFER_BYTES_MAX,
-    admin::{Admin, Event},
+    admin::{Admin, Event, GetLog},
     digest,
     fabrics::{Connect, ConnectData, Fabrics},
     pdu::{Data, HEAD_BYTES_MAX, IcReq, IcResp, Ready},
@@ -358,4 +358,17 @@ fn connecting(error: &std::io::Error, wait_max: Duration) -> String {
         ErrorKind::ConnectionRefused => "nobody listens there (connection refused)".to_owned(),
         _ => error.to_string(),
     }
+}
+
+/// The command that reads a log page from its start and arms its event again.
+pub(crate) fn get_log(page: u8, bytes: usize, nsid: u32) -> Sqe {
+    Admin::GetLog(GetLog {
+        page,
+        specific: 0,
+        retains_event: false,
+        offset: 0,
+        bytes: u32::try_from(bytes).expect("log pages are short"),
+        nsid,
+    })
+    .sqe()
 }

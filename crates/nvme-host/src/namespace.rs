@@ -45,7 +45,7 @@ pub(crate) struct Namespace {
     is_protected: bool,
     /// What every controller has to show.
     pub(crate) print: Fingerprint,
-    /// What the index of its subsystem says of it, if it was opened by name.
+    /// What the index of its subsystem says of it, where there is one.
     entry: Option<IndexEntry>,
 }
 
@@ -113,6 +113,11 @@ impl Namespace {
         })
     }
 
+    /// The same namespace, with what the index says of it.
+    pub(crate) fn known_as(self, entry: Option<IndexEntry>) -> Self {
+        Self { entry, ..self }
+    }
+
     /// The namespace of a handle, for engines.
     pub(crate) fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
@@ -127,7 +132,8 @@ impl Namespace {
             return Err(failed(why).with_hint("use a larger namespace"));
         }
         if self.is_protected {
-            return Err(failed("it is write protected".to_owned()));
+            let why = "it is write protected".to_owned();
+            return Err(failed(why).with_hint("a target of ours lets hosts write with --writable"));
         }
         let length = bytes;
         let namespace = Arc::new(Self { length, ..self });

@@ -30,7 +30,7 @@ struct State {
     controller: Option<Arc<Controller>>,
     /// Whether a thread is connecting.
     is_connecting: bool,
-    /// Attempts that failed since it was last connected.
+    /// Attempts that failed since it last served I/O.
     attempts: u32,
     /// When to try again.
     next: Instant,
@@ -104,9 +104,16 @@ impl Path {
         let Some(why) = controller.ended() else {
             return Some(Arc::clone(controller));
         };
-        let why = why.to_owned();
+        let (why, has_served) = (why.to_owned(), controller.has_served());
         state.controller = None;
         state.next = now;
+        if has_served {
+            state.attempts = 0;
+        } else if why != IDLE {
+            let is_final = false;
+            self.note_failure(state, Refusal { why, is_final });
+            return None;
+        }
         if why != IDLE {
             tracing::warn!(
                 "{}: the connection was lost ({why}); reconnecting",
@@ -175,7 +182,6 @@ impl Path {
                 if state.failure.take().is_some() {
                     tracing::info!("{}: connected again", self.portal);
                 }
-                state.attempts = 0;
                 state.controller = Some(controller);
             }
             Err(refusal) => self.note_failure(state, refusal),
@@ -226,7 +232,8 @@ impl Path {
         let (kind, hint) = if is_final {
             (
                 Kind::Invalid,
-                "check the NQN, the host's name (--nvme-hostnqn) and the target's list of hosts",
+                "check the NQN, the host's name (--nvme-hostnqn), its secret (--nvme-secret-file) and the target's \
+                 list of hosts",
             )
         } else {
             (

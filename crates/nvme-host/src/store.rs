@@ -62,6 +62,14 @@ impl Place {
         let nsid = self.rest.parse().ok();
         nsid.filter(|nsid| (1..u32::MAX).contains(nsid))
     }
+
+    /// What the names in this folder begin with: nothing, or parts that end with `/`.
+    fn folder(&self) -> String {
+        match self.rest.trim_end_matches('/') {
+            "" => String::new(),
+            rest => format!("{rest}/"),
+        }
+    }
 }
 
 impl NvmeTcp {
@@ -97,7 +105,7 @@ impl NvmeTcp {
             made
         };
         subsystem.forgive();
-        let rest = rest.trim_end_matches('/').to_owned();
+        let rest = rest.to_owned();
         let is_number = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
         if is_number && !rest.parse().is_ok_and(|nsid| (1..u32::MAX).contains(&nsid)) {
             return Err(refuse("a namespace is 1 to 4294967294"));
@@ -109,7 +117,11 @@ impl NvmeTcp {
         let place = self.find(name)?;
         let shown = self.describe(name);
         if let Some(nsid) = place.nsid() {
-            return Namespace::open(&place.subsystem, nsid, shown);
+            let namespace = Namespace::open(&place.subsystem, nsid, shown)?;
+            // A target of ours tells by its index when the file behind a number is replaced.
+            let index = index::read(&place.subsystem)?.unwrap_or_default();
+            let entry = index.entries.iter().find(|entry| entry.nsid == nsid);
+            return Ok(namespace.known_as(entry.cloned()));
         }
         let missing = |why: &str| Error::new(Kind::NotFound, "open", &shown, why);
         let Some(index) = index::read(&place.subsystem)? else {
@@ -124,17 +136,14 @@ impl NvmeTcp {
     /// The names of objects and folders directly below a place, with what is known of the objects.
     fn names(place: &Place) -> Result<BTreeMap<String, Named>> {
         let Some(index) = index::read(&place.subsystem)? else {
-            let numbers = match place.rest.as_str() {
+            let numbers = match place.folder().as_str() {
                 "" => index::numbers(&place.subsystem)?,
                 _ => Vec::new(),
             };
             let named = |nsid: u32| (nsid.to_string(), Named::new(nsid.to_string()));
             return Ok(numbers.into_iter().map(named).collect());
         };
-        let before = match place.rest.as_str() {
-            "" => String::new(),
-            rest => format!("{rest}/"),
-        };
+        let before = place.folder();
         let mut names = BTreeMap::new();
         for listed in &index.entries {
             // Names that are no text cannot be written in a URI.
@@ -244,11 +253,7 @@ impl Store for NvmeTcp {
                 why,
             ));
         }
-        let nqn = &place.subsystem.nqn;
-        let prefix = match place.rest.as_str() {
-            "" => format!("{nqn}/"),
-            rest => format!("{nqn}/{rest}/"),
-        };
+        let prefix = format!("{}/{}", place.subsystem.nqn, place.folder());
         Ok(Arc::new(Self {
             prefix,
             ..self.clone()
@@ -260,7 +265,15 @@ impl Store for NvmeTcp {
         if self.prefix.is_empty() && !name.as_encoded_bytes().starts_with(b"nqn.") {
             return Err(self.lacks(Verb::Create));
         }
-        Ok(Box::new(self.namespace(name)?.draft(bytes)?))
+        match self.namespace(name) {
+            Ok(namespace) => Ok(Box::new(namespace.draft(bytes)?)),
+            Err(error) if error.kind() == Kind::NotFound => {
+                let name = self.describe(name);
+                let hint = format!("namespaces are written in place: serve one as {name} first");
+                Err(self.lacks(Verb::Create).with_hint(hint))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {

@@ -24,6 +24,9 @@ const VERIFY_INTERVAL: Duration = Duration::from_millis(1);
 /// How often the states of paths are read again while none is usable.
 const ANA_INTERVAL: Duration = Duration::from_millis(100);
 
+/// For how long a failed attempt to connect is followed by another one when an object is opened.
+const QUICK_MAX: Duration = Duration::from_secs(2);
+
 /// A subsystem and its paths.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
@@ -172,11 +175,22 @@ impl Subsystem {
     /// Runs an admin command on any path, again after a lost connection. The error comes with its cause.
     #[expect(clippy::result_large_err, reason = "pages are asked for seldom")]
     pub(crate) fn ask(&self, sqe: Sqe, bytes: usize) -> Result<Vec<u8>, (LinkError, Error)> {
-        let mut tries = 0;
+        let (start, mut tries) = (Instant::now(), 0);
         loop {
-            let controller = self.controller();
-            let controller =
-                controller.map_err(|error| (LinkError::Broken(error.to_string()), error))?;
+            let controller = match self.controller() {
+                Ok(controller) => controller,
+                // A connection that broke while it was made is made again; a silent target is not waited for twice.
+                Err(error)
+                    if error.kind() == Kind::Transient
+                        && tries < self.settings.retries_max
+                        && start.elapsed() < QUICK_MAX =>
+                {
+                    tries += 1;
+                    std::thread::sleep(self.settings.delay(tries));
+                    continue;
+                }
+                Err(error) => return Err((LinkError::Broken(error.to_string()), error)),
+            };
             let error = match controller.ask(sqe, bytes) {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => error,
@@ -184,7 +198,7 @@ impl Subsystem {
             tries += 1;
             let is_final =
                 matches!(&error, LinkError::Refused(status, _) if !status.is_retryable());
-            if is_final || tries > 2 {
+            if is_final || tries > self.settings.retries_max {
                 let failure = Error::new(Kind::Transient, "ask", &self.nqn, error.to_string());
                 return Err((error, failure));
             }
@@ -313,7 +327,7 @@ impl Subsystem {
             match made {
                 Ok(side) => return Ok(side),
                 Err(error) if error.kind() != Kind::Transient => return Err(error),
-                Err(error) if attempts >= 3 => return Err(error),
+                Err(error) if attempts >= self.settings.attempts_max => return Err(error),
                 Err(_) => std::thread::sleep(self.settings.delay(attempts)),
             }
         }

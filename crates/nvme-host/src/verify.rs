@@ -4,7 +4,7 @@
 //! was mistyped, would mix the bytes of two namespaces. So each controller has to show the namespace that was opened,
 //! by its identifiers and its size, before the first command goes there, and again after it reported a change.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use straightway_core::Kind;
 use straightway_nvme::{
@@ -49,43 +49,64 @@ pub(crate) enum Verdict {
 
 /// What is known of all namespaces at a controller.
 #[derive(Debug, Default)]
-pub(crate) struct Verdicts(Mutex<Vec<(Fingerprint, Verdict)>>);
+pub(crate) struct Verdicts(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// How often all of them were forgotten.
+    changes: u64,
+    all: Vec<(Fingerprint, Verdict)>,
+}
 
 impl Verdicts {
-    /// Forgets all: something changed.
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets all: something changed. Answers to questions that were asked before do not count.
     pub(crate) fn clear(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        let mut known = self.lock();
+        known.changes += 1;
+        known.all.clear();
     }
 
-    fn set(&self, print: Fingerprint, verdict: Verdict) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(known, _)| *known != print);
-        if all.len() >= VERDICTS_MAX {
-            all.clear();
+    /// What is known of a namespace. Where nothing is, it is pending from now on, and the error is the count of changes
+    /// for the one who asks.
+    fn get(&self, print: &Fingerprint) -> Result<Verdict, u64> {
+        let mut known = self.lock();
+        let found = known.all.iter().find(|(known, _)| known == print);
+        if let Some((_, verdict)) = found {
+            return Ok(*verdict);
         }
-        all.push((print, verdict));
+        if known.all.len() >= VERDICTS_MAX {
+            known.changes += 1;
+            known.all.clear();
+        }
+        known.all.push((*print, Verdict::Pending));
+        Err(known.changes)
     }
 
-    fn get(&self, print: &Fingerprint) -> Option<Verdict> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.iter().find(|(known, _)| known == print);
-        known.map(|(_, verdict)| *verdict)
+    /// Enters the answer to a question that was asked after so many changes.
+    fn set(&self, print: &Fingerprint, verdict: Verdict, changes: u64) {
+        let mut known = self.lock();
+        if known.changes == changes
+            && let Some(entry) = known.all.iter_mut().find(|(known, _)| known == print)
+        {
+            entry.1 = verdict;
+        }
     }
 }
 
 /// Whether a controller shows this namespace. Where it is not known, a thread asks.
 pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verdict {
-    if let Some(known) = controller.verdicts.get(print) {
-        return known;
-    }
-    controller.verdicts.set(*print, Verdict::Pending);
+    let changes = match controller.verdicts.get(print) {
+        Ok(known) => return known,
+        Err(changes) => changes,
+    };
     let (own, print) = (Arc::clone(controller), *print);
     let ask = move || match look(&own, print.nsid) {
-        Ok(Some(now)) if now.is_same(&print) => own.verdicts.set(print, Verdict::Same),
-        Ok(_) => own.verdicts.set(print, Verdict::Other),
+        Ok(Some(now)) if now.is_same(&print) => own.verdicts.set(&print, Verdict::Same, changes),
+        Ok(_) => own.verdicts.set(&print, Verdict::Other, changes),
         Err(why) => {
             own.verdicts.clear();
             own.end(why);
@@ -153,4 +174,28 @@ pub(crate) fn fingerprint(
         block_shift: format.block_shift,
         id,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_from_before_a_change_does_not_count() {
+        let print = Fingerprint {
+            nsid: 1,
+            bytes: 4096,
+            block_shift: 9,
+            id: NamespaceId::default(),
+        };
+        let verdicts = Verdicts::default();
+        let asked = verdicts.get(&print).unwrap_err();
+        assert_eq!(verdicts.get(&print), Ok(Verdict::Pending));
+        verdicts.clear();
+        let again = verdicts.get(&print).unwrap_err();
+        verdicts.set(&print, Verdict::Same, asked);
+        assert_eq!(verdicts.get(&print), Ok(Verdict::Pending));
+        verdicts.set(&print, Verdict::Other, again);
+        assert_eq!(verdicts.get(&print), Ok(Verdict::Other));
+    }
 }

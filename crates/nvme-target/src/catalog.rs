@@ -23,6 +23,9 @@ use crate::{
 /// The largest number of a namespace, and the most of them.
 pub(crate) const NAMESPACES_MAX: u32 = 4096;
 
+/// The most ANA groups: as many as Linux has.
+pub(crate) const GROUPS_MAX: usize = 128;
+
 /// How deep folders below a served folder are looked into.
 const DEPTH_MAX: usize = 16;
 
@@ -97,8 +100,15 @@ impl Catalog {
     /// and then nothing changes.
     pub(crate) fn scan(&mut self) -> Result<BTreeSet<u32>> {
         let mut found = BTreeMap::new();
-        for source in &self.sources {
-            look(source, &mut found)?;
+        for (number, source) in self.sources.iter().enumerate() {
+            let mut own = BTreeMap::new();
+            look(source, &mut own)?;
+            for (name, place) in own {
+                if found.contains_key(&name) {
+                    return Err(twice(&name));
+                }
+                found.insert(name, (place, group_of(number)));
+            }
         }
         if found.len() > NAMESPACES_MAX as usize {
             let why = format!("it has more than {NAMESPACES_MAX} files");
@@ -108,9 +118,12 @@ impl Catalog {
         let mut changed = BTreeSet::new();
         let mut next_nsid = self.next_nsid;
         let nsid_of = |entry: Option<&Entry>| Some(entry?.namespace.as_ref()?.nsid);
-        for (name, place) in found {
+        for (name, (place, ana_group)) in found {
             let before = self.entries.get(&name);
-            let fresh = self.free_nsid(next_nsid, &entries);
+            let fresh = Fresh {
+                nsid: self.free_nsid(next_nsid, &entries),
+                ana_group,
+            };
             let entry = match self.renewed(&name, &place, before, fresh) {
                 Ok(entry) => entry,
                 // It went away after it was listed.
@@ -120,8 +133,8 @@ impl Catalog {
             if let Some(entry) = &entry {
                 changed.extend(nsid_of(before));
                 changed.extend(nsid_of(Some(entry)));
-                if nsid_of(Some(entry)) == Some(fresh) {
-                    next_nsid = fresh + 1;
+                if nsid_of(Some(entry)) == Some(fresh.nsid) {
+                    next_nsid = fresh.nsid + 1;
                 }
             }
             let entry = entry.or_else(|| before.cloned());
@@ -178,7 +191,7 @@ impl Catalog {
         name: &[u8],
         place: &Place,
         before: Option<&Entry>,
-        fresh_nsid: u32,
+        fresh: Fresh,
     ) -> Result<Option<Entry>> {
         let (backing, stamp) = match (place, before) {
             (Place::Memory(_), Some(_)) => return Ok(None),
@@ -230,9 +243,9 @@ impl Catalog {
             .map(|namespace| namespace.nsid);
         let namespace = (backing.bytes > 0).then(|| {
             Arc::new(Namespace {
-                nsid: nsid.unwrap_or(fresh_nsid),
+                nsid: nsid.unwrap_or(fresh.nsid),
                 uuid: uuid(&[self.nqn.as_bytes(), name]),
-                ana_group: 1,
+                ana_group: fresh.ana_group,
                 backing,
             })
         });
@@ -259,6 +272,19 @@ impl Catalog {
             .or_else(|| (1..=NAMESPACES_MAX).find(|nsid| !own.contains(nsid)))
             .expect("there are as many numbers as names")
     }
+}
+
+/// The numbers of a namespace that is new.
+#[derive(Clone, Copy, Debug)]
+struct Fresh {
+    nsid: u32,
+    ana_group: u32,
+}
+
+/// The ANA group of what a source serves: one for each source, as far as there are groups.
+pub(crate) fn group_of(source: usize) -> u32 {
+    let number = u32::try_from(source % GROUPS_MAX).expect("there are few");
+    number + 1
 }
 
 /// Where bytes are.
@@ -322,9 +348,14 @@ fn insert(name: Vec<u8>, place: Place, found: &mut BTreeMap<Vec<u8>, Place>) -> 
         let why = "its name cannot be in an index";
         return Err(Error::new(Kind::Invalid, "serve", shown, why));
     }
-    if found.insert(name, place).is_some() {
-        let why = "two things to serve have this name";
-        return Err(Error::new(Kind::Invalid, "serve", shown, why));
+    if found.contains_key(&name) {
+        return Err(twice(&name));
     }
+    found.insert(name, place);
     Ok(())
+}
+
+fn twice(name: &[u8]) -> Error {
+    let why = "two things to serve have this name";
+    Error::new(Kind::Invalid, "serve", String::from_utf8_lossy(name), why)
 }

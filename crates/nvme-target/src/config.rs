@@ -1,22 +1,43 @@
 //! What a target serves, where and to whom.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use straightway_core::{Error, Kind, Result};
 use straightway_nvme::{Nqn, log::AnaState};
 
-use crate::{catalog::Source, host::Policy};
+use crate::{
+    catalog::{GROUPS_MAX, Source, group_of},
+    host::Policy,
+};
 
 /// The most ports.
 const PORTS_MAX: usize = 64;
 
 /// A port to listen on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// The address; port 0 is any free one.
     pub address: SocketAddr,
     /// How well namespaces are reached through it.
     pub state: AnaState,
+    /// The states of single ANA groups, where they differ. What the first source serves is group 1, and so on.
+    pub groups: BTreeMap<u32, AnaState>,
+}
+
+impl Listen {
+    /// A port on which all namespaces are reached as well as can be.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            state: AnaState::Optimized,
+            groups: BTreeMap::new(),
+        }
+    }
+
+    /// How a group is reached through it.
+    pub(crate) fn state_of(&self, group: u32) -> AnaState {
+        self.groups.get(&group).copied().unwrap_or(self.state)
+    }
 }
 
 /// The settings of a target.
@@ -51,10 +72,7 @@ impl Config {
     pub fn new(nqn: Nqn, address: SocketAddr, sources: Vec<Source>) -> Self {
         Self {
             nqn,
-            ports: vec![Listen {
-                address,
-                state: AnaState::Optimized,
-            }],
+            ports: vec![Listen::new(address)],
             sources,
             block_shift: 9,
             is_writable: false,
@@ -65,6 +83,11 @@ impl Config {
             login_time: Duration::from_secs(10),
             patience: Duration::from_secs(30),
         }
+    }
+
+    /// How many ANA groups there are.
+    pub(crate) fn groups(&self) -> u32 {
+        group_of(self.sources.len().clamp(1, GROUPS_MAX) - 1)
     }
 
     /// An error where settings cannot be.
@@ -84,6 +107,12 @@ impl Config {
         }
         if self.queues_max == 0 || self.connections_max == 0 {
             return refuse("there must be room for a connection and a queue");
+        }
+        let groups = self.groups();
+        let mut named = self.ports.iter().flat_map(|port| port.groups.keys());
+        if named.any(|group| !(1..=groups).contains(group)) {
+            let why = "there is an ANA group for each thing to serve, from 1 on, and no other";
+            return refuse(why);
         }
         for source in &self.sources {
             if let Source::Memory { name, bytes } = source

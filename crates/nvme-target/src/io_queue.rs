@@ -160,14 +160,14 @@ impl<'a> IoQueue<'a> {
     }
 
     fn namespace(&self, nsid: u32) -> Result<Arc<Namespace>, Status> {
-        match self.shared.ports[self.controller.port].state() {
-            AnaState::Optimized | AnaState::NonOptimized => {}
-            AnaState::Inaccessible => return Err(Status::ANA_INACCESSIBLE),
-            AnaState::Lost => return Err(Status::ANA_LOST),
-            AnaState::Change => return Err(Status::ANA_TRANSITION),
-        }
         let namespace = self.table.namespaces.get(&nsid);
-        namespace.cloned().ok_or(Status::INVALID_NAMESPACE.dnr())
+        let namespace = namespace.ok_or(Status::INVALID_NAMESPACE.dnr())?;
+        match self.shared.ports[self.controller.port].state(namespace.ana_group) {
+            AnaState::Optimized | AnaState::NonOptimized => Ok(Arc::clone(namespace)),
+            AnaState::Inaccessible => Err(Status::ANA_INACCESSIBLE),
+            AnaState::Lost => Err(Status::ANA_LOST),
+            AnaState::Change => Err(Status::ANA_TRANSITION),
+        }
     }
 
     fn read(

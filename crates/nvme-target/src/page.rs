@@ -21,9 +21,6 @@ use crate::{
     state::Shared,
 };
 
-/// The only ANA group that namespaces are in.
-const ANA_GROUP: u32 = 1;
-
 /// Event requests that a host may have open, less one.
 pub(crate) const EVENT_LIMIT: u8 = 3;
 
@@ -129,8 +126,8 @@ fn describe(shared: &Shared, controller: &Controller) -> identify::Controller {
     page.multipath = identify::Controller::SHARED | identify::Controller::ANA;
     page.ana_transition_s = 10;
     page.ana_states = 0b1_1111;
-    page.ana_group_max = ANA_GROUP;
-    page.ana_groups = ANA_GROUP;
+    page.ana_group_max = shared.groups;
+    page.ana_groups = shared.groups;
     page.namespaces = NAMESPACES_MAX;
     page.namespaces_max = NAMESPACES_MAX;
     if shared.is_writable {
@@ -216,20 +213,22 @@ fn effects(is_writable: bool) -> Vec<u8> {
 
 fn ana(shared: &Shared, controller: &Controller, is_short: bool) -> Vec<u8> {
     let table = shared.table();
-    let namespaces = if is_short {
-        Vec::new()
-    } else {
-        table.namespaces.keys().copied().collect()
-    };
     let changes = shared.ana_changes();
+    let group = |id: u32| AnaGroup {
+        id,
+        changes,
+        state: shared.ports[controller.port].state(id),
+        namespaces: if is_short {
+            Vec::new()
+        } else {
+            let all = table.namespaces.values();
+            let own = all.filter(|namespace| namespace.ana_group == id);
+            own.map(|namespace| namespace.nsid).collect()
+        },
+    };
     AnaLog {
         changes,
-        groups: vec![AnaGroup {
-            id: ANA_GROUP,
-            changes,
-            state: shared.ports[controller.port].state(),
-            namespaces,
-        }],
+        groups: (1..=shared.groups).map(group).collect(),
     }
     .encode()
 }

@@ -96,7 +96,12 @@ impl Target {
     ///
     /// Where there is no such port.
     pub fn set_state(&self, port: usize, state: AnaState) {
-        self.shared.set_state(port, state);
+        self.shared.set_state(port, None, state);
+    }
+
+    /// Changes how well the namespaces of one group, the number of a source from 1 on, are reached through a port.
+    pub fn set_group_state(&self, port: usize, group: u32, state: AnaState) {
+        self.shared.set_state(port, Some(group), state);
     }
 
     /// Connections at this moment.

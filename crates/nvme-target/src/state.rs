@@ -31,12 +31,14 @@ pub(crate) struct Port {
     /// Its number in discovery: from 1.
     pub(crate) id: u16,
     pub(crate) address: SocketAddr,
-    state: Mutex<AnaState>,
+    /// How each group is reached through it, from group 1 on.
+    states: Mutex<Vec<AnaState>>,
 }
 
 impl Port {
-    pub(crate) fn state(&self) -> AnaState {
-        *lock(&self.state)
+    /// How a group is reached through it.
+    pub(crate) fn state(&self, group: u32) -> AnaState {
+        lock(&self.states)[group as usize - 1]
     }
 }
 
@@ -47,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) serial: String,
     pub(crate) hosts: Hosts,
     pub(crate) ports: Vec<Port>,
+    /// How many ANA groups there are.
+    pub(crate) groups: u32,
     pub(crate) referrals: Vec<SocketAddr>,
     pub(crate) queues_max: u16,
     pub(crate) is_writable: bool,
@@ -70,12 +74,14 @@ impl Shared {
         catalog.scan()?;
         let table = catalog.table()?;
         let ports = config.ports.iter().zip(addresses).zip(1..);
+        let groups = config.groups();
         let ports = ports.map(|((listen, address), id)| Port {
             id,
             address: *address,
-            state: Mutex::new(listen.state),
+            states: Mutex::new((1..=groups).map(|group| listen.state_of(group)).collect()),
         });
         Ok(Self {
+            groups,
             serial: identity::serial(nqn),
             hosts: Hosts::new(config.policy.clone()),
             ports: ports.collect(),
@@ -132,9 +138,14 @@ impl Shared {
         self.ana_changes.load(Ordering::Relaxed)
     }
 
-    /// Changes how well namespaces are reached through a port, and tells the hosts that use it.
-    pub(crate) fn set_state(&self, port: usize, state: AnaState) {
-        *lock(&self.ports[port].state) = state;
+    /// Changes how well the namespaces of a group, or of all, are reached through a port, and tells the hosts that use
+    /// it.
+    pub(crate) fn set_state(&self, port: usize, group: Option<u32>, state: AnaState) {
+        for (number, known) in (1..).zip(lock(&self.ports[port].states).iter_mut()) {
+            if group.is_none_or(|group| group == number) {
+                *known = state;
+            }
+        }
         self.ana_changes.fetch_add(1, Ordering::Relaxed);
         for controller in self.controllers().iter().filter(|c| c.port == port) {
             controller.tell_ana();

@@ -13,7 +13,10 @@ use std::{
 };
 
 use http::{HeaderMap, Method, header::RANGE};
-use straightway_core::{Choice, Error, Extent, Kind, Move, Rate, Receipt, Result, receipt::Bound};
+use straightway_core::{
+    Choice, Error, Extent, Kind, Move, Rate, Receipt, Result,
+    receipt::{Bound, Sockets},
+};
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
     store::{Named, Page},
@@ -312,7 +315,37 @@ impl Doctor<'_> {
             other => format!("{other}"),
         };
         self.add("bottleneck", State::Fine, seen, None);
+        if let Some(sockets) = &many.sockets {
+            self.checks.push(connections(sockets));
+        }
         Ok(())
+    }
+}
+
+/// What the connections of a transfer and the interfaces saw.
+pub fn connections(seen: &Sockets) -> Check {
+    let lost = seen.retransmits + seen.out_of_order;
+    let dropped: u64 = seen.interfaces.iter().map(|i| i.dropped + i.errors).sum();
+    let (state, mend) = match (lost, dropped) {
+        (0, 0) => (State::Fine, None),
+        (_, 0) => (
+            State::Note,
+            Some("packets were lost or late on the way: look at the counters of the switches"),
+        ),
+        _ => (
+            State::Note,
+            Some(
+                "an interface of this machine drops packets: look at `ethtool -S` and its ring sizes",
+            ),
+        ),
+    };
+    let lines = seen.to_string();
+    let lines: Vec<_> = lines.lines().map(str::trim).collect();
+    Check {
+        name: "connections",
+        state,
+        seen: lines.join("; "),
+        mend: mend.map(str::to_owned),
     }
 }
 

@@ -37,6 +37,7 @@ pub mod slot;
 pub mod socket;
 mod status;
 mod streaming;
+pub mod tcp;
 pub mod uring;
 pub mod usage;
 
@@ -48,5 +49,6 @@ pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op, Tries};
 pub use slot::Slot;
 pub use socket::Socket;
+pub use tcp::TcpInfo;
 pub use uring::{Uring, sockets::Sockets};
 pub use usage::{CpuTime, monotonic_s};

@@ -1,5 +1,7 @@
 //! `straightway doctor`: whether bytes can go straight into GPU memory, and if not, why not.
 
+mod remote;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -27,11 +29,13 @@ const WIDTH: usize = 100;
 /// Looks at the driver and platform, the fabric, and the file system and drives of PATH, then makes
 /// a real transfer. What is wrong comes first, with the command that mends it. Exits with 0 where
 /// direct is proven, 1 where it is not, 2 on an error. Of a bucket it says whether it can be read, how fast, and what
-/// limits that; with --write, whether saves and copies to it are safe. With --verbose the checks that passed or do not
-/// apply are shown, too.
+/// limits that; with --write, whether saves and copies to it are safe. Of other objects by URI it says whether they can be
+/// read, how fast, and what the connections see: round trips, retransmits and stalls. With --verbose the checks that
+/// passed or do not apply are shown, too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file or folder whose bytes are to reach the GPU [default: the current folder], or `s3://BUCKET[/KEY]`.
+    /// The file or folder whose bytes are to reach the GPU [default: the current folder], or a URI: `s3://BUCKET[/KEY]`,
+    /// `nvme-tcp://HOST[:PORT]/NQN/NAME`, `https://…`.
     path: Option<PathBuf>,
 
     /// Examine a captured machine: a folder with its /sys, /proc, /run, /etc and /dev.
@@ -64,6 +68,10 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
         if uri.scheme() == Scheme::S3 {
             return examine_bucket(args, &uri);
         }
+        anyhow::ensure!(!args.write, "--write is for buckets (s3://BUCKET/PREFIX)");
+        if uri.scheme() != Scheme::Path {
+            return examine_remote(args, &uri);
+        }
     }
     anyhow::ensure!(!args.write, "--write is for buckets (s3://BUCKET/PREFIX)");
     let diagnosis = examine(args)?;
@@ -84,14 +92,27 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
 
 /// Says whether a bucket can be read, how fast, and what limits it.
 fn examine_bucket(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
+    let store = args.reach.bucket(uri.authority())?;
+    tell(args, uri, || {
+        straightway_s3::doctor::examine(&store, uri.name(), args.write)
+    })
+}
+
+/// Says whether an object on a network can be read, how fast, and what its connections see.
+fn examine_remote(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
+    let stores = args.reach.stores()?;
+    tell(args, uri, || remote::examine(&stores, uri))
+}
+
+/// Makes checks of a store on a network and shows them.
+fn tell(args: &Args, uri: &Uri, examine: impl FnOnce() -> Vec<Check>) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
         args.root.is_none(),
         "a captured machine has no network to reach {uri} by"
     );
     let spinner = ProgressBar::new_spinner().with_message("reading");
     spinner.enable_steady_tick(Duration::from_millis(100));
-    let store = args.reach.bucket(uri.authority())?;
-    let checks = straightway_s3::doctor::examine(&store, uri.name(), args.write);
+    let checks = examine();
     spinner.finish_and_clear();
     if args.json {
         let value = |check: &Check| {

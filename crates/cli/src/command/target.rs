@@ -35,7 +35,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=SIZE", value_parser = memory)]
     memory: Vec<(String, Bytes)>,
 
-    /// Where to listen, as `ADDRESS[:PORT]`; `=non-optimized` or `=inaccessible` behind it sets the path's state.
+    /// Where to listen, as `ADDRESS[:PORT]`; `=non-optimized` or `=inaccessible` behind it sets the path's state, and
+    /// `=2:non-optimized` that of what the second PATH serves.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4420", value_parser = listen)]
     listen: Vec<Listen>,
 
@@ -219,15 +220,26 @@ fn memory(text: &str) -> Result<(String, Bytes), String> {
 }
 
 fn listen(text: &str) -> Result<Listen, String> {
-    let (place, state) = match text.split_once('=') {
-        None => (text, AnaState::Optimized),
-        Some((place, "optimized")) => (place, AnaState::Optimized),
-        Some((place, "non-optimized")) => (place, AnaState::NonOptimized),
-        Some((place, "inaccessible")) => (place, AnaState::Inaccessible),
-        Some(_) => return Err("a state is optimized, non-optimized or inaccessible".to_owned()),
-    };
-    let address = address(place)?;
-    Ok(Listen { address, state })
+    let (place, states) = text.split_once('=').unwrap_or((text, ""));
+    let mut listen = Listen::new(address(place)?);
+    for word in states.split(',').filter(|word| !word.is_empty()) {
+        let (group, name) = match word.split_once(':') {
+            Some((group, name)) => (Some(group), name),
+            None => (None, word),
+        };
+        let state = match name {
+            "optimized" => AnaState::Optimized,
+            "non-optimized" => AnaState::NonOptimized,
+            "inaccessible" => AnaState::Inaccessible,
+            _ => return Err("a state is optimized, non-optimized or inaccessible".to_owned()),
+        };
+        match group.map(str::parse) {
+            None => listen.state = state,
+            Some(Ok(group)) => drop(listen.groups.insert(group, state)),
+            Some(Err(_)) => return Err("in front of `:` stands the number of a PATH".to_owned()),
+        }
+    }
+    Ok(listen)
 }
 
 /// An address with the port of NVMe/TCP where there is none.

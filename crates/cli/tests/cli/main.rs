@@ -15,6 +15,7 @@ mod copy;
 mod hostile;
 mod luck;
 mod machine;
+mod nvme;
 mod refusal;
 mod s3;
 mod weights;

@@ -15,6 +15,7 @@ use super::{
     pool::{Pool, Run},
 };
 use crate::{
+    gauge::SocketTally,
     gds::Gds,
     request::{Done, Io, run_on_file},
 };
@@ -122,6 +123,10 @@ impl Engine for Direct {
 
     fn warning(&self) -> Option<&str> {
         self.engine.warning()
+    }
+
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        self.engine.sockets()
     }
 
     fn rest(&mut self) {

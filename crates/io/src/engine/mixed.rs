@@ -17,7 +17,10 @@ use straightway_core::Result;
 use straightway_sys::{By, Op};
 
 use super::{Capabilities, Engine, cached::Cached};
-use crate::request::{Done, Io};
+use crate::{
+    gauge::SocketTally,
+    request::{Done, Io},
+};
 
 /// How long one engine is waited for while the other has I/Os in flight too: nothing waits for both at once.
 const TURN: Duration = Duration::from_millis(1);
@@ -167,6 +170,12 @@ impl Engine for Mixed {
     fn warning(&self) -> Option<&str> {
         let engines = self.sides.iter().filter_map(|side| side.engine.as_ref());
         engines.into_iter().find_map(|engine| engine.warning())
+    }
+
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        let sides = self.sides.iter_mut();
+        let engines = sides.filter_map(|side| side.engine.as_mut());
+        engines.flat_map(|engine| engine.sockets()).collect()
     }
 
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {

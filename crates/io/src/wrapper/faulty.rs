@@ -8,6 +8,7 @@ use straightway_core::Result;
 
 use crate::{
     engine::{Capabilities, Engine},
+    gauge::SocketTally,
     request::{Done, Io, block_bytes, usize_of},
 };
 
@@ -134,6 +135,10 @@ impl Engine for Faulty {
 
     fn warning(&self) -> Option<&str> {
         self.engine.warning()
+    }
+
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        self.engine.sockets()
     }
 
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {

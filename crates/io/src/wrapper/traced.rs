@@ -10,6 +10,7 @@ use straightway_sys::{By, Op};
 
 use crate::{
     engine::{Capabilities, Engine},
+    gauge::SocketTally,
     request::{Done, Io},
 };
 
@@ -129,6 +130,10 @@ impl Engine for Traced {
 
     fn warning(&self) -> Option<&str> {
         self.engine.warning()
+    }
+
+    fn sockets(&mut self) -> Vec<SocketTally> {
+        self.engine.sockets()
     }
 
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {

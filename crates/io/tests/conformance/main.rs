@@ -17,6 +17,7 @@ mod gpu;
 mod lie;
 mod mounts;
 mod network;
+mod nvme;
 mod run;
 mod s3;
 mod store;

@@ -32,6 +32,8 @@ pub(crate) enum System {
     TlsFaulty,
     /// A web server behind such a proxy, through a local cache.
     CachedFaulty,
+    /// A target of NVMe/TCP on connections that break, read and written.
+    NvmeFaulty,
 }
 
 /// The least that xfs takes is 300 MiB. Images are sparse.
@@ -51,11 +53,12 @@ impl System {
     ];
 
     /// Systems behind faulty networks, which have a suite of their own.
-    pub(crate) const FAULTY: [Self; 4] = [
+    pub(crate) const FAULTY: [Self; 5] = [
         Self::S3Faulty,
         Self::WebFaulty,
         Self::TlsFaulty,
         Self::CachedFaulty,
+        Self::NvmeFaulty,
     ];
 
     /// Whether its objects come over a network.
@@ -101,6 +104,7 @@ impl fmt::Display for System {
             Self::WebFaulty => "web-faulty",
             Self::TlsFaulty => "tls-faulty",
             Self::CachedFaulty => "cached-faulty",
+            Self::NvmeFaulty => "nvme-faulty",
         })
     }
 }

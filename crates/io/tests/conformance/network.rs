@@ -1,4 +1,4 @@
-//! The same cases over networks that fail: S3 and web servers, with and without TLS, and through a local cache.
+//! The same cases over networks that fail: S3 and web servers, with and without TLS, through a local cache, and NVMe/TCP.
 //!
 //! Faults follow from the case's seed and the number of the request, which lanes send in any order.
 
@@ -26,7 +26,7 @@ fn every_byte_comes_through(system: System) {
     let request = Request::from_environment();
     let start = Instant::now();
     let (mut ran, mut failed, mut bytes, mut faults) = (0, 0, 0, 0);
-    let reads = |case: &Case| case.verb != Verb::Write;
+    let reads = |case: &Case| case.verb != Verb::Write || system == System::NvmeFaulty;
     for case in request.cases().into_iter().filter(reads).take(CASES) {
         if start.elapsed() > TIME_MAX {
             break;
@@ -86,4 +86,9 @@ fn every_byte_comes_through_broken_connections_with_tls() {
 #[test]
 fn every_byte_comes_through_a_faulty_network_and_a_cache() {
     every_byte_comes_through(System::CachedFaulty);
+}
+
+#[test]
+fn every_byte_comes_and_goes_through_broken_connections_of_nvme() {
+    every_byte_comes_through(System::NvmeFaulty);
 }

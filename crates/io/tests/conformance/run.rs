@@ -16,6 +16,7 @@ use crate::{
     case::{Case, Density, Verb},
     content::{self, BLANK},
     cover::Random,
+    mounts::System,
 };
 
 /// Payload of one job, about. Many objects are small ones.
@@ -221,6 +222,13 @@ impl Work<'_> {
             return Err(format!(
                 "the receipt does not count {bytes} bytes: {receipt:?}"
             ));
+        }
+        if self.case.system == System::NvmeFaulty && bytes > 0 {
+            let is_socket = receipt.routes.iter().all(|r| r.route == Route::Socket);
+            let is_staged = self.case.place == Place::Host || receipt.staging_bytes_peak > 0;
+            if !is_socket || !is_staged || receipt.sockets.is_none() {
+                return Err(format!("the receipt is not that of sockets: {receipt:?}"));
+            }
         }
         let is_allowed = |route: Route| match self.case.choice {
             Choice::Auto => true,

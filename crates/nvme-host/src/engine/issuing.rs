@@ -247,6 +247,10 @@ impl NvmeEngine {
     fn command(&mut self, number: u32, index: u32, now: Instant) -> bool {
         let queue = &mut self.queues[number];
         let request = &mut self.requests[index];
+        if request.io.is_none() && request.is_write() {
+            // The ring sends data of its first commands. What goes into a capsule is copied when that is done.
+            return false;
+        }
         let limits = queue.controller.limits;
         let block = 1_usize << request.namespace.block_shift;
         let most = (limits.transfer_bytes as usize).min(block << 16) / block * block;

@@ -147,12 +147,20 @@ fn a_folder_is_listed_and_read_by_name() {
     assert_eq!(listed.folders, [NQN], "the portal lists its subsystems");
     let missing = open_one(&store, OsStr::new(&format!("{NQN}/models/none"))).unwrap_err();
     assert_eq!(missing.kind(), Kind::NotFound, "{missing}");
-    // A file that is replaced is another version.
+    // A file that is replaced by one of the same length is another version, also to one who has it by its number.
     let object = open(&store, "models/x.bin");
-    std::fs::write(models.join("new"), content(777)).unwrap();
+    let numbers: Vec<_> = (1..=3)
+        .map(|nsid| open(&store, &nsid.to_string()))
+        .collect();
+    for numbered in &numbers {
+        numbered.check_unchanged().unwrap();
+    }
+    std::fs::write(models.join("new"), vec![7; 100_001]).unwrap();
     std::fs::rename(models.join("new"), models.join("x.bin")).unwrap();
     target.rescan().unwrap();
     assert!(object.check_unchanged().is_err());
+    let changed = numbers.iter().filter(|n| n.check_unchanged().is_err());
+    assert_eq!(changed.count(), 1);
 }
 
 #[test]
@@ -227,4 +235,38 @@ fn a_read_only_target_refuses_writes_in_words() {
     let done = run(&mut engine, vec![io(Op::Write, &object, 0, 32768, 0)]);
     let error = crate::rig::error_of(done);
     assert!(error.contains("write protected"), "{error}");
+}
+
+#[test]
+fn the_end_of_a_write_goes_into_a_capsule_while_its_beginning_is_sent() {
+    // Two commands at a time: the last 8 KiB of a write wait for a place, which reads free while its first 4 MiB are sent.
+    const WRITE: usize = (4 << 20) + 8192;
+    let bytes = 8 << 20;
+    let target = Target::start(&config(memory(4 * bytes), 9)).unwrap();
+    let mut few = settings(Digests::default());
+    few.queue_entries = 3;
+    let store = store(&target, few);
+    let object = open(&store, "1");
+    let Some(mut engine) = engine(16) else { return };
+    for round in 0..4 {
+        let expected = content(WRITE + round);
+        let mut ios = Vec::new();
+        for tag in 0..32 {
+            if tag % 8 == 0 {
+                let at = u64::from(tag / 8) * bytes;
+                let mut write = io(Op::Write, &object, at, WRITE, tag);
+                write.fill(&expected[round..]);
+                ios.push(write);
+            } else {
+                ios.push(io(Op::Read, &object, bytes - 4096, 4096, tag));
+            }
+        }
+        for done in run(&mut engine, ios) {
+            assert_eq!(done.result.unwrap(), done.io.bytes);
+        }
+        let back = (0..4).map(|n| io(Op::Read, &object, n * bytes, WRITE, n as u32));
+        for done in run(&mut engine, back.collect()) {
+            assert!(bytes_of(&done.io) == expected[round..]);
+        }
+    }
 }

@@ -38,7 +38,7 @@ pub(crate) fn content(bytes: usize) -> Vec<u8> {
 pub(crate) fn settings(digests: Digests) -> Settings {
     Settings {
         digests,
-        connect_max: Duration::from_secs(10),
+        connect_max: Duration::from_secs(2),
         command_max: Duration::from_secs(2),
         keep_alive: Duration::from_millis(1500),
         delay_first: Duration::from_millis(20),
@@ -89,7 +89,7 @@ pub(crate) fn run(engine: &mut dyn Engine, ios: Vec<Io>) -> Vec<Done> {
     let count = ios.len();
     let mut ios: VecDeque<_> = ios.into();
     let mut done = Vec::new();
-    let deadline = Instant::now() + Duration::from_mins(1);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while done.len() < count {
         while let Some(io) = ios.pop_front() {
             if let Err(io) = engine.submit(io) {

@@ -309,6 +309,9 @@ impl Connection {
                     let status = Status::CONNECT_INVALID_PARAM.dnr();
                     return self.answer(cid, status, 0x1_0100);
                 }
+                if self.script.cuts_queues && connect.queue > 0 {
+                    return Err(Over);
+                }
                 if !self.script.allows {
                     return self.answer(cid, Status::CONNECT_INVALID_HOST.dnr(), 0);
                 }

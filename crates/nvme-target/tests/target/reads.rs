@@ -172,7 +172,7 @@ fn ranges_outside_and_wrong_lengths_are_refused() {
 #[test]
 fn discovery_lists_every_port_and_referral() {
     let mut config = memory(1 << 20);
-    config.ports.push(config.ports[0]);
+    config.ports.push(config.ports[0].clone());
     config.referrals = vec!["192.0.2.7:8009".parse().unwrap()];
     let (target, address) = start(&config);
     let login = Login {

@@ -103,7 +103,7 @@ fn files_that_come_grow_and_go_are_told_and_served() {
 #[test]
 fn the_state_of_a_path_is_told_and_kept() {
     let mut config = memory(1 << 20);
-    config.ports.push(config.ports[0]);
+    config.ports.push(config.ports[0].clone());
     let (target, address) = start(&config);
     let other_address = target.addresses()[1];
     let mut host = Host::new(address, &Login::default());
@@ -121,6 +121,41 @@ fn the_state_of_a_path_is_told_and_kept() {
     other.queue(1).ok(read(1, 0, 1), &[]);
     target.set_state(0, AnaState::NonOptimized);
     queue.ok(read(1, 0, 1), &[]);
+}
+
+#[test]
+fn each_source_is_a_group_with_a_state_of_its_own_on_each_port() {
+    let source = |name: &str| Source::Memory {
+        name: name.to_owned(),
+        bytes: 1 << 16,
+    };
+    let mut config = config(vec![source("a"), source("b")]);
+    config.ports.push(config.ports[0].clone());
+    config.ports[0].groups.insert(2, AnaState::NonOptimized);
+    config.ports[1].groups.insert(1, AnaState::Inaccessible);
+    let (target, address) = start(&config);
+    let states = |host: &mut Host| {
+        let (_, log) = host.log(page::ANA, 0, 16 + 2 * (32 + 4));
+        let log = AnaLog::decode(&log).unwrap();
+        [1, 2].map(|nsid| log.state_of(nsid).unwrap())
+    };
+    let mut host = Host::new(address, &Login::default());
+    let expected = [AnaState::Optimized, AnaState::NonOptimized];
+    assert_eq!(states(&mut host), expected);
+    assert_eq!([1, 2].map(|nsid| host.namespace(nsid).ana_group), [1, 2]);
+    let mut other = Host::new(target.addresses()[1], &Login::default());
+    let mut queue = other.queue(1);
+    let expected = [AnaState::Inaccessible, AnaState::Optimized];
+    assert_eq!(states(&mut other), expected);
+    assert_eq!(queue.status(read(1, 0, 1), &[]), Status::ANA_INACCESSIBLE);
+    queue.ok(read(2, 0, 1), &[]);
+    let request = watch(&mut other);
+    target.set_group_state(1, 1, AnaState::NonOptimized);
+    assert_eq!(event(&mut other, request), Event::ANA);
+    queue.ok(read(1, 0, 1), &[]);
+    assert_eq!(states(&mut host)[0], AnaState::Optimized);
+    config.ports[0].groups.insert(3, AnaState::Optimized);
+    assert!(config.check().is_err(), "there are two groups");
 }
 
 #[test]

@@ -198,8 +198,10 @@ def load_file(
         storage_options: how a store on a network is reached, for this call: for ``s3://`` ``endpoint_url``, ``region``,
             ``profile``, ``access_key_id``, ``secret_access_key``, ``session_token``, ``anonymous``, ``addressing``,
             ``requester_pays`` and ``sse_customer_key``; for ``https://`` ``token``; for both ``ca_bundle``, and
-            ``cache``, a folder that keeps what was read for the next time, with ``cache_size`` (``"100GiB"``). What is
-            not given comes from the environment and the AWS configuration files.
+            ``cache``, a folder that keeps what was read for the next time, with ``cache_size`` (``"100GiB"``); for
+            ``nvme-tcp://`` ``nvme_hostnqn``, ``nvme_hostid``, ``nvme_digests``, ``nvme_paths``, ``nvme_keep_alive``,
+            ``nvme_secret`` and ``nvme_ctrl_secret``. What is not given comes from the environment and the AWS
+            configuration files.
     """
     return load(
         _open(filename, device, storage_options),

@@ -42,6 +42,8 @@ pub struct Sockets<H> {
     /// What the entries of operations on two pieces point to, by number.
     messages: Box<[Message]>,
     free: Vec<u32>,
+    /// How many operations were begun.
+    begun: u64,
     system_calls: u64,
 }
 
@@ -126,6 +128,8 @@ pub struct Landed<H> {
 #[derive(Debug)]
 struct Flying<H> {
     key: u32,
+    /// Which of all operations it is: numbers are used again.
+    serial: u64,
     payload: Payload<H>,
     /// The descriptor that the entry names stays open.
     socket: Arc<Socket>,
@@ -135,7 +139,10 @@ struct Flying<H> {
 
 /// An operation in flight, for [`Sockets::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation(u32);
+pub struct Operation {
+    number: u32,
+    serial: u64,
+}
 
 impl<H> Sockets<H> {
     /// A ring for up to `operations` at a time.
@@ -146,6 +153,7 @@ impl<H> Sockets<H> {
             flying: (0..operations).map(|_| None).collect(),
             messages: (0..operations).map(|_| Message::default()).collect(),
             free: (0..operations).rev().collect(),
+            begun: 0,
             system_calls: 0,
         })
     }
@@ -169,8 +177,10 @@ impl<H> Sockets<H> {
             return Err(payload);
         };
         // The entry is made of what lies in the table already, so that nothing it points to moves any more.
+        let serial = self.begun + 1;
         let flying = self.flying[number as usize].insert(Flying {
             key,
+            serial,
             address: payload.address(),
             payload,
             socket: Arc::clone(socket),
@@ -182,13 +192,16 @@ impl<H> Sockets<H> {
             return Err(refused.expect("just put there").payload);
         }
         self.free.pop();
-        Ok(Operation(number))
+        self.begun = serial;
+        Ok(Operation { number, serial })
     }
 
     /// Asks the kernel to end an operation soon. It lands as any other does, with an error or with what it had done.
+    /// Nothing happens where it has landed already, even if another one has its number by now.
     pub fn cancel(&mut self, operation: Operation) {
-        let Operation(number) = operation;
-        if self.flying[number as usize].is_some() {
+        let Operation { number, serial } = operation;
+        let flying = self.flying[number as usize].as_ref();
+        if flying.is_some_and(|flying| flying.serial == serial) {
             let entry = opcode::AsyncCancel::new(u64::from(number)).build();
             // Without room for it the operation lands when its socket ends.
             let _ = self.push(&entry.user_data(CANCEL));
@@ -338,9 +351,10 @@ impl<H> Drop for Sockets<H> {
         // The kernel still uses the buffers of what is in flight. Should it not answer within a minute, leaking them is
         // the one safe thing left.
         for number in 0..self.flying.len() {
-            self.cancel(Operation(
-                u32::try_from(number).expect("the table is small"),
-            ));
+            if let Some(serial) = self.flying[number].as_ref().map(|flying| flying.serial) {
+                let number = u32::try_from(number).expect("the table is small");
+                self.cancel(Operation { number, serial });
+            }
         }
         let mut landed = Vec::new();
         for _ in 0..60 {

@@ -26,7 +26,8 @@ use crate::{
 pub(super) struct Targets {
     pub(super) objects: Objects,
     drafts: Vec<Box<dyn Draft>>,
-    memory: Option<Memory>,
+    /// The store that they are in, where that is no file system.
+    store: Option<Arc<dyn Store>>,
 }
 
 impl Work<'_> {
@@ -97,17 +98,14 @@ impl Work<'_> {
     /// New objects; files with their room set aside unless they are to have holes.
     pub(super) fn targets(&self, lengths: &[usize]) -> Result<Targets> {
         if self.case.system == System::Memory {
-            let memory = Memory::new("targets");
-            let create =
-                |(n, len): (usize, &usize)| memory.create(&name(n), *len as u64, &Like::Replaced);
-            let drafts = lengths.iter().enumerate().map(create);
-            let drafts = drafts.collect::<Result<Vec<_>>>()?;
-            let handles = drafts.iter().map(|draft| draft.handle()).collect();
-            return Ok(Targets {
-                objects: Objects::new(Arc::new(memory.clone()), handles),
-                drafts,
-                memory: Some(memory),
-            });
+            return targets_in(Arc::new(Memory::new("targets")), lengths);
+        }
+        if self.case.system == System::NvmeFaulty {
+            let store = self
+                .served
+                .borrow_mut()
+                .nvme_targets(lengths, self.case.seed);
+            return targets_in(store, lengths);
         }
         let create = |(n, len): (usize, &usize)| {
             let path = self.folder.join(name(n));
@@ -123,24 +121,32 @@ impl Work<'_> {
         Ok(Targets {
             objects: files.collect::<Result<Vec<_>>>()?.into(),
             drafts: Vec::new(),
-            memory: None,
+            store: None,
         })
     }
 
     /// Commits what was written, and compares it.
     pub(super) fn compare(&self, targets: Targets, expected: &[Vec<u8>]) -> Result<(), String> {
-        let Targets { drafts, memory, .. } = targets;
-        if let Some(memory) = &memory {
-            memory.commit(drafts).map_err(|e| e.to_string())?;
+        let Targets { drafts, store, .. } = targets;
+        if let Some(store) = &store {
+            store.commit(drafts).map_err(|e| e.to_string())?;
         }
         for (number, bytes) in expected.iter().enumerate() {
-            let seen = match &memory {
-                Some(memory) => memory
+            let seen = match &store {
+                Some(store) => store
                     .get(&name(number), u64::MAX)
                     .map_err(|e| e.to_string()),
                 None => fs::read(self.folder.join(name(number))).map_err(|e| e.to_string()),
             };
-            if let Some(difference) = content::difference(&seen?, bytes) {
+            let mut seen = seen?;
+            if self.case.system == System::NvmeFaulty {
+                // A namespace has whole blocks. What is behind the object was zero, and padding is zero.
+                let rest = seen.split_off(bytes.len().min(seen.len()));
+                if rest.iter().any(|byte| *byte != 0) {
+                    return Err(format!("object {number}: there is data behind its end"));
+                }
+            }
+            if let Some(difference) = content::difference(&seen, bytes) {
                 let len = bytes.len();
                 return Err(format!("object {number} of {len} bytes: {difference}"));
             }
@@ -151,6 +157,19 @@ impl Work<'_> {
 
 fn name(number: usize) -> OsString {
     format!("target-{number}").into()
+}
+
+/// New objects of these lengths in a store.
+fn targets_in(store: Arc<dyn Store>, lengths: &[usize]) -> Result<Targets> {
+    let create = |(n, len): (usize, &usize)| store.create(&name(n), *len as u64, &Like::Replaced);
+    let drafts = lengths.iter().enumerate().map(create);
+    let drafts = drafts.collect::<Result<Vec<_>>>()?;
+    let handles = drafts.iter().map(|draft| draft.handle()).collect();
+    Ok(Targets {
+        objects: Objects::new(Arc::clone(&store), handles),
+        drafts,
+        store: Some(store),
+    })
 }
 
 /// Objects of a memory store with these contents.

@@ -1,4 +1,5 @@
-//! Objects that come over a network: from a web server or SeaweedFS, on their own or behind what injects faults.
+//! Objects that come over a network: from a web server, SeaweedFS or a target of NVMe/TCP, on their own or behind what
+//! injects faults.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -11,7 +12,7 @@ use straightway_net::{Network, Roots, Settings, Site, suited};
 use straightway_s3::{Access, S3};
 use straightway_webserver::Server;
 
-use crate::{case::Case, cover::Random, mounts::System};
+use crate::{case::Case, cover::Random, mounts::System, nvme::Nvme};
 
 /// What serves objects. It ends with the job.
 #[derive(Default)]
@@ -19,6 +20,7 @@ pub(crate) struct Served {
     server: Option<Server>,
     proxy: Option<Proxy>,
     wire: Option<Wire>,
+    nvme: Vec<Nvme>,
 }
 
 /// What a client has to bear. Each of them passes when the request is sent again.
@@ -52,6 +54,9 @@ pub(crate) fn serve(
 ) -> (Served, Objects) {
     if case.system == System::S3Faulty {
         return on_s3(case, contents, random);
+    }
+    if case.system == System::NvmeFaulty {
+        return on_nvme(folder, contents, random);
     }
     let mut all = Served::default();
     let copies = contents.to_vec();
@@ -151,6 +156,25 @@ fn on_s3(case: &Case, contents: &[Vec<u8>], random: &mut Random) -> (Served, Obj
     (served, Objects::new(Arc::new(store), handles))
 }
 
+/// Files that a target serves over connections that break.
+fn on_nvme(folder: &Path, contents: &[Vec<u8>], random: &mut Random) -> (Served, Objects) {
+    let files = folder.join("served");
+    std::fs::create_dir(&files).unwrap();
+    for (number, content) in contents.iter().enumerate() {
+        std::fs::write(files.join(format!("source-{number}")), content).unwrap();
+    }
+    let source = straightway_nvme_target::Source::Path(files);
+    let nvme = Nvme::start(vec![source], Some((random.next(), BROKEN_PERCENT)));
+    let store = nvme.store("served");
+    let names = (0..contents.len()).map(|n| Named::new(format!("source-{n}")));
+    let handles = store.open(&names.collect::<Vec<_>>()).unwrap();
+    let served = Served {
+        nvme: vec![nvme],
+        ..Served::default()
+    };
+    (served, Objects::new(store, handles))
+}
+
 fn faults(random: &mut Random) -> Faults {
     Faults {
         seed: random.next(),
@@ -174,6 +198,20 @@ impl Served {
     /// How many faults were injected.
     pub(crate) fn faults(&self) -> u64 {
         let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.counts().faults);
-        proxy + self.wire.as_ref().map_or(0, Wire::broken)
+        let nvme: u64 = self.nvme.iter().map(Nvme::broken).sum();
+        proxy + self.wire.as_ref().map_or(0, Wire::broken) + nvme
+    }
+
+    /// A store of zeroed namespaces with room for objects of these lengths, over connections that break.
+    pub(crate) fn nvme_targets(&mut self, lengths: &[usize], seed: u64) -> Arc<dyn Store> {
+        let memory = |(number, length): (usize, &usize)| straightway_nvme_target::Source::Memory {
+            name: format!("target-{number}"),
+            bytes: (*length as u64).next_multiple_of(512),
+        };
+        let sources = lengths.iter().enumerate().map(memory).collect();
+        let nvme = Nvme::start(sources, Some((seed ^ lengths.len() as u64, BROKEN_PERCENT)));
+        let store = nvme.store("");
+        self.nvme.push(nvme);
+        store
     }
 }

@@ -61,6 +61,8 @@ pub(crate) struct Script {
     pub(crate) has_success: bool,
     pub(crate) allows: bool,
     pub(crate) needs_auth: bool,
+    /// Whether connections that are to be I/O queues are cut.
+    pub(crate) cuts_queues: bool,
     pub(crate) uuid: [u8; 16],
     pub(crate) ana: Option<AnaState>,
     pub(crate) listed: Vec<(SubsystemKind, String, SocketAddr)>,
@@ -79,6 +81,7 @@ impl Default for Script {
             has_success: true,
             allows: true,
             needs_auth: false,
+            cuts_queues: false,
             uuid: [9; 16],
             ana: None,
             listed: Vec::new(),

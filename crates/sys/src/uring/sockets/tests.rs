@@ -225,3 +225,26 @@ fn a_cancelled_receive_of_two_pieces_gives_both_back() {
     assert!(landed.result.is_err());
     assert!(matches!(landed.payload, Payload::FillThen { bytes, .. } if bytes.len() == 8));
 }
+
+#[test]
+fn to_cancel_what_has_landed_does_not_hit_the_next_with_its_number() {
+    let Some(mut ring) = ring() else { return };
+    let (socket, mut peer) = connected(&mut ring);
+    let receive = || Payload::Receive {
+        bytes: vec![0; 1],
+        from: 0,
+        to: 1,
+    };
+    let first = ring.begin(1, &socket, receive()).unwrap();
+    peer.write_all(b"a").unwrap();
+    assert_eq!(one(&mut ring).result.unwrap(), 1);
+    let second = ring.begin(2, &socket, receive()).unwrap();
+    assert_eq!(first.number, second.number);
+    ring.cancel(first);
+    let mut landed = Vec::new();
+    ring.poll(&mut landed, 1, Duration::from_millis(50))
+        .unwrap();
+    assert!(landed.is_empty(), "{landed:?}");
+    peer.write_all(b"b").unwrap();
+    assert_eq!(one(&mut ring).result.unwrap(), 1);
+}

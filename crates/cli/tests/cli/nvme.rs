@@ -1,0 +1,311 @@
+//! A folder that `target` serves is used like a path by every command, and bad input is a clear error soon.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    process::{Child, ChildStderr},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::yard::{Ran, Yard, noise, routed};
+
+const NQN: &str = "nqn.2026-11.org.example:cli";
+
+/// A target that runs until this is dropped.
+struct Serving {
+    child: Child,
+    /// Kept open, so that it can go on talking.
+    _stderr: BufReader<ChildStderr>,
+    /// Its address.
+    address: String,
+}
+
+impl Serving {
+    fn start(yard: &Yard, line: &str) -> Self {
+        let fixed = ["target", "--listen", "127.0.0.1:0", "--nqn", NQN];
+        let mut command = yard.command(fixed.into_iter().chain(line.split(' ')));
+        let mut child = command.spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        stderr.read_line(&mut said).unwrap();
+        let address = said.trim().rsplit(' ').next().unwrap_or_default();
+        assert!(address.starts_with("127.0.0.1:"), "{said}");
+        Self {
+            address: address.to_owned(),
+            child,
+            _stderr: stderr,
+        }
+    }
+
+    /// The URI of a name that it serves.
+    fn uri(&self, name: &str) -> String {
+        format!("nvme-tcp://{}/{NQN}/{name}", self.address)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A safetensors file whose tensors have odd lengths, and begin at odd offsets.
+fn odd_file(seed: u64) -> Vec<u8> {
+    let lengths = [1_000_003, 7, 1, 512, 65_537];
+    let (mut at, mut header) = (0, serde_json::Map::new());
+    for (number, length) in lengths.into_iter().enumerate() {
+        let entry = serde_json::json!({
+            "dtype": "U8", "shape": [length], "data_offsets": [at, at + length],
+        });
+        header.insert(format!("layers.{seed}.{number}"), entry);
+        at += length;
+    }
+    let header = serde_json::to_string(&header).unwrap();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(&noise(at, seed));
+    bytes
+}
+
+/// A folder with two such files, one of them deeper, and others.
+fn model(yard: &Yard) {
+    fs::create_dir_all(yard.path("model/deep")).unwrap();
+    fs::write(yard.path("model/1.safetensors"), odd_file(1)).unwrap();
+    fs::write(yard.path("model/2.safetensors"), odd_file(2)).unwrap();
+    fs::write(yard.path("model/deep/config.json"), b"{}").unwrap();
+    fs::write(yard.path("model/empty"), b"").unwrap();
+}
+
+fn succeeds(yard: &Yard, args: &[&str]) -> String {
+    let ran = yard.run(args);
+    assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.err);
+    ran.out
+}
+
+fn json(yard: &Yard, args: &[&str]) -> Value {
+    serde_json::from_str(&succeeds(yard, args)).unwrap()
+}
+
+/// Runs a command that has to fail with these words, a hint, and the name of the object, within a time.
+fn fails(yard: &Yard, args: &[&str], words: &[&str], seconds_max: u64) {
+    let start = Instant::now();
+    let Ran { code, err, .. } = yard.run(args);
+    let took = start.elapsed();
+    assert_eq!(code, Some(2), "{args:?}: {err}");
+    for word in words.iter().chain(&["hint: "]) {
+        assert!(err.contains(word), "{args:?}: no {word:?} in {err}");
+    }
+    assert!(
+        took < Duration::from_secs(seconds_max),
+        "{args:?}: {took:?}"
+    );
+}
+
+#[test]
+fn a_served_model_is_used_like_a_path_whatever_its_blocks() {
+    let yard = Yard::new();
+    model(&yard);
+    let payload = 2 * (1_000_003 + 7 + 1 + 512 + 65_537);
+    for block in ["512", "4096"] {
+        let target = Serving::start(&yard, &format!("model --block {block}"));
+        let uri = target.uri("model");
+        let listed = succeeds(&yard, &["ls", &format!("nvme-tcp://{}/", target.address)]);
+        assert!(listed.contains(&format!("{NQN}/")), "{listed}");
+        let listed = succeeds(&yard, &["ls", "-r", &uri]);
+        for name in [
+            "1.safetensors",
+            "2.safetensors",
+            "deep/config.json",
+            "empty",
+        ] {
+            assert!(listed.contains(name), "{listed}");
+        }
+        let listed = succeeds(&yard, &["ls", &target.uri("model/deep/config.json")]);
+        assert!(listed.contains("2 B"), "{listed}");
+        let inspected = json(&yard, &["inspect", "--json", &uri]);
+        assert_eq!(inspected["tensors"].as_array().unwrap().len(), 10);
+        let receipt = json(&yard, &["load", "--json", "--verify", &uri]);
+        assert_eq!(receipt["bytes"], payload);
+        assert_eq!(routed(&receipt, "read", Some("socket")), payload);
+        assert_eq!(receipt["routes"][0]["reason"], "tcp");
+        let one = ["load", "--json", "--filter", "layers.2.3", &uri];
+        assert_eq!(json(&yard, &one)["bytes"], 512);
+        for digests in ["none", "both"] {
+            let back = format!("back-{block}-{digests}");
+            let options = ["--nvme-digests", digests, "--verify"];
+            let copied = [&["copy", "--json", &uri, &back][..], &options].concat();
+            let receipt = json(&yard, &copied);
+            assert!(
+                receipt["sockets"]["connections"].as_u64() > Some(0),
+                "{receipt}"
+            );
+            for name in [
+                "1.safetensors",
+                "2.safetensors",
+                "deep/config.json",
+                "empty",
+            ] {
+                let read = |folder: &str| fs::read(yard.path(folder).join(name)).unwrap();
+                assert!(read("model") == read(&back), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_doctor_and_the_bench_read_a_namespace() {
+    let yard = Yard::new();
+    fs::create_dir(yard.path("served")).unwrap();
+    yard.file("served/large", 5_000_001, 3);
+    let target = Serving::start(&yard, "served");
+    let told = succeeds(&yard, &["doctor", &target.uri("served")]);
+    for words in [
+        "access:",
+        "latency:",
+        "throughput:",
+        "connections:",
+        "RTT",
+        "retransmits",
+        "stalls",
+        "lo:",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    let told = json(&yard, &["doctor", "--json", &target.uri("served/large")]);
+    assert_eq!(told["checks"].as_array().unwrap().len(), 4, "{told}");
+    let ran = yard.run(["doctor", &target.uri("served/none")]);
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+    assert!(ran.out.contains("fail  access: "), "{}", ran.out);
+    let uri = target.uri("served/large");
+    let point = ["--block", "1MiB", "--depth", "4", "--runs", "1", "--json"];
+    let told = json(&yard, &[&["bench", &uri][..], &point].concat());
+    assert_eq!(told["bytes"], 5_000_001);
+    assert_eq!(told["points"][0]["receipt"]["bytes"], 5_000_001);
+    let told = succeeds(&yard, &["copy", &uri, "host:"]);
+    assert!(
+        told.contains("connection") && told.contains("RTT"),
+        "{told}"
+    );
+}
+
+#[test]
+fn files_are_copied_into_namespaces_that_are_large_enough() {
+    let yard = Yard::new();
+    yard.file("odd", 1_000_003, 1);
+    yard.file("large", (1 << 20) + 1, 2);
+    yard.file("kept", 4096, 3);
+    let target = Serving::start(&yard, "--memory scratch=1MiB --writable");
+    let uri = target.uri("scratch");
+    let receipt = yard.receipt(&["odd", &uri]);
+    assert_eq!(routed(&receipt, "write", Some("socket")), 1_000_003);
+    yard.receipt(&[&uri, "back"]);
+    let back = fs::read(yard.path("back")).unwrap();
+    assert_eq!(back.len(), 1 << 20);
+    assert!(back[..1_000_003] == noise(1_000_003, 1)[..]);
+    // By its number it is the same one.
+    yard.receipt(&[&target.uri("1"), "again"]);
+    assert!(fs::read(yard.path("again")).unwrap() == back);
+    let large = ["copy", "large", &uri];
+    fails(
+        &yard,
+        &large,
+        &[&uri, "1048576 bytes, and 1048577 are to be written"],
+        10,
+    );
+    let missing = target.uri("none");
+    fails(
+        &yard,
+        &["copy", "odd", &missing],
+        &["does not support it", &missing],
+        10,
+    );
+    let target = Serving::start(&yard, "kept");
+    let uri = target.uri("kept");
+    fails(&yard, &["copy", "odd", &uri], &[&uri], 10);
+    fails(
+        &yard,
+        &["copy", "kept", &uri],
+        &[&uri, "write protected"],
+        10,
+    );
+    assert!(fs::read(yard.path("kept")).unwrap() == noise(4096, 3));
+}
+
+#[test]
+fn hosts_that_may_not_connect_are_told_why() {
+    let yard = Yard::new();
+    yard.file("file", 4096, 1);
+    let (right, wrong) = (
+        "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
+        "DHHC-1:00:WlpaWlpaWlpaWlpaWlpaWlpaWlpaWlpaWlpaWlpaWloj0TmR:",
+    );
+    fs::write(yard.path("right"), right).unwrap();
+    fs::write(yard.path("wrong"), wrong).unwrap();
+    let host = "nqn.2026-11.org.example:host";
+    let hosts = format!("[[host]]\nnqn = \"{host}\"\nsecret = \"{right}\"\n");
+    fs::write(yard.path("hosts"), hosts).unwrap();
+    let target = Serving::start(&yard, "file --allow nqn.2026-11.org.example:other");
+    let uri = target.uri("file");
+    let words: [&str; 3] = [&target.address, "does not allow the host", "--nvme-hostnqn"];
+    fails(&yard, &["copy", &uri, "host:"], &words, 10);
+    let target = Serving::start(&yard, "file");
+    let none = "nqn.2026-11.org.example:none";
+    let uri = format!("nvme-tcp://{}/{none}/1", target.address);
+    let words: [&str; 3] = [&target.address, "no subsystem", none];
+    fails(&yard, &["copy", &uri, "host:"], &words, 10);
+    let target = Serving::start(&yard, "file --hosts hosts");
+    let uri = target.uri("file");
+    let copy = ["copy", &uri, "host:", "--nvme-hostnqn", host];
+    fails(&yard, &copy, &[&target.address, "authenticat"], 10);
+    let with = |file| [&copy[..], &["--nvme-secret-file", file]].concat();
+    fails(&yard, &with("wrong"), &[&target.address, "authenticat"], 10);
+    succeeds(&yard, &with("right"));
+}
+
+#[test]
+fn addresses_without_a_target_are_an_error_in_bounded_time() {
+    let yard = Yard::new();
+    let load = |address: &str, words: &[&str], seconds_max| {
+        let uri = format!("nvme-tcp://{address}/{NQN}/model");
+        fails(&yard, &["load", &uri], words, seconds_max);
+        fails(
+            &yard,
+            &["ls", &format!("nvme-tcp://{address}/")],
+            words,
+            seconds_max,
+        );
+    };
+    load("no-such-host.invalid", &["no-such-host.invalid"], 25);
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    load(&address, &[&address, "nobody listens"], 10);
+    // Ports that speak another protocol, and one that says nothing.
+    for hello in [
+        "SSH-2.0-OpenSSH_9.2\r\n",
+        "HTTP/1.1 400 Bad Request\r\n\r\n",
+        "",
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            let mut open = Vec::new();
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = stream.write_all(hello.as_bytes());
+                open.push(stream);
+            }
+        });
+        let words = if hello.is_empty() {
+            "no answer in time"
+        } else {
+            "does not speak NVMe/TCP"
+        };
+        // The silent one has 10 s to answer.
+        load(&address, &[&address, words], 15);
+    }
+}

@@ -1,0 +1,362 @@
+//! What the connections of an engine see while it works: round trips, retransmits, stalls, bursts.
+//!
+//! The kernel knows it (`TCP_INFO`). An engine on sockets has a [`Gauge`] and looks every 10 ms, on its lane's own
+//! thread, between two waits: a look at a connection is one system call of about a microsecond. No other thread and no
+//! lock is needed, and nothing runs between transfers.
+
+mod interfaces;
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use straightway_core::receipt;
+use straightway_sys::{Socket, TcpInfo};
+
+use interfaces::Span;
+
+/// How often connections are looked at.
+pub const INTERVAL: Duration = Duration::from_millis(10);
+
+/// The most connections that are looked at.
+const CONNECTIONS_MAX: usize = 256;
+
+/// What a connection is to a gauge.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched<'a> {
+    /// A number that it keeps, and that no other open connection of the engine has.
+    pub key: u64,
+    /// The connection.
+    pub socket: &'a Socket,
+    /// Whether bytes are due on it.
+    pub is_owed: bool,
+}
+
+/// Looks at the connections of one engine.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    /// When it last looked; `None` between transfers.
+    looked: Option<Instant>,
+    seen: Vec<Seen>,
+    tally: SocketTally,
+}
+
+/// A connection at the last look.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    key: u64,
+    info: TcpInfo,
+    is_owed: bool,
+    /// For how long nothing has moved.
+    stalled: Duration,
+}
+
+/// What the connections of one engine saw since its gauge began. A later tally of the same run has all of an earlier
+/// one.
+#[derive(Clone, Debug, Default)]
+pub struct SocketTally {
+    /// Which run of which gauge it is of.
+    run: u64,
+    connections: u64,
+    samples: u64,
+    retransmits: u64,
+    out_of_order: u64,
+    rtt_us_min: u32,
+    rtt_us_max: u32,
+    rtt_us_sum: u64,
+    stalls: u64,
+    stalled: Duration,
+    stall_max: Duration,
+    burst_bytes_per_s: f64,
+    interfaces: Span,
+}
+
+impl Gauge {
+    /// Whether a transfer is being looked at.
+    pub fn is_running(&self) -> bool {
+        self.looked.is_some()
+    }
+
+    /// When the next look is due.
+    pub fn due(&self) -> Option<Instant> {
+        self.looked.map(|looked| looked + INTERVAL)
+    }
+
+    /// Begins with the connections that are open already: what they did before does not count.
+    pub fn begin<'a>(&mut self, now: Instant, open: impl Iterator<Item = Watched<'a>>) {
+        static RUNS: AtomicU64 = AtomicU64::new(1);
+        self.rest();
+        self.tally.run = RUNS.fetch_add(1, Ordering::Relaxed);
+        self.tally.interfaces.begin();
+        self.looked = Some(now);
+        for watched in open.take(CONNECTIONS_MAX) {
+            if let Some(info) = watched.socket.tcp_info() {
+                self.tally.connections += 1;
+                self.seen.push(Seen::new(&watched, info));
+            }
+        }
+    }
+
+    /// Looks at the connections that are open now. One that is new counts from its beginning.
+    pub fn look<'a>(&mut self, now: Instant, open: impl Iterator<Item = Watched<'a>>) {
+        let Some(looked) = self.looked.replace(now) else {
+            self.looked = None;
+            return;
+        };
+        let took = now.duration_since(looked);
+        let mut moved = 0;
+        for watched in open.take(CONNECTIONS_MAX) {
+            let Some(info) = watched.socket.tcp_info() else {
+                continue;
+            };
+            self.tally.sample(info.rtt_us);
+            let known = self.seen.iter_mut().find(|seen| seen.key == watched.key);
+            // Counters only grow: where they did not, the number belongs to another connection.
+            let known = known.filter(|seen| seen.is_before(&info));
+            let Some(seen) = known else {
+                self.seen.retain(|seen| seen.key != watched.key);
+                if self.seen.len() >= CONNECTIONS_MAX {
+                    self.seen.remove(0);
+                }
+                self.seen.push(Seen::new(&watched, info));
+                self.tally.connections += 1;
+                self.tally.count(&TcpInfo::default(), &info);
+                continue;
+            };
+            self.tally.count(&seen.info, &info);
+            let progress = seen.progress(&info);
+            moved += progress;
+            if progress == 0 && seen.is_owed && watched.is_owed {
+                self.tally.stall(seen.stalled, took);
+                seen.stalled += took;
+            } else {
+                seen.stalled = Duration::ZERO;
+            }
+            (seen.info, seen.is_owed) = (info, watched.is_owed);
+        }
+        // Two looks that follow each other closely would make a burst of a single packet.
+        if took >= INTERVAL / 2 {
+            let rate = moved as f64 / took.as_secs_f64();
+            self.tally.burst_bytes_per_s = self.tally.burst_bytes_per_s.max(rate);
+        }
+    }
+
+    /// All that was seen since [`begin`](Self::begin), with the interfaces as they are now.
+    pub fn tally(&mut self) -> Option<SocketTally> {
+        self.looked?;
+        self.tally.interfaces.end();
+        Some(self.tally.clone())
+    }
+
+    /// Forgets what was seen: the transfer is over.
+    pub fn rest(&mut self) {
+        self.looked = None;
+        self.seen.clear();
+        self.tally = SocketTally::default();
+    }
+}
+
+impl Seen {
+    fn new(watched: &Watched<'_>, info: TcpInfo) -> Self {
+        Self {
+            key: watched.key,
+            info,
+            is_owed: watched.is_owed,
+            stalled: Duration::ZERO,
+        }
+    }
+
+    fn is_before(&self, info: &TcpInfo) -> bool {
+        self.info.received_bytes <= info.received_bytes
+            && self.info.acked_bytes <= info.acked_bytes
+            && self.info.retransmits <= info.retransmits
+    }
+
+    /// The bytes that moved since.
+    fn progress(&self, info: &TcpInfo) -> u64 {
+        let received = info.received_bytes - self.info.received_bytes;
+        received + (info.acked_bytes - self.info.acked_bytes)
+    }
+}
+
+impl SocketTally {
+    fn sample(&mut self, rtt_us: u32) {
+        self.rtt_us_min = match self.samples {
+            0 => rtt_us,
+            _ => self.rtt_us_min.min(rtt_us),
+        };
+        self.rtt_us_max = self.rtt_us_max.max(rtt_us);
+        self.rtt_us_sum += u64::from(rtt_us);
+        self.samples += 1;
+    }
+
+    fn count(&mut self, before: &TcpInfo, now: &TcpInfo) {
+        self.retransmits += u64::from(now.retransmits.saturating_sub(before.retransmits));
+        self.out_of_order += u64::from(now.out_of_order.saturating_sub(before.out_of_order));
+    }
+
+    /// A connection that had been stalled for `before` moved nothing for `more`.
+    fn stall(&mut self, before: Duration, more: Duration) {
+        self.stalls += u64::from(before.is_zero());
+        self.stalled += more;
+        self.stall_max = self.stall_max.max(before + more);
+    }
+
+    /// Puts a tally among those of other lanes. Of one run the latest counts: jobs that follow each other on a lane see
+    /// the same connections.
+    pub(crate) fn enter(self, all: &mut Vec<Self>) {
+        match all.iter_mut().find(|known| known.run == self.run) {
+            Some(known) if known.samples > self.samples => {}
+            Some(known) => *known = self,
+            None => all.push(self),
+        }
+    }
+
+    /// What all lanes saw, as a receipt has it; `None` where none looked.
+    pub(crate) fn sum(all: &[Self]) -> Option<receipt::Sockets> {
+        let mut sum = all.first()?.clone();
+        all[1..].iter().for_each(|other| sum.add(other));
+        Some(sum.receipt())
+    }
+
+    /// Adds what the connections of another lane saw.
+    fn add(&mut self, other: &Self) {
+        self.rtt_us_min = match (self.samples, other.samples) {
+            (0, _) => other.rtt_us_min,
+            (_, 0) => self.rtt_us_min,
+            _ => self.rtt_us_min.min(other.rtt_us_min),
+        };
+        self.connections += other.connections;
+        self.samples += other.samples;
+        self.retransmits += other.retransmits;
+        self.out_of_order += other.out_of_order;
+        self.rtt_us_max = self.rtt_us_max.max(other.rtt_us_max);
+        self.rtt_us_sum += other.rtt_us_sum;
+        self.stalls += other.stalls;
+        self.stalled += other.stalled;
+        self.stall_max = self.stall_max.max(other.stall_max);
+        self.burst_bytes_per_s = self.burst_bytes_per_s.max(other.burst_bytes_per_s);
+        self.interfaces.add(&other.interfaces);
+    }
+
+    /// As a receipt has it.
+    fn receipt(&self) -> receipt::Sockets {
+        receipt::Sockets {
+            connections: self.connections,
+            samples: self.samples,
+            retransmits: self.retransmits,
+            out_of_order: self.out_of_order,
+            rtt_us_min: f64::from(self.rtt_us_min),
+            rtt_us_mean: self.rtt_us_sum as f64 / self.samples.max(1) as f64,
+            rtt_us_max: f64::from(self.rtt_us_max),
+            stalls: self.stalls,
+            stalled_s: self.stalled.as_secs_f64(),
+            stall_s_max: self.stall_max.as_secs_f64(),
+            burst_bytes_per_s: self.burst_bytes_per_s,
+            interfaces: self.interfaces.moved(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// A connection: this side as a socket, and the other.
+    fn pair() -> (Socket, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        (Socket::of_stream(own).unwrap(), other)
+    }
+
+    fn watched(socket: &Socket, is_owed: bool) -> impl Iterator<Item = Watched<'_>> {
+        std::iter::once(Watched {
+            key: 1,
+            socket,
+            is_owed,
+        })
+    }
+
+    #[test]
+    fn stalls_are_counted_only_while_bytes_are_due() {
+        let (socket, mut other) = pair();
+        let mut gauge = Gauge::default();
+        let start = Instant::now();
+        assert!(gauge.tally().is_none());
+        gauge.begin(start, watched(&socket, true));
+        let at = |n: u32| start + INTERVAL * n;
+        // Two intervals without a byte are one stall; one while nothing is due is none.
+        gauge.look(at(1), watched(&socket, true));
+        gauge.look(at(2), watched(&socket, true));
+        gauge.look(at(3), watched(&socket, false));
+        gauge.look(at(4), watched(&socket, true));
+        other.write_all(&[1; 100_000]).unwrap();
+        let mut read = 0;
+        let mut bytes = [0; 4096];
+        while read < 100_000 {
+            read += socket.receive_now(&mut bytes).unwrap_or(0);
+        }
+        gauge.look(at(5), watched(&socket, true));
+        gauge.look(at(6), watched(&socket, true));
+        let seen = gauge.tally().unwrap().receipt();
+        assert_eq!((seen.connections, seen.samples, seen.stalls), (1, 6, 2));
+        assert!((seen.stalled_s - 0.03).abs() < 1e-9, "{seen:?}");
+        assert!((seen.stall_s_max - 0.02).abs() < 1e-9, "{seen:?}");
+        assert!(seen.burst_bytes_per_s >= 1e7 && seen.rtt_us_mean > 0.0);
+        let lo = seen.interfaces.iter().find(|i| i.name == "lo");
+        assert!(
+            lo.is_some_and(|lo| lo.received_bytes >= 100_000),
+            "{seen:?}"
+        );
+        gauge.rest();
+        assert!(gauge.tally().is_none() && gauge.due().is_none());
+    }
+
+    #[test]
+    fn of_one_run_the_latest_tally_counts_and_runs_add_up() {
+        let tally = |run: u64, samples: u64, stalls: u64| SocketTally {
+            run,
+            samples,
+            stalls,
+            connections: 1,
+            ..SocketTally::default()
+        };
+        let mut all = Vec::new();
+        for seen in [
+            tally(1, 5, 2),
+            tally(2, 3, 1),
+            tally(1, 9, 4),
+            tally(2, 1, 0),
+        ] {
+            seen.enter(&mut all);
+        }
+        let sum = SocketTally::sum(&all).unwrap();
+        assert_eq!((sum.connections, sum.samples, sum.stalls), (2, 12, 5));
+        assert!(SocketTally::sum(&[]).is_none());
+    }
+
+    #[test]
+    fn another_connection_under_the_same_number_is_another() {
+        let (socket, mut other) = pair();
+        other.write_all(&[1; 1000]).unwrap();
+        while socket.tcp_info().unwrap().received_bytes < 1000 {
+            std::thread::yield_now();
+        }
+        let mut gauge = Gauge::default();
+        let start = Instant::now();
+        gauge.begin(start, watched(&socket, true));
+        let (second, mut far) = pair();
+        gauge.look(start + INTERVAL, watched(&second, true));
+        let seen = gauge.tally().unwrap().receipt();
+        assert_eq!((seen.connections, seen.stalls), (2, 0));
+        drop(second);
+        let _ = far.read(&mut [0; 1]);
+    }
+}
