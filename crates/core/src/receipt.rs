@@ -306,6 +306,33 @@ impl fmt::Display for Latency {
     }
 }
 
+impl Receipt {
+    /// The line about lanes, CPU time and the ring.
+    fn fmt_cost(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "  {} by {} lane{} of {}; cpu {} user + {} system{}, {:.3} s per GB; ring {}",
+            if self.ios == 1 {
+                "1 I/O".to_owned()
+            } else {
+                format!("{} I/Os", self.ios)
+            },
+            self.lanes,
+            if self.lanes == 1 { "" } else { "s" },
+            self.engine,
+            Seconds(self.cpu_user_s),
+            Seconds(self.cpu_system_s),
+            if self.cpu_shared {
+                " (with other transfers)"
+            } else {
+                ""
+            },
+            self.cpu_s_per_gb,
+            Bytes(self.staging_bytes_peak),
+        )
+    }
+}
+
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (bytes, seconds) = (Bytes(self.bytes), Seconds(self.seconds));
@@ -354,27 +381,7 @@ impl fmt::Display for Receipt {
         if let Some(sockets) = &self.sockets {
             write!(f, "{sockets}")?;
         }
-        write!(
-            f,
-            "  {} by {} lane{} of {}; cpu {} user + {} system{}, {:.3} s per GB; ring {}",
-            if self.ios == 1 {
-                "1 I/O".to_owned()
-            } else {
-                format!("{} I/Os", self.ios)
-            },
-            self.lanes,
-            if self.lanes == 1 { "" } else { "s" },
-            self.engine,
-            Seconds(self.cpu_user_s),
-            Seconds(self.cpu_system_s),
-            if self.cpu_shared {
-                " (with other transfers)"
-            } else {
-                ""
-            },
-            self.cpu_s_per_gb,
-            Bytes(self.staging_bytes_peak),
-        )?;
+        self.fmt_cost(f)?;
         for warning in &self.warnings {
             write!(f, "\n  warning: {}", shown(warning))?;
         }

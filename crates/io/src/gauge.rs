@@ -297,7 +297,7 @@ mod tests {
         gauge.look(at(2), watched(&socket, true));
         gauge.look(at(3), watched(&socket, false));
         gauge.look(at(4), watched(&socket, true));
-        other.write_all(&[1; 100_000]).unwrap();
+        other.write_all(&[1; 4000].repeat(25)).unwrap();
         let mut read = 0;
         let mut bytes = [0; 4096];
         while read < 100_000 {

@@ -108,7 +108,7 @@ struct Shared {
 }
 
 impl Served {
-    fn new() -> Arc<dyn Store> {
+    fn start() -> Arc<dyn Store> {
         let home = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let folder = home.path().join(FOLDER);
         std::fs::create_dir(&folder).unwrap();
@@ -213,7 +213,7 @@ impl Store for Served {
 
 #[test]
 fn a_served_folder_conforms() {
-    conforms(&Served::new).unwrap();
+    conforms(&Served::start).unwrap();
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_served_folder_that_breaks_one_promise_fails() {
         Lie::DecodesNames,
         Lie::FillsUp,
     ] {
-        let make = move || -> Arc<dyn Store> { Arc::new(Lying::new(Served::new(), lie)) };
+        let make = move || -> Arc<dyn Store> { Arc::new(Lying::new(Served::start(), lie)) };
         let outcome = conforms(&make);
         println!(
             "{lie:?}: {}",

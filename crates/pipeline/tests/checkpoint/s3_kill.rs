@@ -42,7 +42,7 @@ const COUNT: &str = "STRAIGHTWAY_S3_KILLS";
 const PHASES: [&str; 4] = ["save", "tag", "prune", "untag"];
 
 /// How long a child is waited for to begin a phase.
-const PHASE_WAIT_MAX: Duration = Duration::from_secs(60);
+const PHASE_WAIT_MAX: Duration = Duration::from_mins(1);
 
 /// How long a phase is taken to last before one was measured.
 const PHASE_GUESS: Duration = Duration::from_millis(300);

@@ -49,6 +49,7 @@ pub(crate) enum Lie {
 
 /// How a target is.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a lie of its own")]
 pub(crate) struct Script {
     pub(crate) block_shift: u8,
     pub(crate) transfer_shift: u8,
