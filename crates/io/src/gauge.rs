@@ -1,7 +1,7 @@
 //! What the connections of an engine see while it works: round trips, retransmits, stalls, bursts.
 //!
 //! The kernel knows it (`TCP_INFO`). An engine on sockets has a [`Gauge`] and looks every 10 ms, on its lane's own
-//! thread, between two waits: a look at a connection is one system call of about a microsecond. No other thread and no
+//! thread, between two waits: a look at a connection is one system call. No other thread and no
 //! lock is needed, and nothing runs between transfers.
 
 mod interfaces;

@@ -1,17 +1,18 @@
 //! Loads into the memory of a GPU, over the stand-in, and back out of it.
 
-use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, fs, sync::Arc, thread, time::Duration};
 
 use straightway_core::{Choice, Place, Route};
 use straightway_io::Executor;
 use straightway_pipeline::weights::{
-    Filters, LARGE_ALIGN_BYTES, Loader, Model, Saver, Selection, Slice,
+    Dtype, Filters, Held, Holding, LARGE_ALIGN_BYTES, Loader, Model, Saver, Selection, Slice,
 };
 use straightway_standin::Standin;
 use straightway_sys::cuda::{DeviceMemory, Driver};
+use tempfile::TempDir;
 
 use crate::fixture::{
-    assert_loads, assert_same, evict, folder, loader, seen, small, weights, write,
+    Weights, assert_loads, assert_same, evict, folder, loader, seen, small, weights, write,
 };
 
 const GPU: Place = Place::Gpu(0);
@@ -65,6 +66,70 @@ fn slices_of_inner_dimensions_arrive_on_a_gpu() {
         }
         standin.assert_clean();
     });
+}
+
+/// Thousands of tensors of odd sizes, each in memory of its own; some have no bytes.
+fn odd() -> Weights {
+    let names: Vec<_> = (0..2000).map(|n| format!("t{n:04}")).collect();
+    let shapes: Vec<_> = (0..2000).map(|n: usize| [n * 37 % 900]).collect();
+    let all = names.iter().zip(&shapes);
+    let mut all: Vec<(&str, &[usize])> = all.map(|(name, s)| (&**name, &s[..])).collect();
+    all.extend([("large", &[300, 1001][..]), ("larger", &[70_001][..])]);
+    weights(&all)
+}
+
+#[test]
+fn tensors_in_memory_of_their_own_on_a_gpu_are_saved_byte_for_byte() {
+    let all = odd();
+    let tmpfs = tempfile::tempdir_in("/dev/shm").ok();
+    for seed in 0..3 {
+        Standin::run(&format!("seed={seed} delay_us_max=100"), |standin| {
+            let context = Driver::load()
+                .unwrap()
+                .device(0)
+                .unwrap()
+                .context()
+                .unwrap();
+            let upload = |bytes: &[u8]| {
+                let memory = DeviceMemory::allocate(&context, bytes.len().max(1)).unwrap();
+                memory.write(0, bytes).unwrap();
+                Arc::new(memory)
+            };
+            let held = |is_mixed: bool| -> Vec<Held<'_>> {
+                let all = all.iter().enumerate();
+                all.map(|(number, (name, (_, shape, bytes)))| Held {
+                    name,
+                    dtype: Dtype::Bf16,
+                    shape: shape.iter().map(|n| *n as u64).collect(),
+                    bytes: if bytes.is_empty() || (is_mixed && number % 7 == 0) {
+                        Holding::Host(bytes)
+                    } else {
+                        Holding::Device(upload(bytes))
+                    },
+                })
+                .collect()
+            };
+            let disk = folder();
+            let executor = Arc::new(Executor::new(small()).unwrap());
+            let saver = Saver::new(executor);
+            for (home, is_mixed) in [
+                (Some(disk.path()), false),
+                (Some(disk.path()), true),
+                (tmpfs.as_ref().map(TempDir::path), false),
+            ] {
+                let Some(home) = home else { continue };
+                let path = home.join("model.safetensors");
+                let receipt = saver
+                    .save_held(&path, &held(is_mixed), &BTreeMap::new())
+                    .unwrap();
+                assert!(is_mixed || receipt.pinned_bytes_peak > 0, "{receipt}");
+                assert_loads(&path, &all);
+                fs::remove_file(&path).unwrap();
+            }
+            drop((saver, context));
+            standin.assert_clean();
+        });
+    }
 }
 
 #[test]
