@@ -246,12 +246,8 @@ impl Store for NvmeTcp {
         let place = self.find(folder)?;
         if place.nsid().is_some() {
             let why = "it is a namespace and no folder";
-            return Err(Error::new(
-                Kind::Invalid,
-                "list",
-                self.describe(folder),
-                why,
-            ));
+            let error = Error::new(Kind::Invalid, "list", self.describe(folder), why);
+            return Err(error.with_hint("name a folder that the target serves, or `ls` its NQN"));
         }
         let prefix = format!("{}/{}", place.subsystem.nqn, place.folder());
         Ok(Arc::new(Self {
