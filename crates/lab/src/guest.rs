@@ -5,6 +5,7 @@
 //! kernel comes from `tools/guest-kernel`. What a test runs inside is a script for busybox's shell, with programs that
 //! are taken along; what it prints is [`Ran::log`], and where the drives' DMA went is [`Ran::trace`].
 
+mod boot;
 mod initrd;
 mod network;
 mod trace;
@@ -14,11 +15,13 @@ use std::{
     io,
     ops::Range,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
+    time::Duration,
 };
 
 use tempfile::TempDir;
 
+use boot::Machine;
 use initrd::Initrd;
 pub use network::NetworkGuest;
 pub use trace::{Command as Traced, Dma, Drive, Trace};
@@ -62,8 +65,8 @@ pub struct Ran {
 /// The newest kernel that `tools/guest-kernel` finds.
 pub const NEWEST: &str = "newest";
 
-/// How long a guest may take. Alone on two cores it takes a minute.
-const SECONDS_MAX: u32 = 300;
+/// How long a guest may take once it is up. Alone on two cores it takes a minute.
+const TIME_MAX: Duration = Duration::from_mins(5);
 
 /// The bytes of the provider's memory.
 const BAR_BYTES: u64 = 64 << 20;
@@ -111,23 +114,14 @@ impl Guest<'_> {
             let why = String::from_utf8_lossy(&made.stderr).into_owned();
             return Err(io::Error::other(why));
         }
-        let mut qemu = Command::new("timeout");
-        qemu.arg(SECONDS_MAX.to_string())
-            .arg("qemu-system-x86_64")
-            .args(self.arguments())
-            .arg("-kernel")
-            .arg(kernel.join("kernel"))
-            .current_dir(folder.path())
-            .stdin(Stdio::null());
-        let out = qemu.output()?;
-        let log = fs::read(at("serial")).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log).replace('\r', "");
-        if !log.contains("guest: done") {
-            let why = String::from_utf8_lossy(&out.stderr);
-            return Err(io::Error::other(format!(
-                "the guest did not end well: {why}\n{log}"
-            )));
+        let log = Machine {
+            series: self.series,
+            folder: folder.path(),
+            append: "tsc=reliable",
+            arguments: &self.arguments(),
+            time_max: TIME_MAX,
         }
+        .run()?;
         let traced = fs::read(at("trace")).unwrap_or_default();
         let traced = String::from_utf8_lossy(&traced);
         let trace = bar(&log).map(|bar| Trace::read(&traced, &bar));
@@ -164,34 +158,9 @@ impl Guest<'_> {
             Topology::Root => "EPYC",
             Topology::Refused => "Nehalem",
         };
-        let mut all: Vec<String> = [
-            "-accel",
-            "tcg,thread=multi,tb-size=256",
-            "-cpu",
-            processor,
-            "-smp",
-            "2",
-            "-m",
-            "1024",
-            "-M",
-            "q35",
-            "-nodefaults",
-            "-display",
-            "none",
-            "-no-reboot",
-            "-monitor",
-            "none",
-            "-serial",
-            "file:serial",
-            "-initrd",
-            "initrd",
-            "-append",
-            "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable",
-            "-D",
-            "trace",
-        ]
-        .map(str::to_owned)
-        .to_vec();
+        let mut all = ["-cpu", processor, "-m", "1024", "-D", "trace"]
+            .map(str::to_owned)
+            .to_vec();
         let mut add = |option: &str, value: String| all.extend([option.to_owned(), value]);
         for event in EVENTS {
             add("-trace", format!("pci_nvme_{event}"));

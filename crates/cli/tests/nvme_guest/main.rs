@@ -1,7 +1,7 @@
 //! NVMe/TCP with Linux's own host and target, in a guest under QEMU. One boot runs all cases, since a boot takes longer
 //! than they do; each prints `case: NAME: ok` or what is wrong.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use straightway_lab::guest::{Guest, NEWEST, NetworkGuest};
 
@@ -64,7 +64,7 @@ fn linux_and_ours_understand_each_other() {
         ],
         modules: &MODULES,
         script: concat!(include_str!("host.sh"), include_str!("kernel_target.sh")),
-        seconds_max: 420,
+        time_max: Duration::from_mins(7),
     };
     let log = guest.run().unwrap();
     let said: Vec<_> = log

@@ -1,0 +1,125 @@
+//! Boots a guest and waits until it has ended.
+
+use std::{
+    fs, io,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use super::kernel;
+
+/// How long a guest may take to print its first line. Alone on two cores it takes eight seconds.
+const BOOT_TIME_MAX: Duration = Duration::from_secs(90);
+
+/// How often a guest is booted that prints nothing. On a busy machine an emulated processor misses the interrupts by
+/// which the kernel finds its timers; the kernel then stops before the first program runs.
+const BOOTS_MAX: usize = 3;
+
+/// What every guest has.
+const ARGUMENTS: [&str; 14] = [
+    "-accel",
+    "tcg,thread=multi,tb-size=256",
+    "-smp",
+    "2",
+    "-M",
+    "q35",
+    "-nodefaults",
+    "-no-reboot",
+    "-display",
+    "none",
+    "-monitor",
+    "none",
+    "-serial",
+    "file:serial",
+];
+
+/// What to boot.
+pub(super) struct Machine<'a> {
+    /// Which kernel.
+    pub(super) series: &'a str,
+    /// Where `initrd` and the drives are.
+    pub(super) folder: &'a Path,
+    /// What is told to the kernel, beside what every guest is told.
+    pub(super) append: &'a str,
+    /// The arguments of QEMU that other guests do not have.
+    pub(super) arguments: &'a [String],
+    /// How long the guest may take once it is up.
+    pub(super) time_max: Duration,
+}
+
+impl Machine<'_> {
+    /// Boots it and waits until it has ended. Answers what it printed.
+    pub(super) fn run(&self) -> io::Result<String> {
+        let mut last = String::new();
+        for _ in 0..BOOTS_MAX {
+            let mut qemu = self.start()?;
+            let booted = self.wait(&mut qemu, BOOT_TIME_MAX, |log| log.contains("guest: up"))?;
+            let status = match booted {
+                Some(status) => Some(status),
+                None => self.wait(&mut qemu, self.time_max, |_| false)?,
+            };
+            qemu.kill()?;
+            let said = qemu.wait_with_output()?.stderr;
+            let log = self.log();
+            if log.contains("guest: done") {
+                return Ok(log);
+            }
+            let how = status.map_or("it took too long".to_owned(), |status| status.to_string());
+            let said = String::from_utf8_lossy(&said);
+            last = format!("the guest did not end well: {how} {said}\n{log}");
+            if log.contains("guest: up") {
+                break;
+            }
+        }
+        Err(io::Error::other(last))
+    }
+
+    fn start(&self) -> io::Result<Child> {
+        let serial = self.folder.join("serial");
+        if serial.exists() {
+            fs::remove_file(serial)?;
+        }
+        let append = format!(
+            "console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}",
+            self.append
+        );
+        Command::new("qemu-system-x86_64")
+            .args(ARGUMENTS)
+            .args(self.arguments)
+            .args(["-initrd", "initrd", "-append", &append, "-kernel"])
+            .arg(kernel(self.series)?.join("kernel"))
+            .current_dir(self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+    }
+
+    /// Waits until the guest has ended, has printed what `is_enough` looks for, or `time_max` is over. Answers how it
+    /// ended, if it did.
+    fn wait(
+        &self,
+        qemu: &mut Child,
+        time_max: Duration,
+        is_enough: impl Fn(&str) -> bool,
+    ) -> io::Result<Option<ExitStatus>> {
+        let start = Instant::now();
+        while start.elapsed() < time_max {
+            if let Some(status) = qemu.try_wait()? {
+                return Ok(Some(status));
+            }
+            if is_enough(&self.log()) {
+                break;
+            }
+            sleep(Duration::from_millis(100));
+        }
+        Ok(None)
+    }
+
+    fn log(&self) -> String {
+        let log = fs::read(self.folder.join("serial")).unwrap_or_default();
+        String::from_utf8_lossy(&log).replace('\r', "")
+    }
+}
