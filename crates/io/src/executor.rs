@@ -150,13 +150,8 @@ impl Executor {
         moves: Vec<Move>,
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
-        let to = to.into();
-        let work = is_in_memory(&to).then_some(Work::Write);
-        self.begin(work, moves, ask.into(), |moves, way, ask| {
-            let to = to.clone();
-            self.planned(way, |s| {
-                Job::with_region(Direction::Out, to, moves, from, ask, s)
-            })
+        self.write_planned(&to.into(), moves, ask.into(), |to, moves, ask, settings| {
+            Job::with_region(Direction::Out, to, moves, from, ask, settings)
         })
     }
 
@@ -168,13 +163,8 @@ impl Executor {
         moves: Vec<Move>,
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
-        let to = to.into();
-        let work = is_in_memory(&to).then_some(Work::Write);
-        self.begin(work, moves, ask.into(), |moves, way, ask| {
-            let to = to.clone();
-            self.planned(way, |s| {
-                Job::scattered(Direction::Out, to, moves, from, ask, s)
-            })
+        self.write_planned(&to.into(), moves, ask.into(), |to, moves, ask, settings| {
+            Job::scattered(Direction::Out, to, moves, from, ask, settings)
         })
     }
 
@@ -191,6 +181,20 @@ impl Executor {
         let work = is_in_one_memory(&from, &to).then_some(Work::Copy);
         self.begin(work, moves, ask.into(), |moves, way, ask| {
             self.planned(way, |s| Job::relay(&from, to.clone(), moves, ask, s))
+        })
+    }
+
+    /// Begins a write by jobs that `plan` makes.
+    fn write_planned(
+        &self,
+        to: &Objects,
+        moves: Vec<Move>,
+        ask: Ask,
+        plan: impl Fn(Objects, Vec<Move>, Ask, &Settings) -> Result<Job>,
+    ) -> Result<Ticket> {
+        let work = is_in_memory(to).then_some(Work::Write);
+        self.begin(work, moves, ask, |moves, way, ask| {
+            self.planned(way, |settings| plan(to.clone(), moves, ask, settings))
         })
     }
 

@@ -177,7 +177,12 @@ impl Flight {
             | Route::Mapped
             | Route::Service => (self.chunk.extent, 0),
         };
-        let bytes = usize_of(extent.bytes);
+        let room_bytes = match self.leg {
+            Leg::Read => u64::MAX,
+            Leg::Write => self.object(job).room_bytes(),
+        };
+        let end = extent.end().min(room_bytes.max(extent.offset));
+        let bytes = usize_of(end - extent.offset);
         Io {
             start,
             ..self.io(job, extent.offset, Buf::Slot(slot), bytes, tag)

@@ -100,10 +100,10 @@ impl Gauge {
 
     /// Looks at the connections that are open now. One that is new counts from its beginning.
     pub fn look<'a>(&mut self, now: Instant, open: impl Iterator<Item = Watched<'a>>) {
-        let Some(looked) = self.looked.replace(now) else {
-            self.looked = None;
+        let Some(looked) = self.looked else {
             return;
         };
+        self.looked = Some(now);
         let took = now.duration_since(looked);
         let mut moved = 0;
         for watched in open.take(CONNECTIONS_MAX) {

@@ -45,6 +45,11 @@ pub trait Handle: Any + fmt::Debug + Send + Sync {
         1
     }
 
+    /// Where writing it must end. Writes are padded to whole pages, and a block device may end within one.
+    fn room_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// What went wrong with an I/O of this object. An engine that knows more than an error number wraps an [`Error`].
     fn error(&self, operation: &'static str, source: io::Error) -> Error {
         match source.downcast::<Error>() {

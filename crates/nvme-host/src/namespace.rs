@@ -246,6 +246,10 @@ impl Handle for Namespace {
     fn block_bytes(&self) -> u64 {
         self.block()
     }
+
+    fn room_bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 /// A namespace that is written in place, as a block device is: what it held is gone from the first write on.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Alignment, Error, Kind};
+use straightway_core::{Error, Kind};
 use straightway_io::{
     Handle as _,
     request::{Done, Io, Op},
@@ -60,21 +60,21 @@ impl NvmeEngine {
             let why = "it was opened before this process was forked: open it again";
             return self.refuse(io, Kind::Invalid, why);
         }
-        let left = namespace.bytes.saturating_sub(io.offset);
+        let (end, left) = (
+            io.offset + io.bytes as u64,
+            namespace.bytes.saturating_sub(io.offset),
+        );
+        if io.op == Op::Write && end > namespace.bytes {
+            let why = format!(
+                "it is written up to byte {end}, beyond its end at {}",
+                namespace.bytes
+            );
+            return self.refuse(io, Kind::Invalid, &why);
+        }
+        // Nothing lies beyond the end.
         let bytes = usize::try_from(left).map_or(io.bytes, |left| left.min(io.bytes));
         if bytes == 0 {
-            // Nothing lies beyond the end. Writes are padded to whole pages, and a namespace may end within one: what is
-            // left of a page there is padding, as no object is longer than its namespace.
-            let padding = match io.op {
-                Op::Read => 0,
-                Op::Write => io.bytes,
-            };
-            if padding as u64 >= Alignment::PAGE_BYTES {
-                let (end, bytes) = (io.offset + io.bytes as u64, namespace.bytes);
-                let why = format!("it is written up to byte {end}, beyond its end at {bytes}");
-                return self.refuse(io, Kind::Invalid, &why);
-            }
-            self.finished.push(Done::new(io, Ok(padding)));
+            self.finished.push(Done::new(io, Ok(0)));
             return;
         }
         let block = namespace.block_bytes();
