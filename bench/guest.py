@@ -61,7 +61,7 @@ class Archive:
             file.writelines(self.parts)
 
 
-def boot(script, programs, modules, seconds, memory_mib=1536):
+def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
     """Boots the newest kernel, runs a shell script in it, and answers what it printed."""
     kernel = subprocess.run([f"{ROOT}/tools/guest-kernel"], check=True, capture_output=True, text=True).stdout.strip()
     with open(f"{kernel}/version") as file:
@@ -85,7 +85,7 @@ def boot(script, programs, modules, seconds, memory_mib=1536):
         with open("/proc/cpuinfo") as file:
             khz = round(1000 * next((float(line.split(":")[1]) for line in file if line.startswith("cpu MHz")), 0))
         # Strings are copied byte by byte where the emulated processor claims to do that fast.
-        command = ["timeout", str(seconds), "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,-erms", "-smp", "2",
+        command = ["timeout", str(seconds), "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,-erms", "-smp", str(cpus),
                    "-M", "q35", "-m", str(memory_mib), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
                    "-serial", f"file:{folder}/serial", "-initrd", f"{folder}/initrd", "-kernel", f"{kernel}/kernel",
                    "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable "

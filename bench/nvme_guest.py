@@ -2,7 +2,7 @@
 """NVMe/TCP in a guest: our host, a plain C host (`tcpbench.c`) and Linux's host on Linux's target over a RAM disk; and Linux's host on our
 target. All in one boot, interleaved, over the guest's loopback. Ratios are taken within a round, and their medians are compared.
 
-    python3 bench/nvme_guest.py [--rounds 7] [--seconds 3] [--out FILE]
+    python3 bench/nvme_guest.py [--rounds 7] [--seconds 3] [--cpus 2] [--out FILE]
 
 CPU time is that of the guest, both ends together. Linux's host is driven by io_uring with O_DIRECT and registered buffers (`tcpbench blk`).
 Builds what it needs into CARGO_TARGET_DIR. A round is 15 runs of --seconds; with the boot the defaults take about 7 minutes.
@@ -72,6 +72,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--cpus", type=int, default=2, help="processors of the guest")
     parser.add_argument("--limit", type=int, help="seconds after which the guest is ended")
     parser.add_argument("--note", default="")
     date = datetime.date.today().isoformat()
@@ -80,7 +81,8 @@ def main():
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, open(os.path.join(HERE, "nvme_guest.sh")) as file:
         script = f"ROUNDS={args.rounds}\nSECONDS_EACH={args.seconds}\n{file.read()}"
-        said = boot(script, build(folder), MODULES, args.limit or 240 + args.rounds * 15 * (args.seconds + 3))
+        said = boot(script, build(folder), MODULES, args.limit or 240 + args.rounds * 15 * (args.seconds + 3),
+                    cpus=args.cpus)
     runs = [{} for _ in range(args.rounds)]
     for number, what, block, _, iops, mib, busy, cpu_us in LINE.findall(said):
         runs[int(number)][what, int(block)] = {"iops": int(iops), "mib_per_s": float(mib), "busy_cpus": float(busy), "cpu_us": float(cpu_us)}
@@ -91,7 +93,7 @@ def main():
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     kernel = re.search(r"guest: up after [\d.]+ s, Linux (\S+)", said)
     result = {"date": date, "machine": about(), "load_before": round(load, 1), "load_after": round(os.getloadavg()[0], 1), "note": args.note,
-              "commit": commit, "guest_kernel": kernel and kernel[1], "rounds": args.rounds, "seconds": args.seconds, "rows": compare(runs),
+              "commit": commit, "guest_cpus": args.cpus, "guest_kernel": kernel and kernel[1], "rounds": args.rounds, "seconds": args.seconds, "rows": compare(runs),
               "runs": [{f"{what} {block}": figures for (what, block), figures in one.items()} for one in runs]}
     with open(args.out, "w") as file:
         json.dump(result, file, indent=1)

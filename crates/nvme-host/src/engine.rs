@@ -83,6 +83,8 @@ pub struct NvmeEngine {
     /// Bytes of an I/O on their way through a digest.
     scratch: Vec<u8>,
     turn: usize,
+    /// Whether the last look at the ring found anything.
+    is_moving: bool,
     looked: Instant,
     /// The last look at the clock: I/Os that are taken on need no better one.
     now: Instant,
@@ -108,6 +110,7 @@ impl NvmeEngine {
             landed: Vec::with_capacity(2 * QUEUES_MAX),
             scratch: vec![0; 64 << 10],
             turn: 0,
+            is_moving: false,
             looked: Instant::now(),
             now: Instant::now(),
             gauge: Gauge::default(),
@@ -140,6 +143,17 @@ impl NvmeEngine {
             self.receive(number, now);
         }
         due
+    }
+
+    /// Whether payload of another read is on its way, while the target has at least as many commands as are done. What is
+    /// done together is replaced by commands that are sent together, which costs both sides less.
+    fn is_more_there(&self) -> bool {
+        let count = self.finished.len();
+        let mut queues = self.queues.iter();
+        self.is_moving
+            && count > 0
+            && count < self.requests.len()
+            && queues.any(|(_, queue)| queue.long_reads > 0 && queue.filling.is_some())
     }
 
     /// The numbers that queues can have.
@@ -196,12 +210,16 @@ impl Engine for NvmeEngine {
                 };
                 let mut landed = std::mem::take(&mut self.landed);
                 let polled = self.ring.poll(&mut landed, least, wait);
+                self.is_moving = !landed.is_empty();
                 now = Instant::now();
                 for one in landed.drain(..) {
                     self.land(one, now);
                 }
                 self.landed = landed;
                 polled?;
+            }
+            if self.is_more_there() {
+                continue;
             }
             let count = self.finished.len();
             if count > 0 || self.requests.len() == 0 || now >= deadline {

@@ -176,11 +176,17 @@ fn build(depth: u32) -> Result<IoUring> {
         .map_err(refused)
 }
 
-/// Hands new entries to the kernel, and waits for at least `want` completions or the time-out.
-fn enter(ring: &IoUring, want: usize, timeout: Duration) -> Result<()> {
-    let time = types::Timespec::from(timeout);
-    let args = types::SubmitArgs::new().timespec(&time);
-    match ring.submitter().submit_with_args(want, &args) {
+/// Hands new entries to the kernel, and waits for at least `want` completions or the time-out, if there is one.
+fn enter(ring: &IoUring, want: usize, timeout: impl Into<Option<Duration>>) -> Result<()> {
+    let entered = match timeout.into() {
+        Some(timeout) => {
+            let time = types::Timespec::from(timeout);
+            let args = types::SubmitArgs::new().timespec(&time);
+            ring.submitter().submit_with_args(want, &args)
+        }
+        None => ring.submitter().submit_and_wait(want),
+    };
+    match entered {
         Ok(_) => Ok(()),
         Err(error) => match error.raw_os_error() {
             // Nothing was ready in time, or a signal came: what is there is still taken.

@@ -9,7 +9,13 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::net::SocketAddrAny;
@@ -24,6 +30,9 @@ pub const OPERATIONS_MAX: u32 = DEPTH_MAX;
 
 /// The user data of entries that cancel others.
 const CANCEL: u64 = u64::MAX;
+
+/// The user data of the entry that ends a wait.
+const ALARM: u64 = u64::MAX - 1;
 
 /// Bytes come in many pieces. The kernel waits for the last of them, so that one completion serves all. Before Linux 6.1
 /// a receive that was cancelled could forget the bytes that it had taken; there each piece is a completion of its own.
@@ -45,6 +54,10 @@ pub struct Sockets<H> {
     /// How many operations were begun.
     begun: u64,
     system_calls: u64,
+    /// When the kernel wakes whoever waits, if it was asked to.
+    alarm: Option<Instant>,
+    /// What the entry of the alarm points to.
+    alarm_time: Box<types::Timespec>,
 }
 
 /// What an operation works with, and gets back when it is done.
@@ -155,6 +168,8 @@ impl<H> Sockets<H> {
             free: (0..operations).rev().collect(),
             begun: 0,
             system_calls: 0,
+            alarm: None,
+            alarm_time: Box::default(),
         })
     }
 
@@ -208,8 +223,8 @@ impl<H> Sockets<H> {
         }
     }
 
-    /// Hands new operations to the kernel, waits for at least `want` completions (or the time-out), and takes all that
-    /// are there. Answers how many.
+    /// Hands new operations to the kernel, waits for at least `want` completions, and takes all that are there. Answers
+    /// how many. It waits no longer than the time-out, and may wait less: an earlier time-out may still be running.
     pub fn poll(
         &mut self,
         landed: &mut Vec<Landed<H>>,
@@ -217,12 +232,16 @@ impl<H> Sockets<H> {
         timeout: Duration,
     ) -> Result<usize> {
         let want = want.min(self.in_flight());
-        self.system_calls += 1;
-        enter(&self.ring, want, timeout)?;
+        self.wait(want, timeout)?;
         let before = landed.len();
         for completion in self.ring.completion() {
-            if completion.user_data() == CANCEL {
-                continue;
+            match completion.user_data() {
+                CANCEL => continue,
+                ALARM => {
+                    self.alarm = None;
+                    continue;
+                }
+                _ => {}
             }
             let number = u32::try_from(completion.user_data()).expect("we gave it a u32");
             let flying = self.flying[number as usize].take();
@@ -238,6 +257,32 @@ impl<H> Sockets<H> {
         Ok(landed.len() - before)
     }
 
+    /// Hands new operations to the kernel and waits.
+    ///
+    /// A time-out of its own would set a timer at each wait, which costs more than a short read in a virtual machine: the
+    /// processor's timer is emulated there. One alarm therefore serves all waits until it rings.
+    fn wait(&mut self, want: usize, timeout: Duration) -> Result<()> {
+        self.system_calls += 1;
+        if want == 0 || timeout.is_zero() {
+            return enter(&self.ring, want, timeout);
+        }
+        let end = Instant::now() + timeout;
+        if self.alarm.is_none() && self.set_alarm(timeout).is_ok() {
+            self.alarm = Some(end);
+        }
+        match self.alarm {
+            Some(alarm) if alarm <= end => enter(&self.ring, want, None),
+            _ => enter(&self.ring, want, timeout),
+        }
+    }
+
+    /// Queues an entry that ends a wait. None is in flight.
+    fn set_alarm(&mut self, timeout: Duration) -> Result<(), squeue::PushError> {
+        *self.alarm_time = types::Timespec::from(timeout);
+        let entry = opcode::Timeout::new(&raw const *self.alarm_time).build();
+        self.push(&entry.user_data(ALARM))
+    }
+
     /// How many operations are in flight.
     pub fn in_flight(&self) -> usize {
         self.flying.len() - self.free.len()
@@ -250,8 +295,8 @@ impl<H> Sockets<H> {
 
     /// Queues an entry; where the queue is full, hands it to the kernel first.
     fn push(&mut self, entry: &squeue::Entry) -> Result<(), squeue::PushError> {
-        // SAFETY: the caller keeps what the entry names in `flying` until its completion; one that cancels names
-        // nothing.
+        // SAFETY: the caller keeps what the entry names in `flying` until its completion. One that cancels names nothing,
+        // and the alarm a time that is kept as long as the ring.
         let queued = unsafe { self.ring.submission().push(entry) };
         if queued.is_ok() {
             return Ok(());

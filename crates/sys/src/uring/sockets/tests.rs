@@ -248,3 +248,58 @@ fn to_cancel_what_has_landed_does_not_hit_the_next_with_its_number() {
     peer.write_all(b"b").unwrap();
     assert_eq!(one(&mut ring).result.unwrap(), 1);
 }
+
+#[test]
+fn a_wait_ends_in_time_whatever_waits_came_before_it() {
+    let Some(mut ring) = ring() else { return };
+    let (socket, mut peer) = connected(&mut ring);
+    let receive = |ring: &mut Sockets<u8>| {
+        let payload = Payload::Receive {
+            bytes: vec![0; 8],
+            from: 0,
+            to: 8,
+        };
+        ring.begin(5, &socket, payload).unwrap();
+    };
+    receive(&mut ring);
+    let mut landed = Vec::new();
+    let mut wait = |ring: &mut Sockets<u8>, milliseconds| {
+        let start = Instant::now();
+        let timeout = Duration::from_millis(milliseconds);
+        while landed.is_empty() && start.elapsed() < timeout {
+            ring.poll(&mut landed, 1, timeout - start.elapsed())
+                .unwrap();
+        }
+        (landed.drain(..).count(), start.elapsed())
+    };
+    // The first one leaves an alarm that rings late: a shorter wait must not wait for it.
+    peer.write_all(b"x").unwrap();
+    let (count, took) = wait(&mut ring, 60_000);
+    assert_eq!(count, 1);
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    receive(&mut ring);
+    for milliseconds in [30, 1, 60, 5, 5, 200] {
+        let (count, took) = wait(&mut ring, milliseconds);
+        assert_eq!(count, 0);
+        assert!(took >= Duration::from_millis(milliseconds), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+}
+
+#[test]
+fn many_short_waits_take_one_call_each() {
+    let Some(mut ring) = ring() else { return };
+    let (socket, mut peer) = connected(&mut ring);
+    let before = ring.system_calls();
+    for _ in 0..100 {
+        let payload = Payload::Receive {
+            bytes: vec![0; 8],
+            from: 0,
+            to: 8,
+        };
+        ring.begin(5, &socket, payload).unwrap();
+        peer.write_all(b"x").unwrap();
+        assert_eq!(one(&mut ring).result.unwrap(), 1);
+    }
+    assert_eq!(ring.system_calls() - before, 100);
+}
