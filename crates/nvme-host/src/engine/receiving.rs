@@ -14,12 +14,6 @@ use super::{
     sending::key,
 };
 
-/// From this length on, the rest of a payload is one operation of its own that the kernel fills whole.
-const FILL_BYTES_MIN: usize = 128 << 10;
-
-/// The most bytes of such an operation: each that is done shows that the target is alive.
-const FILL_BYTES_MAX: usize = 1 << 20;
-
 /// What a target did that it must not.
 type Violation = String;
 
@@ -74,20 +68,17 @@ impl NvmeEngine {
     fn restore_received(&mut self, number: u32, payload: Payload<Object>, moved: usize) {
         let queue = &mut self.queues[number];
         let (io, into_io, inbox, into_inbox) = match payload {
-            Payload::Receive { bytes, .. } => (None, 0, Some(bytes), moved),
-            Payload::Fill { io, .. } => (Some(io), moved, None, 0),
+            Payload::Receive { bytes, .. } => (None, 0, bytes, moved),
             Payload::FillThen {
                 io, fill, bytes, ..
             } => {
                 let first = moved.min(fill.len());
-                (Some(io), first, Some(bytes), moved - first)
+                (Some(io), first, bytes, moved - first)
             }
             _ => unreachable!("it was begun as a receive"),
         };
-        if let Some(inbox) = inbox {
-            queue.inbox = inbox;
-            queue.have += into_inbox;
-        }
+        queue.inbox = inbox;
+        queue.have += into_inbox;
         if let Some(io) = io {
             let filling = queue.filling.as_mut().expect("it was begun for a payload");
             filling.got += into_io;
@@ -119,16 +110,13 @@ impl NvmeEngine {
             let request = queue.commands[filling.slot].request;
             let io = self.requests[request].io.take();
             let io = io.expect("a read is with the ring for one payload at a time");
-            if left >= FILL_BYTES_MIN {
-                let to = from + left.min(FILL_BYTES_MAX);
-                Payload::Fill { io, from, to }
-            } else {
-                Payload::FillThen {
-                    io,
-                    fill: from..from + left,
-                    then: queue.have..end,
-                    bytes: std::mem::take(&mut queue.inbox),
-                }
+            // Whatever is there is taken. Waiting for the whole payload of a long read took a seventh of the rate: what the
+            // kernel copied on the way it copied with the lane asleep in between.
+            Payload::FillThen {
+                io,
+                fill: from..from + left,
+                then: queue.have..end,
+                bytes: std::mem::take(&mut queue.inbox),
             }
         };
         match self.ring.begin(key(number, false), &queue.socket, payload) {

@@ -266,9 +266,10 @@ fn a_wait_ends_in_time_whatever_waits_came_before_it() {
     let mut wait = |ring: &mut Sockets<u8>, milliseconds| {
         let start = Instant::now();
         let timeout = Duration::from_millis(milliseconds);
-        while landed.is_empty() && start.elapsed() < timeout {
-            ring.poll(&mut landed, 1, timeout - start.elapsed())
-                .unwrap();
+        while let Some(left) = timeout.checked_sub(start.elapsed())
+            && landed.is_empty()
+        {
+            ring.poll(&mut landed, 1, left).unwrap();
         }
         (landed.drain(..).count(), start.elapsed())
     };
