@@ -9,7 +9,7 @@ use std::{env, fs, ops::Range, time::Instant};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{
-    GetOptions, ObjectStore,
+    GetOptions, ObjectStore, ObjectStoreExt,
     aws::{AmazonS3Builder, Checksum},
     path::Path,
 };

@@ -278,15 +278,17 @@ fn a_limit_is_kept_to_on_every_route_and_the_receipt_says_that_it_bound() {
     for target in ["host:", "target"] {
         for route in ["auto", "direct", "buffered"] {
             let args = ["source", target, "--route", route, "--limit", "4MB/s"];
-            let receipt = yard.receipt(&[&args[..], &["--chunk", "16KiB"]].concat());
-            assert_eq!(receipt["bound_by"], "throttle", "{target} {receipt}");
-            let moved = receipt["bytes"].as_f64().unwrap();
-            let rate = moved / receipt["seconds"].as_f64().unwrap();
-            // What was saved up before the start, 50 ms, may come on top. A copy is no slower than it may be.
-            assert!(
-                (3.5e6..5.5e6).contains(&rate),
-                "{target} by {route}: {rate}"
-            );
+            // Others may take the machine for so long that the limit does not bind: then it is tried again.
+            let kept = (0..5).any(|_| {
+                let receipt = yard.receipt(&[&args[..], &["--chunk", "16KiB"]].concat());
+                let moved = receipt["bytes"].as_f64().unwrap();
+                let rate = moved / receipt["seconds"].as_f64().unwrap();
+                // What was saved up before the start, 50 ms, may come on top.
+                assert!(rate < 5.5e6, "{target} by {route}: {rate}");
+                // A copy is no slower than it may be.
+                receipt["bound_by"] == "throttle" && rate > 3.5e6
+            });
+            assert!(kept, "{target} by {route}");
         }
     }
 }
