@@ -632,6 +632,8 @@ fn a_body_is_given_up_only_after_the_longest_time_without_a_byte() {
 
 #[test]
 fn slow_requests_are_hedged_within_the_budget() {
+    // Much longer than all the rest, also on a busy machine.
+    let stall = Duration::from_secs(8);
     for tls in [false, true] {
         let object = content(4_000_000, 11);
         let (copy, seen) = (object.clone(), Mutex::new(HashSet::new()));
@@ -640,7 +642,7 @@ fn slow_requests_are_hedged_within_the_budget() {
             let start = asked.range(4_000_000).unwrap().start;
             // Every hundredth range, the first time that it is asked for.
             if start % 400_000 == 200_000 && seen.lock().unwrap().insert(start) {
-                steps.insert(0, Step::Wait(Duration::from_secs(3)));
+                steps.insert(0, Step::Wait(stall));
             }
             steps
         });
@@ -652,11 +654,7 @@ fn slow_requests_are_hedged_within_the_budget() {
         let tries = got.tries;
         assert!(tries.hedges_sent > 0 && tries.hedges_won > 0, "{tries:?}");
         assert!(tries.hedges_sent <= 50, "{tries:?}");
-        assert!(
-            start.elapsed() < Duration::from_millis(2900),
-            "{:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < stall, "{:?}", start.elapsed());
     }
 }
 
