@@ -40,7 +40,8 @@ def cuts(count):
     kinds = {}
     for kind, bar in (("Reset", 1000), ("Blackhole", 2000)):
         stalls = sorted(int(stall) for name, stall, _ in found if name == kind)
-        kinds[kind.lower()] = {"cuts": len(stalls), "stall_ms_max": stalls[-1], "stall_ms_median": stalls[len(stalls) // 2], "bar_ms": bar}
+        kinds[kind.lower()] = {"cuts": len(stalls), "stall_ms_max": stalls[-1], "stall_ms_median": stalls[len(stalls) // 2], "bar_ms": bar,
+                               "is_met": stalls[-1] <= bar}
     return {"paths": 4, "keep_alive_s": 1, "ios": sum(int(ios) for _, _, ios in found), "seconds": seconds, **kinds}
 
 
