@@ -110,8 +110,7 @@ impl NvmeEngine {
             let request = queue.commands[filling.slot].request;
             let io = self.requests[request].io.take();
             let io = io.expect("a read is with the ring for one payload at a time");
-            // Whatever is there is taken. Waiting for the whole payload of a long read took a seventh of the rate: what the
-            // kernel copied on the way it copied with the lane asleep in between.
+            // Whatever is there is taken. Waiting for the whole payload of a long read took a seventh of the rate.
             Payload::FillThen {
                 io,
                 fill: from..from + left,

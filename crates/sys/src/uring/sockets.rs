@@ -259,8 +259,7 @@ impl<H> Sockets<H> {
 
     /// Hands new operations to the kernel and waits.
     ///
-    /// A time-out of its own would set a timer at each wait, which costs more than a short read in a virtual machine: the
-    /// processor's timer is emulated there. One alarm therefore serves all waits until it rings.
+    /// One alarm serves all waits until it rings: a time-out of its own would set and clear a timer at each wait.
     fn wait(&mut self, want: usize, timeout: Duration) -> Result<()> {
         self.system_calls += 1;
         if want == 0 || timeout.is_zero() {
