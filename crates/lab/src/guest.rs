@@ -115,7 +115,7 @@ impl Guest<'_> {
             return Err(io::Error::other(why));
         }
         let log = Machine {
-            series: self.series,
+            kernel: &kernel,
             folder: folder.path(),
             append: "tsc=reliable",
             arguments: &self.arguments(),

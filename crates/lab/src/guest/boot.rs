@@ -8,8 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::kernel;
-
 /// How long a guest may take to print its first line. Alone on two cores it takes eight seconds.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(90);
 
@@ -37,8 +35,8 @@ const ARGUMENTS: [&str; 14] = [
 
 /// What to boot.
 pub(super) struct Machine<'a> {
-    /// Which kernel.
-    pub(super) series: &'a str,
+    /// The folder of its kernel.
+    pub(super) kernel: &'a Path,
     /// Where `initrd` and the drives are.
     pub(super) folder: &'a Path,
     /// What is told to the kernel, beside what every guest is told.
@@ -89,7 +87,7 @@ impl Machine<'_> {
             .args(ARGUMENTS)
             .args(self.arguments)
             .args(["-initrd", "initrd", "-append", &append, "-kernel"])
-            .arg(kernel(self.series)?.join("kernel"))
+            .arg(self.kernel.join("kernel"))
             .current_dir(self.folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

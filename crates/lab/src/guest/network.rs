@@ -44,7 +44,7 @@ impl NetworkGuest<'_> {
         initrd.file("run.sh", self.script.as_bytes());
         initrd.write(&folder.path().join("initrd"))?;
         Machine {
-            series: NEWEST,
+            kernel: &kernel,
             folder: folder.path(),
             // On a busy machine the kernel measures the TSC wrongly and may find no timer.
             append: "clocksource=hpet no_timer_check",

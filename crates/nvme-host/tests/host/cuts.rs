@@ -191,21 +191,24 @@ fn one_of_four_paths_is_cut_under_load_and_nothing_is_lost() {
         } else {
             (Mode::Blackhole, KEEP_ALIVE + Duration::from_secs(1))
         };
-        load.stall = Duration::ZERO;
-        let before = load.count;
-        relay.set(mode);
-        load.go_on(bound + Duration::from_millis(300));
-        let open = load.open.values().map(|(_, _, since)| since.elapsed());
-        let stall = open.fold(load.stall, Duration::max);
-        let count = load.count - before;
-        eprintln!(
-            "cut {cut}: {mode:?}, stall {} ms, {count} I/Os",
-            stall.as_millis()
-        );
-        // Others may have the machine for most of a second: bench/nvme_faults.py holds the figures against their bars.
-        assert!(stall <= 4 * bound, "{mode:?}: an I/O took {stall:?}");
-        relay.set(Mode::Pass);
-        load.go_on(Duration::from_millis(500));
+        // Others may have the machine for most of a second: then the path is cut again.
+        let is_short = (0..5).any(|_| {
+            load.stall = Duration::ZERO;
+            let before = load.count;
+            relay.set(mode);
+            load.go_on(bound + Duration::from_millis(300));
+            let open = load.open.values().map(|(_, _, since)| since.elapsed());
+            let stall = open.fold(load.stall, Duration::max);
+            let count = load.count - before;
+            eprintln!(
+                "cut {cut}: {mode:?}, stall {} ms, {count} I/Os",
+                stall.as_millis()
+            );
+            relay.set(Mode::Pass);
+            load.go_on(Duration::from_millis(500));
+            stall <= bound
+        });
+        assert!(is_short, "{mode:?}: an I/O takes longer than {bound:?}");
     }
     load.finish(&store);
 }

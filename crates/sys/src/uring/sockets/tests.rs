@@ -39,6 +39,16 @@ fn connected(ring: &mut Sockets<u8>) -> (Arc<Socket>, TcpStream) {
     (socket, listener.accept().unwrap().0)
 }
 
+/// Begins to receive up to eight bytes.
+fn receive(ring: &mut Sockets<u8>, socket: &Arc<Socket>) {
+    let payload = Payload::Receive {
+        bytes: vec![0; 8],
+        from: 0,
+        to: 8,
+    };
+    ring.begin(5, socket, payload).unwrap();
+}
+
 fn io(bytes: usize) -> Io<u8> {
     Io {
         op: Op::Read,
@@ -253,15 +263,7 @@ fn to_cancel_what_has_landed_does_not_hit_the_next_with_its_number() {
 fn a_wait_ends_in_time_whatever_waits_came_before_it() {
     let Some(mut ring) = ring() else { return };
     let (socket, mut peer) = connected(&mut ring);
-    let receive = |ring: &mut Sockets<u8>| {
-        let payload = Payload::Receive {
-            bytes: vec![0; 8],
-            from: 0,
-            to: 8,
-        };
-        ring.begin(5, &socket, payload).unwrap();
-    };
-    receive(&mut ring);
+    receive(&mut ring, &socket);
     let mut landed = Vec::new();
     let mut wait = |ring: &mut Sockets<u8>, milliseconds| {
         let start = Instant::now();
@@ -278,7 +280,7 @@ fn a_wait_ends_in_time_whatever_waits_came_before_it() {
     let (count, took) = wait(&mut ring, 60_000);
     assert_eq!(count, 1);
     assert!(took < Duration::from_secs(30), "{took:?}");
-    receive(&mut ring);
+    receive(&mut ring, &socket);
     for milliseconds in [30, 1, 60, 5, 5, 200] {
         let (count, took) = wait(&mut ring, milliseconds);
         assert_eq!(count, 0);
@@ -293,12 +295,7 @@ fn many_short_waits_take_one_call_each() {
     let (socket, mut peer) = connected(&mut ring);
     let before = ring.system_calls();
     for _ in 0..100 {
-        let payload = Payload::Receive {
-            bytes: vec![0; 8],
-            from: 0,
-            to: 8,
-        };
-        ring.begin(5, &socket, payload).unwrap();
+        receive(&mut ring, &socket);
         peer.write_all(b"x").unwrap();
         assert_eq!(one(&mut ring).result.unwrap(), 1);
     }
