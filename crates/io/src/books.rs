@@ -256,6 +256,11 @@ impl Books {
         if self.rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
             return Bound::Throttle;
         }
+        // On a busy machine a limit is missed by more than that, and is still what was waited for most.
+        let held = match self.rate_max {
+            Some(_) => self.tally.idle,
+            None => Duration::ZERO,
+        };
         // A lane's time is one share of the wall clock; the sync happens after all of them.
         let lanes = self.lanes.max(1);
         let storage = match self.tally.requests() {
@@ -267,11 +272,42 @@ impl Books {
             (Bound::PageCache, self.tally.page_cache / lanes),
             (Bound::Copy, self.tally.copying / lanes),
             (Bound::Cpu, self.tally.rest / lanes),
+            (Bound::Throttle, held / lanes),
             (Bound::OtherJobs, self.waiting()),
             (Bound::Sync, self.sync),
         ]
         .into_iter()
         .max_by_key(|(_, time)| *time)
         .map_or(Bound::Nothing, |(bound, _)| bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_was_waited_for_most_is_what_bound_also_where_it_was_missed_by_far() {
+        let mut lanes = Tally::default();
+        lanes.lanes = 2;
+        lanes.drive = Duration::from_millis(300);
+        lanes.idle = Duration::from_millis(900);
+        lanes.rest = Duration::from_millis(100);
+        lanes.count(Leg::Read, Route::Staged, Reason::RaggedEdge, 1000);
+        lanes.complete(
+            Duration::from_millis(1),
+            1000,
+            straightway_sys::Tries::default(),
+        );
+        let bound = |rate_max: Option<f64>| {
+            let mut books = Books::default();
+            books.add_read(&lanes);
+            books.rate_max = rate_max.map(Rate);
+            books.bound(1.0)
+        };
+        assert_eq!(bound(Some(4000.0)), Bound::Throttle);
+        assert_eq!(bound(Some(1050.0)), Bound::Throttle);
+        // Without a limit a lane without work waits for the others.
+        assert_eq!(bound(None), Bound::Storage);
     }
 }

@@ -150,7 +150,9 @@ impl Lane {
             let storage_idles = self.flying == 0 && self.waiting.is_empty();
             if storage_idles && self.stage.in_flight() == 0 {
                 // All that is there is held by a limit or by its class, or was taken by another lane just now.
+                let start = Instant::now();
                 board.wait_for_change(seen, patience);
+                self.jobs.book_all(start.elapsed(), |tally| &mut tally.idle);
                 continue;
             }
             let came = if storage_idles {

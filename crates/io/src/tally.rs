@@ -49,6 +49,8 @@ pub struct Tally {
     pub copying: Duration,
     /// into other jobs,
     pub others: Duration,
+    /// into waiting until there is something to do: mostly until a limit lets go,
+    pub idle: Duration,
     /// and into all else.
     pub rest: Duration,
     warnings: Vec<String>,
@@ -76,6 +78,7 @@ impl Default for Tally {
             page_cache: Duration::ZERO,
             copying: Duration::ZERO,
             others: Duration::ZERO,
+            idle: Duration::ZERO,
             rest: Duration::ZERO,
             warnings: Vec::new(),
             engines: Vec::new(),
@@ -162,7 +165,7 @@ impl Tally {
 
     /// Books as `rest` what is left of the time that a lane has run.
     pub fn finish(&mut self, ran: Duration) {
-        let spent = self.drive + self.page_cache + self.copying + self.others;
+        let spent = self.drive + self.page_cache + self.copying + self.others + self.idle;
         self.rest = ran.saturating_sub(spent);
     }
 
@@ -200,6 +203,7 @@ impl Tally {
         self.page_cache += other.page_cache;
         self.copying += other.copying;
         self.others += other.others;
+        self.idle += other.idle;
         self.rest += other.rest;
     }
 

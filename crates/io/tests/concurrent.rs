@@ -108,7 +108,7 @@ fn a_job_alone_shares_nothing_and_waits_for_nobody() {
 #[test]
 fn a_long_job_does_not_hold_up_a_short_one_that_comes_after_it() {
     let folder = folder();
-    let long = write_file(&folder.path().join("long"), 8 << 20);
+    let long = write_file(&folder.path().join("long"), 40 << 20);
     let short = write_file(&folder.path().join("short"), 40_000);
     for route in ROUTES {
         let executor = Executor::new(small()).unwrap();
@@ -117,8 +117,8 @@ fn a_long_job_does_not_hold_up_a_short_one_that_comes_after_it() {
         let (second, _region) = read(&executor, &short, route).unwrap();
         second.wait().unwrap();
         assert!(
-            start.elapsed() < Duration::from_secs(1),
-            "two seconds are left of the first"
+            start.elapsed() < Duration::from_secs(5),
+            "five seconds are left of the first"
         );
         assert!(!first.is_done());
         first.cancel();
@@ -204,14 +204,19 @@ fn a_limit_holds_in_every_tenth_of_a_second_on_every_route_and_both_legs_of_a_co
                 let took = began.elapsed().as_secs_f64();
                 let meant = legs * bytes as f64 / limit;
                 assert!(took > 0.95 * meant - 0.01, "{took} s instead of {meant}");
-                assert!(took < 2.0 * meant + 0.5, "{took} s instead of {meant}");
-                (most_in_a_tenth(&trace), receipt.bound_by.to_string())
+                let is_soon = took < 2.0 * meant + 0.5;
+                (
+                    most_in_a_tenth(&trace),
+                    receipt.bound_by.to_string(),
+                    is_soon,
+                )
             };
             // The clock of a trace is read a little after that of the limit, and where the machine is busy a lane may be
             // held up between the two: then it is tried again.
             let most = limit * 0.1 * 1.01 + CHUNK_BYTES as f64;
-            let is_right =
-                |(sum, bound): &(usize, String)| *sum as f64 <= most && bound == "throttle";
+            let is_right = |(sum, bound, is_soon): &(usize, String, bool)| {
+                *sum as f64 <= most && bound == "throttle" && *is_soon
+            };
             let mut seen = Vec::new();
             while seen.len() < 4 && !seen.last().is_some_and(is_right) {
                 seen.push(run());
@@ -229,19 +234,19 @@ fn a_limit_is_for_all_jobs_of_one_tenant_together_and_for_no_other() {
     let folder = folder();
     let file = write_file(&folder.path().join("file"), 512 << 10);
     let executor = Executor::new(small()).unwrap();
-    let slow = limited(&executor, 2e6);
+    let slow = limited(&executor, 5e5);
     let start = Instant::now();
     let both: Vec<_> = (0..2)
         .map(|_| read(&slow, &file, ROUTES[0]).unwrap())
         .collect();
     let (other, _region) = read(&executor, &file, ROUTES[0]).unwrap();
     other.wait().unwrap();
-    assert!(start.elapsed() < Duration::from_millis(400));
+    assert!(start.elapsed() < Duration::from_millis(1600));
     for (ticket, _region) in both {
         ticket.wait().unwrap();
     }
     let took = start.elapsed().as_secs_f64();
-    assert!((0.45..2.0).contains(&took), "{took} s for 1 MiB at 2 MB/s");
+    assert!((1.9..8.0).contains(&took), "{took} s for 1 MiB at 0.5 MB/s");
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Identity {
         if self.changed < now || stamps_every_change(file) {
             return Ok(Some(self));
         }
-        self.settled_by_ticks(file)
+        self.settled_by_ticks(|| Ok(Self::of(&fstat(file)?)))
     }
 
     /// Whether both are of one file, in whatever state.
@@ -62,11 +62,14 @@ impl Identity {
 
     /// The same by looking again: after a whole tick without a write the next one gets another stamp, even from the
     /// clock of a file server.
-    fn settled_by_ticks(self, file: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
+    fn settled_by_ticks(
+        self,
+        mut look: impl FnMut() -> Result<Self, Errno>,
+    ) -> Result<Option<Self>, Errno> {
         let mut identity = self;
         for _ in 0..LOOKS_MAX {
             thread::sleep(tick());
-            let again = Self::of(&fstat(file)?);
+            let again = look()?;
             if again == identity {
                 return Ok(Some(identity));
             }
@@ -111,12 +114,7 @@ fn seconds_and_ns(time: Timespec) -> (i64, i64) {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs,
-        io::Write,
-        os::unix::fs::FileExt,
-        sync::atomic::{AtomicBool, Ordering},
-    };
+    use std::{fs, io::Write, os::unix::fs::FileExt};
 
     use super::*;
     use crate::{kernel::major_minor, status::Status};
@@ -147,21 +145,16 @@ mod tests {
             .open(&path)
             .unwrap();
         let now = || Identity::of(&fstat(&file).unwrap());
-        let settled = now().settled_by_ticks(file.as_fd()).unwrap().unwrap();
+        let settled = now().settled_by_ticks(|| Ok(now())).unwrap().unwrap();
         assert_eq!(settled, now());
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    file.write_all_at(b"new", 0).unwrap();
-                    thread::sleep(Duration::from_micros(200));
-                }
-            });
-            thread::sleep(Duration::from_millis(20));
-            let unsettled = now().settled_by_ticks(file.as_fd()).unwrap();
-            stop.store(true, Ordering::Relaxed);
-            assert_eq!(unsettled, None);
+        let mut writes = 0;
+        let unsettled = now().settled_by_ticks(|| {
+            file.write_all_at(b"new", 0).unwrap();
+            writes += 1;
+            Ok(now())
         });
+        assert_eq!(unsettled.unwrap(), None);
+        assert_eq!(writes, LOOKS_MAX);
     }
 
     #[test]

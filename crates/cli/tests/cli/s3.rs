@@ -177,7 +177,7 @@ fn many_objects_are_copied_byte_for_byte_through_faults_and_no_batch_waits_for_a
         ..Faults::default()
     };
     copies_through(weed, faults, "batches", &sizes);
-    let late = Duration::from_secs(4);
+    let late = Duration::from_secs(6);
     let faults = Faults {
         shares: vec![(Fault::Stall(late), 10_000)],
         only: Some("slow".to_owned()),

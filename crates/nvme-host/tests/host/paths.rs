@@ -110,6 +110,9 @@ fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
     ];
     let targets = ports(3, &states);
     let mut settings = settings(Digests::default());
+    // No time-out helps to notice it.
+    settings.command_max = Duration::from_mins(1);
+    settings.keep_alive = Duration::from_mins(1);
     settings.paths = targets[1..].iter().map(portal).collect();
     let store = store(&targets[0], settings);
     let object = open(&store).unwrap();
@@ -123,12 +126,12 @@ fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
     read_all(&mut engine, &object);
     assert_eq!((reads(0) - first, reads(1) - second), (32, 32));
     assert_eq!(reads(2), 0);
-    // One path is lost under load: the other takes all, within a second.
+    // One path is lost under load: the other takes all at once.
     targets[0].cut(true);
     let start = Instant::now();
     read_all(&mut engine, &object);
     assert!(
-        start.elapsed() < Duration::from_secs(1),
+        start.elapsed() < Duration::from_secs(10),
         "{:?}",
         start.elapsed()
     );
@@ -137,7 +140,7 @@ fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
     let start = Instant::now();
     read_all(&mut engine, &object);
     assert!(
-        start.elapsed() < Duration::from_secs(1),
+        start.elapsed() < Duration::from_secs(10),
         "{:?}",
         start.elapsed()
     );
@@ -165,9 +168,9 @@ fn a_path_that_falls_silent_is_left_within_the_keep_alive_time() {
     let asked = Arc::clone(&object);
     let asking = std::thread::spawn(move || asked.check_unchanged());
     read_all(&mut engine, &object);
-    // 1.5 s, and a second.
+    // After 1.5 s, and long before the command's own time-out on a busy machine too.
     assert!(
-        start.elapsed() < Duration::from_millis(2500),
+        start.elapsed() < Duration::from_secs(10),
         "{:?}",
         start.elapsed()
     );
@@ -204,7 +207,7 @@ fn a_namespace_that_becomes_accessible_again_is_waited_for() {
     let start = Instant::now();
     while done.is_empty() {
         engine.poll(&mut done, Duration::from_millis(100)).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(3));
+        assert!(start.elapsed() < Duration::from_secs(20));
     }
     assert_eq!(*done[0].result.as_ref().unwrap(), 4096);
 }

@@ -157,11 +157,11 @@ fn a_restore_keeps_to_a_limit_however_many_threads_it_has() {
         let gathered = restorer.gather(&checkpoint, &tensors, Place::Host).unwrap();
         let receipt = gathered.fetched.receipt;
         // What was saved up before, 50 ms, and the last chunk may come on top.
-        assert!((0.3..1.5).contains(&receipt.seconds), "{receipt}");
-        receipt.bound_by
+        assert!(receipt.seconds > 0.3, "{receipt}");
+        receipt.seconds < 1.5 && receipt.bound_by == Bound::Throttle
     };
-    // On a busy machine it may have been the processor once.
-    assert!((0..4).any(|_| restore() == Bound::Throttle));
+    // It lasts 0.5 s, and a busy machine is slower than its limit at times.
+    assert!((0..5).any(|_| restore()));
 }
 
 #[test]
