@@ -46,6 +46,9 @@ impl Checksum {
 
     /// Whether the first bytes of an I/O's memory have it.
     pub(crate) fn fits_io(self, io: &Io, bytes: usize) -> bool {
+        if self.algorithm == Algorithm::Crc64Nvme {
+            return crc64nvme_of_io(io, bytes) == self.value;
+        }
         let mut digest = self.digest();
         add_io(io, bytes, |piece| digest.update(piece));
         digest.finalize() == self.value
@@ -77,6 +80,9 @@ pub(crate) fn crc64nvme(bytes: &[u8]) -> u64 {
 pub(crate) fn crc64nvme_of_io(io: &Io, bytes: usize) -> u64 {
     if let Buf::Slot(slot) = &io.buf {
         return crc64nvme(&slot.as_slice()[io.start..io.start + bytes]);
+    }
+    if let Some(folded) = io.folded(bytes) {
+        return crc64nvme(folded.as_slice());
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
     add_io(io, bytes, |piece| digest.update(piece));

@@ -25,6 +25,7 @@ mod removing;
 mod store;
 mod sum;
 mod upload;
+mod whole_sum;
 mod writing;
 mod xml;
 

@@ -47,6 +47,7 @@ pub use folder::Folder;
 pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op, Tries};
+pub use shared::folded::Folded;
 pub use slot::Slot;
 pub use socket::Socket;
 pub use tcp::TcpInfo;

@@ -8,7 +8,7 @@ use std::{io, sync::Arc};
 use crate::{
     file::{By, File},
     region::Window,
-    shared,
+    shared::{self, folded::Folded},
     slot::Slot,
 };
 
@@ -122,6 +122,13 @@ impl<H> Io<H> {
         self.check_length(end.unwrap_or(usize::MAX));
         // SAFETY: as in `fill_from`, the other way round: `bytes` is exclusive, so it is no memory of this I/O.
         unsafe { shared::copy(bytes.as_mut_ptr(), self.pointer().add(from), bytes.len()) }
+    }
+
+    /// A few bytes that have the same CRC-64/NVME as its first `bytes`. `None` where this processor cannot make them.
+    pub fn folded(&self, bytes: usize) -> Option<Folded> {
+        self.check_length(bytes);
+        // SAFETY: in bounds, and read as `spill_from` reads them.
+        unsafe { Folded::of(self.pointer(), bytes) }
     }
 
     fn check_length(&self, bytes: usize) {

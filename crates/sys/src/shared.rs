@@ -6,6 +6,8 @@
 //! `memcpy`, which is written in assembly, called through a pointer that the compiler cannot see through. It costs
 //! what `copy_nonoverlapping` costs.
 
+pub(crate) mod folded;
+
 use std::{ffi::c_void, hint::black_box};
 
 /// Copies `bytes` bytes.
