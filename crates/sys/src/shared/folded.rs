@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn what_is_folded_has_the_checksum_of_the_whole_at_any_length_and_address() {
         assert_eq!(crc64nvme(b"123456789"), 0xae8b_1486_0a79_9888);
-        let byte = |number: usize| (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;
+        let byte = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[5];
         let bytes: Vec<_> = (0..70_000).map(byte).collect();
         let long = [4096, 4097, 65_535, 65_536, 69_980];
         for length in (0..700).chain(long) {
