@@ -2,8 +2,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 use md5::Digest as _;
-use straightway_io::request::Io;
-use straightway_sys::Buf;
+use straightway_sys::{Buf, Io};
 
 use crate::upload::Md5;
 
@@ -45,7 +44,7 @@ impl Checksum {
     }
 
     /// Whether the first bytes of an I/O's memory have it.
-    pub(crate) fn fits_io(self, io: &Io, bytes: usize) -> bool {
+    pub(crate) fn fits_io<H>(self, io: &Io<H>, bytes: usize) -> bool {
         if self.algorithm == Algorithm::Crc64Nvme {
             return crc64nvme_of_io(io, bytes) == self.value;
         }
@@ -77,7 +76,7 @@ pub(crate) fn crc64nvme(bytes: &[u8]) -> u64 {
 }
 
 /// The same of the first bytes of an I/O's memory.
-pub(crate) fn crc64nvme_of_io(io: &Io, bytes: usize) -> u64 {
+pub(crate) fn crc64nvme_of_io<H>(io: &Io<H>, bytes: usize) -> u64 {
     if let Buf::Slot(slot) = &io.buf {
         return crc64nvme(&slot.as_slice()[io.start..io.start + bytes]);
     }
@@ -95,14 +94,14 @@ pub(crate) fn md5_of(bytes: &[u8]) -> Md5 {
 }
 
 /// The same of the first bytes of an I/O's memory.
-pub(crate) fn md5_of_io(io: &Io, bytes: usize) -> Md5 {
+pub(crate) fn md5_of_io<H>(io: &Io<H>, bytes: usize) -> Md5 {
     let mut digest = md5::Md5::new();
     add_io(io, bytes, |piece| digest.update(piece));
     digest.finalize().into()
 }
 
 /// Adds the first bytes of an I/O's memory, which others may write to meanwhile.
-fn add_io(io: &Io, bytes: usize, mut add: impl FnMut(&[u8])) {
+fn add_io<H>(io: &Io<H>, bytes: usize, mut add: impl FnMut(&[u8])) {
     let mut piece = [0; PIECE_BYTES];
     for from in (0..bytes).step_by(PIECE_BYTES) {
         let piece = &mut piece[..PIECE_BYTES.min(bytes - from)];
@@ -132,7 +131,58 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use straightway_sys::{By, Op, Region, Slot, Window};
+
     use super::*;
+
+    #[test]
+    fn the_memory_of_an_io_has_the_checksum_of_its_bytes_wherever_it_is_and_however_long() {
+        let most: usize = (1 << 20) + 1000;
+        let bytes: Vec<_> = (0..most)
+            .map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[5])
+            .collect();
+        let mut region = Region::host(most as u64).unwrap();
+        region.as_mut_slice().copy_from_slice(&bytes);
+        let region = Arc::new(region);
+        let mut slot = Slot::ring(1, most.next_multiple_of(4096))
+            .unwrap()
+            .remove(0);
+        slot.as_mut_slice()[..most].copy_from_slice(&bytes);
+        let mut io = Io {
+            op: Op::Write,
+            object: (),
+            by: By::PageCache,
+            offset: 0,
+            buf: Buf::Slot(slot),
+            start: 0,
+            bytes: 0,
+            tag: 0,
+        };
+        let around = |length: usize| length - 3..length + 4;
+        let lengths = (0..300)
+            .chain(around(PIECE_BYTES))
+            .chain(around(most - 500));
+        let lengths: Vec<_> = lengths.collect();
+        for _ in 0..2 {
+            for (number, length) in lengths.iter().enumerate() {
+                (io.start, io.bytes) = (number % 17, *length);
+                let part = &bytes[io.start..][..*length];
+                assert_eq!(crc64nvme_of_io(&io, *length), crc64nvme(part), "{io:?}");
+                for algorithm in [Algorithm::Crc64Nvme, Algorithm::Crc32C] {
+                    let mut digest = Checksum::new(algorithm, 0).digest();
+                    digest.update(part);
+                    let sum = Checksum::new(algorithm, digest.finalize());
+                    assert!(sum.fits_io(&io, *length), "{io:?}");
+                    let shorter = length.saturating_sub(1);
+                    assert!(shorter == *length || !sum.fits_io(&io, shorter));
+                }
+                assert_eq!(md5_of_io(&io, *length), md5_of(part), "{io:?}");
+            }
+            io.buf = Buf::Window(Window::new(&region, 0, most));
+        }
+    }
 
     #[test]
     fn checksums_are_those_of_the_catalogue() {

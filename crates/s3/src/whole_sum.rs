@@ -23,11 +23,13 @@ pub(crate) fn whole_sum(parts: impl IntoIterator<Item = (u64, u64)>) -> u64 {
 /// What `bytes` bytes that follow multiply a CRC by.
 fn moved_by(bytes: u64) -> u64 {
     let (mut power, mut square) = (ONE, (0..3).fold(X, |power, _| times(power, power)));
-    for bit in 0..u64::BITS {
-        if bytes >> bit & 1 == 1 {
+    let mut rest = bytes;
+    while rest > 0 {
+        if rest & 1 == 1 {
             power = times(power, square);
         }
         square = times(square, square);
+        rest >>= 1;
     }
     power
 }
