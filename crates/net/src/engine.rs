@@ -39,7 +39,7 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::{
     Handle,
     engine::{Capabilities, Engine},
-    gauge::{Gauge, INTERVAL, SocketTally, Watched},
+    gauge::{Gauge, SocketTally, Watched},
     request::{Done, Io, Op},
     store::{LaneSpec, Tuning},
 };
@@ -163,12 +163,8 @@ impl HttpEngine {
     /// Does what is due. Answers when the next thing is.
     fn tick(&mut self, now: Instant) -> Instant {
         let mut due = now + TICK_MAX;
-        if let Some(look) = self.gauge.due() {
-            if look <= now {
-                self.gauge.look(now, watched(&self.connections));
-            }
-            due = due.min(now + INTERVAL);
-        }
+        self.gauge.look(now, watched(&self.connections));
+        due = self.gauge.due().map_or(due, |look| due.min(look));
         if self.renewal.is_some() {
             due = due.min(self.check_renewal(now));
         }
@@ -275,8 +271,8 @@ impl Engine for HttpEngine {
     }
 
     fn sockets(&mut self) -> Vec<SocketTally> {
-        self.gauge.look(Instant::now(), watched(&self.connections));
-        self.gauge.tally().into_iter().collect()
+        let open = watched(&self.connections);
+        self.gauge.tally(Instant::now(), open).into_iter().collect()
     }
 
     fn capabilities(&self) -> Capabilities {

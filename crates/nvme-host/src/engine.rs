@@ -38,7 +38,7 @@ use straightway_core::{Error, Kind, Result};
 use straightway_io::{
     Handle,
     engine::{Capabilities, Engine},
-    gauge::{Gauge, INTERVAL, SocketTally, Watched},
+    gauge::{Gauge, SocketTally, Watched},
     request::{Done, Io},
     slab::Slab,
 };
@@ -125,12 +125,8 @@ impl NvmeEngine {
             self.looked = now;
             self.check_deadlines(now);
         }
-        if let Some(look) = self.gauge.due() {
-            if look <= now {
-                self.gauge.look(now, watched(&self.queues));
-            }
-            due = due.min(now + INTERVAL);
-        }
+        self.gauge.look(now, watched(&self.queues));
+        due = self.gauge.due().map_or(due, |look| due.min(look));
         self.drop_ended(now);
         self.take_joined(now);
         if !self.joining.is_empty() {
@@ -248,8 +244,8 @@ impl Engine for NvmeEngine {
     }
 
     fn sockets(&mut self) -> Vec<SocketTally> {
-        self.gauge.look(Instant::now(), watched(&self.queues));
-        self.gauge.tally().into_iter().collect()
+        let open = watched(&self.queues);
+        self.gauge.tally(Instant::now(), open).into_iter().collect()
     }
 
     fn capabilities(&self) -> Capabilities {
