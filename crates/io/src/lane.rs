@@ -215,13 +215,6 @@ impl Lane {
         }
     }
 
-    /// Writes go deeper than reads, and what comes beside them shares their queue.
-    fn set_depth(&mut self) {
-        let [writing, reading] = self.depths;
-        let writes = self.jobs.live().any(|joined| joined.posted.writes());
-        self.depth = if writes { writing } else { reading };
-    }
-
     /// Takes what storage has done, waiting for it. Answers how many I/Os that were.
     fn poll_storage(&mut self, most: Duration, board: &Board) -> usize {
         // A queue that is half full can be waited for; a hungrier one is fed by the copies. Those

@@ -107,6 +107,13 @@ impl Lane {
         Ok((number, chunk))
     }
 
+    /// Writes go deeper than reads, and what comes beside them shares their queue.
+    pub(super) fn set_depth(&mut self) {
+        let [writing, reading] = self.depths;
+        let writes = self.jobs.live().any(|joined| joined.posted.writes());
+        self.depth = if writes { writing } else { reading };
+    }
+
     /// Counts a chunk in.
     fn take_up(&mut self, number: u32, chunk: &Chunk, board: &Board) {
         let joined = &mut self.jobs[number];
