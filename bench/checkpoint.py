@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checkpoints: what a save costs the training loop, when it is durable, and how soon it is back; beside PyTorch's own.
+"""Checkpoints: the stop of the training loop, the time until durable and the time of a restore, compared with PyTorch.
 
-On a GPU every way of saving runs in a process of its own, on the same state, and what it saved is read back into
-tensors that are there, warm and with dropped caches. Stop is how long the call holds the loop; durable is until
-the bytes are synced. Limits are taken in the same run: the copy of those bytes to pinned memory, and plain O_DIRECT writes.
-`--device cpu` is the part that runs anywhere: four ranks and host tensors, beside fio, and an incremental save. Results are
-kept after each task, so that nothing is lost. Needs root (to drop caches) and PyTorch; fio for `--device cpu`.
+On a GPU every way of saving runs in a separate process, on the same state. The checkpoint is then read back into existing
+tensors, warm and with dropped caches. Stop is the time that the call blocks the loop; durable is the time until the bytes
+are synced. The limits are measured in the same run: the copy of the bytes to pinned memory, and plain O_DIRECT writes.
+`--device cpu` needs no GPU: it compares four ranks with host tensors with fio, and measures an incremental save. Results are
+written after each task, so that a failure loses only its own task. Needs root (to drop caches) and PyTorch; fio for
+`--device cpu`.
 
     python3 bench/checkpoint.py --folder DIR [--device cuda:0|cpu] [--bytes N] [--only TASK,…] [--out FILE]
 """
@@ -33,10 +34,10 @@ RANKS = 4
 BLOCK_BYTES = 4 << 20
 
 
-# The state, and what is the same for all ways.
+# The state, and the parts that all ways of saving share.
 
 def make_state(total, device):
-    """Large tensors and small ones, as a model and its optimizer have them."""
+    """A state of large and small tensors, like those of a model and its optimizer."""
     import torch
 
     torch.manual_seed(1)
@@ -81,7 +82,7 @@ def warm(folder):
 
 
 def read_back(folder, state, wanted, restore):
-    """How long it takes to read a checkpoint back, warm and cold; its bytes must be the right ones."""
+    """The times of restores, warm and cold. Each restore must give the saved bytes."""
     result = {"warm": [], "cold": []}
     for medium, runs in (("warm", 3), ("cold", 2)):
         for _ in range(runs):
@@ -94,8 +95,8 @@ def read_back(folder, state, wanted, restore):
 
 
 def remove(path):
-    """Removes what was written before, to the end: a file system that discards blocks takes a second for 4 GB, which
-    whoever writes next would pay for."""
+    """Removes a file or folder and waits until the file system has freed it. Discarding the blocks of 4 GB takes a second,
+    which would otherwise slow the next write down."""
     shutil.rmtree(path, ignore_errors=True)
     if os.path.isfile(path):
         os.remove(path)
@@ -103,10 +104,10 @@ def remove(path):
 
 
 class Loop:
-    """A loop of plain Python, as a training script's main thread runs one."""
+    """A loop of plain Python, like that of a training script's main thread."""
 
     def turn(self):
-        """Turns a second over some 10 ms."""
+        """Iterations per second, over a few milliseconds."""
         start, number, x = time.perf_counter(), 20_000, 0
         for i in range(number):
             x = (x * 31 + i) & 0xFFFF
@@ -119,10 +120,10 @@ class Loop:
         return speeds
 
 
-# The tasks: each runs in a process of its own and gives what it measured.
+# The tasks. Each runs in a separate process and returns its measurements.
 
 def task_limits(args):
-    """The floor of a stop, and the ceiling of a flush and of a cold read."""
+    """The shortest possible stop, and the highest rates of a flush and of a cold read."""
     import torch
 
     state = make_state(args.bytes, args.device)
@@ -141,7 +142,7 @@ def task_limits(args):
 
 
 def direct_rates(folder, total):
-    """Bytes a second by O_DIRECT, written and synced, and read: the best of some thread counts."""
+    """Bytes per second by O_DIRECT, written and synced, and read: the best of several thread counts."""
     path = os.path.join(folder, "raw.bin")
     blocks = max(total // BLOCK_BYTES, 16)
     buffers = {}
@@ -198,7 +199,7 @@ def task_straightway(args):
             start = time.perf_counter()
             checkpointer.save(step, state)
             stop = time.perf_counter() - start
-            # What comes after is not to be in the checkpoint.
+            # Changes after the call must not be in the checkpoint.
             state["layers.0.bias"].add_(1)
             busy = loop.run(lambda: checkpointer.progress.is_busy) if step == 3 else []
             saved = checkpointer.wait()
@@ -211,7 +212,7 @@ def task_straightway(args):
 
 
 def task_load(args):
-    """`straightway.load_model` of the very file that the checkpoint is: no checksums."""
+    """`straightway.load_model` of the checkpoint's own file, which checks no checksums."""
     import straightway
 
     (shard,) = glob.glob(os.path.join(args.folder, "straightway", "step-3", "*.safetensors"))
@@ -221,7 +222,7 @@ def task_load(args):
             warm(os.path.dirname(shard)) if medium == "warm" else drop_caches()
             seconds, weights = timed(lambda: straightway.load_model(shard, device=args.device))
             del weights
-            # The first pays for the driver's context and for pinned memory, which a restore had before.
+            # The first load creates the driver's context and pinned memory, which a restore already had.
             if medium == "cold" or run > 0:
                 result[medium].append(seconds)
     return {"restore": result}
@@ -279,7 +280,7 @@ def task_dcp(args, threads=1, is_async=False, is_cached=False):
 
 
 def task_incremental(args):
-    """How much is written of a state of which one chunk in a hundred changed."""
+    """The bytes written of a state of which one chunk in a hundred changed."""
     import numpy
     import straightway
 
@@ -295,7 +296,7 @@ def task_incremental(args):
 
 
 def rank_process(args):
-    """One rank: does what it is told by a line, and answers when it began and ended."""
+    """One rank: runs the command of each line on stdin, and prints its start and end."""
     import numpy
     import straightway
 
@@ -314,7 +315,7 @@ def rank_process(args):
 
 
 def task_ranks(args):
-    """Four ranks, from the call to durable and from cold to restored, beside fio's direct writes and reads."""
+    """Saves of four ranks until durable, and cold restores, compared with fio's direct writes and reads."""
     shutil.rmtree(os.path.join(args.folder, "ranks"), ignore_errors=True)
     run = f"bench-{os.getpid()}"
     command = [sys.executable, os.path.abspath(__file__), "--folder", args.folder, "--bytes", str(args.bytes), "--run", run, "--rank"]
@@ -328,7 +329,7 @@ def task_ranks(args):
         return max(end for _, end in spans) - min(start for start, _ in spans)
 
     result = {"save_s": [], "restore_s": [], "fio_write_s": [], "fio_read_s": []}
-    # The first save pays for memory, as the first of a job does.
+    # The first save allocates memory, as the first save of a job does.
     result["first_save_s"] = tell("save", 0)
     for step in range(1, args.rounds + 1):
         result["save_s"].append(tell("save", step))
@@ -345,12 +346,12 @@ def task_ranks(args):
 
 
 def fio(args, direction):
-    """How long fio takes for the same bytes, or nothing where it is not installed."""
+    """The seconds that fio takes for the same bytes; `None` if it is not installed."""
     if shutil.which("fio") is None:
         print("fio is not installed: nothing to compare with", file=sys.stderr)
         return None
     if direction == "write":
-        # New files, as a checkpoint's are.
+        # New files, like those of a checkpoint.
         for file in glob.glob(os.path.join(args.folder, "fio.*")):
             os.remove(file)
     command = ["fio", "--name=fio", "--filename_format=fio.$jobnum", f"--directory={args.folder}", f"--rw={direction}", "--direct=1", "--bs=4M", "--ioengine=libaio", "--iodepth=16",
@@ -375,7 +376,7 @@ class Bench:
         self.gpu = args.device != "cpu"
         self.tasks = {}
         if args.out and os.path.exists(args.out):
-            # Tasks that an earlier run of the same day has done are kept: a machine may be lent by the minute.
+            # Tasks that are already in the file stay, so that a run can be split when machine time is short.
             with open(args.out) as file:
                 self.tasks = json.load(file).get("tasks", {})
 
@@ -397,7 +398,7 @@ class Bench:
         return self.result()
 
     def tidy(self, task):
-        """What peers saved goes at once: a disk may not hold all of it."""
+        """Removes the files that a task no longer needs: a disk may not hold those of all tasks."""
         for name in {"torch": ["torch"], "ranks": ["ranks"], "incremental": ["incremental"], "load": ["straightway"]}.get(task, ["dcp"]):
             remove(os.path.join(self.args.folder, name))
         for file in glob.glob(os.path.join(self.args.folder, "fio.*")):
@@ -437,7 +438,7 @@ class Bench:
         if load:
             for medium in ("warm", "cold"):
                 row(f"restore {medium}, against load_model", 1 / median(ours, medium), 1 / median(load, medium), 0.9)
-        # With pinned memory that is kept, a peer's stop is a copy at the speed of the bus as ours is: no bar is set for that.
+        # With cached pinned memory, the stop of DCP is a copy at bus speed, as ours is. So the bar is 1.
         if cached := peers.pop("dcp async cached", None):
             row("stop, against dcp async with kept memory", 1 / ours["stop_s"], 1 / cached["stop_s"], 1)
             row("durable, against dcp async with kept memory", 1 / ours["durable_s"], 1 / cached["durable_s"], 1)
@@ -479,12 +480,12 @@ def show(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", default="checkpoint-files", help="where checkpoints are written, and removed again")
+    parser.add_argument("--folder", default="checkpoint-files", help="folder for checkpoints, which are removed again")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--bytes", type=lambda text: int(float(text)), help="how large the state is [default: 8.6e9 on a GPU, 2 GiB on the CPU]")
-    parser.add_argument("--rounds", type=int, default=3, help="of the ranks' saves and restores")
-    parser.add_argument("--only", help="only these tasks, with commas")
-    parser.add_argument("--out", help="where the result is kept [default: bench/results/checkpoint-DEVICE-DATE.json]; tasks that are there already are kept")
+    parser.add_argument("--bytes", type=lambda text: int(float(text)), help="size of the state [default: 8.6e9 on a GPU, 2 GiB on the CPU]")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the ranks' saves and restores")
+    parser.add_argument("--only", help="only these tasks, separated by commas")
+    parser.add_argument("--out", help="file for the result [default: bench/results/checkpoint-DEVICE-DATE.json]; tasks that it already has stay in it")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--run", help=argparse.SUPPRESS)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Straightway beside fio, on the same file, in one run.
+"""Compares Straightway with fio, on the same file, in one run.
 
-Every round runs each configuration once, so that a slow minute of a shared machine falls on all of
-them; medians over the rounds are compared. Caches are dropped between cold runs, which needs root.
+Every round runs each configuration once, so that a slow minute of a shared machine affects all of them. Medians over the
+rounds are compared. Caches are dropped before cold runs, which needs root.
 
     make bench                       # or
     STRAIGHTWAY=path/to/straightway python3 bench/fio.py [--folder DIR] [--size BYTES] [--rounds N]
@@ -25,7 +25,7 @@ BLOCKS = ["256k", "1M", "4M"]
 DEPTHS = [4, 16, 32]
 GATHER_EXTENTS = 200_000
 GATHER_DEPTH = 32
-# The ring has two lanes, each with a queue of its own: together they are as deep as fio's.
+# The ring has two lanes, each with its own queue. Their combined depth equals fio's.
 RING_LANES = 2
 
 
@@ -34,7 +34,7 @@ def sh(*args, **more):
 
 
 def fio(file, size, *args):
-    """One fio run: bytes a second, and CPU seconds for each 10^9 bytes."""
+    """Runs fio once. Returns bytes per second, and CPU seconds per 10^9 bytes."""
     out = sh("fio", "--name=job", f"--filename={file}", f"--size={size}", "--output-format=json",
              "--group_reporting", "--thread", *args)
     job = json.loads(out[out.index("{"):])["jobs"][0]
@@ -57,7 +57,7 @@ class Bench:
             sys.exit("set STRAIGHTWAY to the binary to measure")
         self.folder = tempfile.mkdtemp(prefix="straightway-fio-", dir=args.folder)
         self.file = os.path.join(self.folder, "file")
-        # A profile of its own: the machine's stays as it is.
+        # A separate profile: the machine's own is not changed.
         self.env = dict(os.environ, XDG_STATE_HOME=os.path.join(self.folder, "state"))
         self.runs = {}
 
@@ -77,7 +77,7 @@ class Bench:
     def make(self):
         fio(self.file, self.size, "--rw=write", "--bs=1M", "--ioengine=io_uring", "--direct=1", "--iodepth=16",
             "--end_fsync=1")
-        # What `bench` finds out becomes the defaults of the runs below, as it would for a user.
+        # The profile that `bench` writes gives the defaults of the runs below, as it does for a user.
         self.straight("bench", self.file, "--work", "read", "--route", "direct,staged", "--block",
                       "256KiB,1MiB,4MiB", "--depth", "4,16,32", "--whole")
 
@@ -108,12 +108,12 @@ class Bench:
         self.note("write", "straightway auto", self.bench("--work", "write", "--route", self.route, *tuning))
 
     def tuning(self):
-        """The block size and depth that our own bench chose."""
+        """The block size and depth that `straightway bench` chose, as options."""
         import tomllib
         with open(os.path.join(self.folder, "state/straightway/profile.toml"), "rb") as f:
             drive = next(iter(tomllib.load(f)["drives"].values()))
         self.chosen = drive["tuning"]
-        # What auto takes on this drive, by the profile.
+        # The route that auto takes on this drive, according to the profile.
         self.route = "staged" if self.chosen["ring_first"] else "direct"
         return ["--block", str(self.chosen["chunk_bytes"]), "--depth", str(self.chosen["depth"])]
 
@@ -140,7 +140,7 @@ class Bench:
             run = fio(self.file, self.size, "--rw=randread", "--ioengine=io_uring", "--direct=1", "--bs=4k",
                       f"--iodepth={GATHER_DEPTH}", f"--io_size={GATHER_EXTENTS * 4096}", *fixed)
             self.note("gather", f"fio randread 4k x {GATHER_DEPTH}{' fixed' if fixed else ''}", run)
-        # Auto sends what is small through the ring, where neighbours share a read.
+        # Auto reads small extents through the ring, where adjacent extents share one read.
         self.note("gather", "straightway auto", self.bench(
             "--work", "gather", "--route", "staged", "--block", "4KiB", "--lanes", str(RING_LANES),
             "--depth", str(GATHER_DEPTH // RING_LANES), "--extents", str(GATHER_EXTENTS)))
@@ -198,10 +198,10 @@ class Bench:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", default=".", help="where the file is made")
+    parser.add_argument("--folder", default=".", help="folder for the file")
     parser.add_argument("--size", type=int, default=4 << 30)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", help="where the result is kept [default: bench/results/fio-DATE.json]")
+    parser.add_argument("--out", help="file for the result [default: bench/results/fio-DATE.json]")
     args = parser.parse_args()
     result = Bench(args).run()
     here = os.path.dirname(os.path.abspath(__file__))

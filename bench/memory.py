@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Memory: PyTorch's allocator beside the driver's, freeing tensor by tensor, and mapped files beside safetensors.
+"""Memory: PyTorch's allocator compared with the driver's, freeing single tensors, and mapped files compared with safetensors.
 
     python3 bench/memory.py --folder /dev/shm/bench [--out FILE] [--only gpu|small|cpu|prepare] [--gb 16] [--rounds 5]
     python3 bench/memory.py --folder /dev/shm/bench --timeline [--only gpu|small] [--gb 16]
 
-- gpu: a model of 291 tensors (the shapes of Llama 3 8B, bfloat16, in 8 files, scaled to --gb) in the page cache or
-  tmpfs is loaded to the GPU by fresh processes in turn, with memory="framework" and memory="driver": the first load of each
-  process, and three later ones. The limit is a copy from pinned memory. Afterwards nine of ten tensors are deleted,
-  and `memory_allocated` is read again.
-- small: 200,000 tensors of 33 KB.
-- cpu: a file of 2 GB in the page cache, `load_file` of both packages in 11 alternating pairs: load and use every byte,
-  load and copy into parameters that exist. Ratios are safetensors' time over ours.
-- --timeline: nothing is compared. The stages of a first and a later load are printed in ms since the call: imports, lanes,
-  rings, memory, the first chunk of each lane, the last byte. Without a GPU the load is into host memory.
-- prepare: the stop of the first three saves of 8 GB on the GPU, with and without `Checkpointer.prepare`.
+- gpu: a model of 291 tensors (the shapes of Llama 3 8B, bfloat16, in 8 files, scaled to --gb) in the page cache or tmpfs.
+  Fresh processes load it to the GPU, alternately with memory="framework" and memory="driver". Each process has a first load
+  and three later ones. The limit is a copy from pinned memory. Afterwards nine of ten tensors are deleted, and
+  `memory_allocated` is read again.
+- small: the same with 200,000 tensors of 33 KiB.
+- cpu: a file of 2 GiB in the page cache, `load_file` of both packages in 11 alternating pairs. One part loads the file and
+  uses every byte, the other loads it and copies it into existing parameters. Ratios are safetensors' time over ours.
+- --timeline: compares nothing. It prints the stages of a first and a later load in ms since the call: imports, lanes, rings,
+  memory, the first chunk of each lane, the last byte. Without a GPU the load is into host memory.
+- prepare: the stop of the first three saves of 8 GiB on the GPU, with and without `Checkpointer.prepare`.
 
-One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors; without a GPU only cpu runs. Under
-200 s on an H200.
+One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors. Without a GPU only cpu and --timeline run.
+Takes less than 200 s on an H200.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def shapes():
 
 
 def write(path, tensors):
-    """Writes a safetensors file of noise, in little time."""
+    """Writes a safetensors file of repeated noise, unless it exists."""
     if os.path.exists(path):
         return
     header, at = {}, 0
@@ -78,7 +78,7 @@ def write(path, tensors):
 
 
 def llm(folder, gb):
-    """The model, scaled to so many GB by its first dimensions."""
+    """Writes the model, with the first dimension of each matrix scaled to `gb` in total, and returns its folder."""
     path = os.path.join(folder, f"llm-{gb}")
     os.makedirs(path, exist_ok=True)
     scale = gb * 1e9 / sum(2 * math.prod(shape) for _, shape in shapes())
@@ -93,7 +93,7 @@ def llm(folder, gb):
 
 
 def many(folder):
-    """200,000 small tensors."""
+    """Writes 200,000 small tensors, and returns their folder."""
     path = os.path.join(folder, "small")
     os.makedirs(path, exist_ok=True)
     tensors = [(f"layer.{n:06}.w", "U8", [SMALL_BYTES], SMALL_BYTES) for n in range(SMALL_TENSORS)]
@@ -102,7 +102,7 @@ def many(folder):
 
 
 def child(*args):
-    """What a process of its own answers."""
+    """Runs a part of this script in a separate process, and returns its result."""
     done = subprocess.run([sys.executable, __file__, "--child", *args], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"memory: {' '.join(args)} failed")
@@ -110,7 +110,7 @@ def child(*args):
 
 
 def loads(memory, path, later):
-    """Loads a model in a fresh process: first, later, and what deleting nine of ten tensors frees."""
+    """Loads a model: the first time, `later` times more, and the memory that deleting nine of ten tensors frees."""
     import torch
 
     torch.zeros(1, device="cuda")
@@ -146,7 +146,7 @@ def loads(memory, path, later):
 
 
 def timeline(memory, path):
-    """What happens when in two loads of a fresh process, in ms since each began."""
+    """The events of two loads, with their time in ms since the start of the load."""
     import logging
 
     import torch
@@ -186,7 +186,7 @@ def timeline(memory, path):
 
 
 def print_timeline(rows):
-    """A line for each stage; of the same stage in several lanes, the first, the last and how many."""
+    """Prints a line per stage. A stage of several lanes has the times of the first and the last, and their number."""
     for turn in ("first", "later"):
         print(f"{turn} load, ms since the call")
         stages = {}
@@ -243,7 +243,7 @@ def saves(mode, folder):
 
 
 def on_gpu(folder, gb, rounds, small):
-    """Framework and driver in turn."""
+    """Compares framework and driver memory, in alternating order."""
     path = many(folder) if small else llm(folder, gb)
     found = {"framework": [], "driver": []}
     for number in range(rounds):
@@ -269,7 +269,7 @@ def on_gpu(folder, gb, rounds, small):
 
 
 def on_cpu(folder):
-    """`load_file` of both packages, warm."""
+    """Compares `load_file` of both packages, with a warm page cache."""
     import safetensors.torch
     import torch
 

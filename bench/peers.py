@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Straightway beside other loaders of weights, on the same files, in one run.
+"""Compares Straightway with other loaders of weights, on the same files, in one run.
 
-Each loader runs in a process of its own, and rounds go through all of them, so that a slow minute falls
-on all. A process first loads from tmpfs (its first load, timed from the import of the loader, with CUDA
-ready), then again, then from a warm page cache, then cold. Every tensor is summed up on the GPU and the
-sums must agree. Needs root (to drop caches), PyTorch and a GPU; `--device cpu` is the part that runs
-anywhere, beside safetensors' and NumPy's readers.
+Each loader runs in a separate process, and each round runs all of them, so that a slow minute affects all. A process first
+loads from tmpfs (its first load, timed from the import of the loader, with CUDA initialised), then again, then from a warm
+page cache, then cold. Every tensor is summed, on the GPU if there is one, and the sums must agree; loaders of raw bytes are
+not checked. Needs root (to drop caches), PyTorch and a GPU. `--device cpu` needs no GPU, and compares with the readers of
+safetensors and NumPy.
 
     python3 bench/peers.py --folder DIR [--tmpfs DIR] [--rounds N] [--device cuda:0|cpu]
 """
@@ -31,7 +31,7 @@ LAYERS = 8
 GPU_LOADERS = ["straightway", "safetensors", "fastsafetensors", "runai", "instanttensor", "instanttensor buffered", "kvikio"]
 CPU_LOADERS = ["straightway", "safetensors", "fromfile"]
 MEDIA = ["tmpfs", "warm", "cold"]
-# Loads of each medium in one process. The first of all counts as such, the last is only watched.
+# Loads of each medium in one process. The very first is a separate figure. In the last one GPU memory is watched.
 RUNS = {"tmpfs": 5, "warm": 3, "cold": 2}
 
 
@@ -40,7 +40,7 @@ def status_kib(field):
         return next(int(line.split()[1]) for line in status if line.startswith(field))
 
 
-# The loaders: each takes files and gives tensors by name.
+# The loaders. Each takes files and returns tensors by name.
 
 def load_straightway(files, device):
     import straightway
@@ -101,7 +101,7 @@ def load_instanttensor_buffered(files, device):
 
 
 def load_kvikio(files, device):
-    """Raw bytes, no tensors: what KvikIO has to offer."""
+    """Raw bytes: KvikIO has no tensors."""
     import cupy
     import kvikio
     import kvikio.defaults
@@ -117,7 +117,7 @@ def load_kvikio(files, device):
 
 
 class Child:
-    """One loader in a process of its own."""
+    """One loader, in its own process."""
 
     def __init__(self, loader, device):
         self.load = globals()["load_" + loader.replace(" ", "_")]
@@ -132,7 +132,7 @@ class Child:
             torch.cuda.synchronize()
 
     def once(self, files, watched):
-        """Loads once: seconds, CPU seconds, peaks of memory above where it began, and the sum."""
+        """Loads once. Returns seconds, CPU seconds, memory peaks above the start, and the sum."""
         rss = status_kib("VmRSS")
         with open("/proc/self/clear_refs", "w") as f:
             f.write("5\n")
@@ -177,12 +177,12 @@ class Child:
         return total
 
     def touch(self, tensors):
-        """Every byte, as the numbers in it would be used."""
+        """Sums all tensors as whole numbers, which reads every byte."""
         return int(sum(int(t.reshape(-1).view("u1").view("u8" if t.nbytes % 8 == 0 else "u1").sum(dtype="u8")) for t in tensors.values()) % 2**64)
 
 
 class Watch:
-    """The most memory of the GPU that was in use while it lived, above where it began."""
+    """The peak GPU memory in use since its creation, above the start."""
 
     def __init__(self, torch):
         self.torch = torch
@@ -214,8 +214,8 @@ def child(args):
         for run in range(RUNS[medium]):
             if medium == "cold":
                 drop_caches()
-            # Asking the driver for its free memory takes its lock, so that is done on a run of its own.
-            # A drive's time is not changed by it.
+            # Querying free GPU memory takes the driver's lock, so only the last run does it. A cold run counts all the
+            # same, because the drive's time is not affected.
             watched = run == RUNS[medium] - 1
             result = runner.once(files, watched)
             name = "first" if not results else "watched" if watched and medium != "cold" else medium
@@ -226,7 +226,7 @@ def child(args):
 # The files, and the limits of the machine.
 
 def make_files(folder, total):
-    """A model of some large tensors and some ragged ones, in four files."""
+    """Writes a model of large tensors and small ones of odd length, in four files."""
     import numpy
     from safetensors.numpy import save_file
 
@@ -245,7 +245,7 @@ def make_files(folder, total):
 
 
 def make_small(folder, count):
-    """As many small tensors, of 1 to 64 KiB, in four files; and one tensor with as many bytes."""
+    """Writes `count` tensors of 1 to 64 KiB in four files, and one tensor with as many bytes."""
     import numpy
     import straightway
 
@@ -263,7 +263,7 @@ def make_small(folder, count):
 
 
 def pinned_limit():
-    """Bytes a second from pinned host memory to the GPU."""
+    """Bytes per second from pinned host memory to the GPU."""
     import torch
 
     host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
@@ -279,7 +279,7 @@ def pinned_limit():
 
 
 def direct_limit(files):
-    """Bytes a second by O_DIRECT into small buffers that are used again: the best of some thread counts."""
+    """Bytes per second by O_DIRECT into small reused buffers: the best of several thread counts."""
     import mmap
 
     best = {}
@@ -370,7 +370,7 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
 
     def share(self):
-        """What a rank reads that takes an eighth of every tensor along dimension 0."""
+        """The bytes read by a rank that takes an eighth of every tensor along dimension 0."""
         code = ("import sys, straightway\n"
                 "m = straightway.Model(sys.argv[1])\n"
                 "cuts = [('name:' + n, 0, s[0] // 8 * 3, s[0] // 8 * 4) for n in m.keys() if (s := m.shape(n)) and s[0] >= 8]\n"
@@ -450,13 +450,13 @@ def versions():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", default="peers-files", help="where the files are made")
+    parser.add_argument("--folder", default="peers-files", help="folder for the files")
     parser.add_argument("--tmpfs", default="/dev/shm/straightway-peers")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--bytes", type=int, default=int(8.6e9), help="how large the model is")
+    parser.add_argument("--bytes", type=int, default=int(8.6e9), help="size of the model")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--loaders", help="only these, with commas")
-    parser.add_argument("--out", help="where the result is kept [default: bench/results/peers-DEVICE-DATE.json]")
+    parser.add_argument("--loaders", help="only these loaders, separated by commas")
+    parser.add_argument("--out", help="file for the result [default: bench/results/peers-DEVICE-DATE.json]")
     parser.add_argument("--loader", help=argparse.SUPPRESS)
     parser.add_argument("--media", help=argparse.SUPPRESS)
     args = parser.parse_args()

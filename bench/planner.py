@@ -1,27 +1,30 @@
 #!/usr/bin/env python3
-"""The simulators and the planner against their bars, each on one core.
+"""Compares the speed of the simulators and the planner with their bars, each on one core.
 
-Nothing is built here. Every run is a process of its own, held to one core; rounds are taken in turn, so
-that a slow minute of a shared machine falls on all of them, and the median of the rounds is judged.
+The script builds nothing. Every run is a separate process, pinned to one core. Each round runs every case once, so that a
+slow minute of a shared machine affects all of them. The medians of the rounds are compared with the bars.
 
-A simulator has one thread, and its bars are for one core: they are judged in seconds of CPU while it
-simulates, as it says itself on stderr, for the clock would also count what others do on that core. The
-clock's seconds are kept beside them; the 60 s of the large fabric and the planner's 10 ms are the clock's.
-How cost grows is judged by the ratio of the two sizes within a round, which ran one after the other.
+A simulator has one thread, and its bars are for one core. They apply to the CPU seconds of the simulation, which the
+simulator prints on stderr: wall-clock time would include other work on that core. Wall-clock seconds are recorded too. Two
+bars apply to them: the 60 s of the large fabric and the planner's 10 ms. The growth of the cost is the ratio of two sizes
+within a round, which run one after the other.
 
     make bench-planner               # or
     python3 bench/planner.py --new path/to/straightway [--rounds N] [--out FILE]
 
-With `--against OLD` it compares two builds instead, on the same scenario files. A pair runs the two in turn, several
-times each, every other pair in the other order, and takes the fastest run of each: whoever else uses the core or the
-processor's cache only ever makes a run slower. What is XX
+With `--against OLD` it compares two builds instead, on the same scenario files. A pair runs the two alternately, three
+times each, every other pair in the opposite order. The fastest run of each counts, because other load on the core or the
+processor's cache can only make a run slower. The bar applies to the CPU time while simulating: the ratios old / new of all
+pairs give a geometric mean and its lower 95 % bound.
+
     python3 bench/planner.py --new path/to/new --against path/to/old --seconds 40
 
-With `--count` it compares instructions by valgrind instead of time: exact, and the same on a busy machine.
+With `--count` it compares instruction counts by valgrind instead of times. They are exact, also on a busy machine.
 
     python3 bench/planner.py --new path/to/new --against path/to/old --count
 
-Every result is kept as JSON, and what is printed as text beside it. `--new` may also come as $STRAIGHTWAY.
+Every result is written as JSON, and the printed table as a text file of the same name. $STRAIGHTWAY is the default of
+`--new`.
 """
 
 import argparse
@@ -40,12 +43,12 @@ import time
 
 from machine import about
 
-# htsim's RoCE model on such a core, microseconds a packet (../docs/sim-fabric.md); the bar is a quarter.
+# Microseconds per packet of htsim's RoCE model on such a core (../docs/sim-fabric.md). The bar is a quarter of it.
 HTSIM_US_PER_PACKET = 23.0
 PERMUTATION = ["sim", "fabric", "--scenario", "permutation-1024"]
-# Bytes each host sends, for a short and a long run of the same fabric.
+# The bytes that each host sends, in a short and a long run of the same fabric.
 GROWTH_BYTES = ["5MB", "20MB"]
-# Played out, not computed.
+# Topics that are simulated, not computed.
 NOT_ANALYTIC = {"qos"}
 
 
@@ -61,7 +64,7 @@ class Bench:
         self.runs = {}
 
     def run(self, name, *args):
-        """One run: seconds, peak memory, and what the command said of itself on stderr."""
+        """Runs the command once. Records its seconds, its peak memory, and the figures that it printed on stderr."""
         start = time.monotonic()
         child = subprocess.Popen([self.straightway, *args, "--json"], stdout=subprocess.DEVNULL,
                                  stderr=subprocess.PIPE, text=True,
@@ -79,7 +82,7 @@ class Bench:
         return statistics.median(run[figure] for run in self.runs[name])
 
     def growth(self):
-        """What a packet of the long run costs over one of the short run, each round by itself."""
+        """The cost of a packet in the long run divided by that in the short run: the median of the rounds."""
         short, long = (self.runs[f"permutation {size}"] for size in GROWTH_BYTES)
         return statistics.median(b["us_per_packet"] / a["us_per_packet"] for a, b in zip(short, long))
 
@@ -112,7 +115,7 @@ class Bench:
         row("fabric, a packet", self.median(full, "us_per_packet"), "µs", HTSIM_US_PER_PACKET / 4, "at most")
         row("fabric, times faster than htsim", HTSIM_US_PER_PACKET / self.median(full, "us_per_packet"), "×", 4, "at least")
         row("fabric, peak memory", self.median(full, "rss_bytes") / 2**30, "GiB", 2, "at most")
-        # Linear growth: a packet of the long run costs what one of the short run does.
+        # Linear growth: a packet costs the same in the long run and in the short run.
         row(f"fabric, a packet of {GROWTH_BYTES[1]} a host over one of {GROWTH_BYTES[0]}", self.growth(), "×", 1.25, "at most")
         for name in pcie:
             row(f"{name}, TLPs", self.median(name, "rate") / 1e6, "M/s", 10, "at least")
@@ -127,8 +130,8 @@ class Bench:
 
 
 def said(talk):
-    """What a simulator says on stderr: events or TLPs a second of CPU and of the clock, and
-    microseconds of CPU a packet."""
+    """The figures that a simulator prints on stderr: CPU seconds, events or TLPs per second of CPU time and of wall-clock
+    time, and microseconds of CPU time per packet."""
     found = re.search(r"in [\d.]+ s \(([\d.]+) s of CPU\): ([\d.]+) M (events|TLP)/s", talk)
     if not found:
         return {}
@@ -140,7 +143,7 @@ def said(talk):
     return figures
 
 
-# Short runs of both simulators: command, scenario and what makes it short.
+# Short runs of both simulators: command, scenario, and the options that make it short.
 PAIRED = [
     ("pcie", "pcie-article-8gpu", []),
     ("pcie", "pcie-dgx2-same-switch", []),
@@ -151,35 +154,35 @@ PAIRED = [
     ("fabric", "fabric-rail", []),
     ("fabric", "fabric-permutation-1024", ["--set", "traffic[0].permutation.bytes=1MB"]),
 ]
-# Shorter still, where valgrind plays them.
+# Options for even shorter runs under valgrind.
 COUNTED = {
     "fabric-incast-dcqcn": ["--set", "duration=400us"],
     "fabric-incast-pfc": ["--set", "duration=400us"],
     "fabric-permutation-1024": ["--set", "traffic[0].permutation.bytes=200kB"],
     "pcie-article-8gpu": ["--set", "stream[0].size=4MiB"],
 }
-# The bar of the lower 95 % bound.
+# The bar for the lower 95 % bound; with `--count`, for the ratio of instructions.
 SPEED_BAR = 0.93
-# Student's t for a one-sided 95 % bound, by degrees of freedom; beyond the table the normal one.
+# Student's t for a one-sided 95 % bound, by degrees of freedom. Values in between use the next row, values beyond the last.
 STUDENT = {10: 1.812, 11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 16: 1.746, 18: 1.734, 20: 1.725, 24: 1.711, 30: 1.697}
 
 
 def written(binary, name, folder):
-    """The scenario as that build has it, in a file."""
+    """Writes the scenario of that build to a file, and returns its path."""
     path = os.path.join(folder, f"{name}.toml")
     with open(path, "w") as f:
         f.write(sh(binary, "plan", "list", name))
     return path
 
 
-# Runs of each build in a pair; the fastest counts.
+# Runs of each build in a pair. The fastest counts.
 TRIES = 3
-# Fewer pairs say nothing of a bound.
+# Fewer pairs give no useful bound.
 PAIRS_MIN = 11
 
 
 def bound(ratios):
-    """The geometric mean of ratios, its one-sided lower 95 % bound, and how far the middle half is spread."""
+    """The geometric mean of ratios, its one-sided lower 95 % bound, and the interquartile range of the ratios."""
     logs = [math.log(r) for r in ratios]
     t = next((STUDENT[n] for n in sorted(STUDENT) if n >= len(logs) - 1), 1.697)
     mean = statistics.fmean(logs)
@@ -189,7 +192,7 @@ def bound(ratios):
 
 
 def compare(new, old, seconds, only):
-    """The two builds in turn, on the old one's scenario files, so many seconds for each."""
+    """Runs the two builds alternately, on the old one's scenario files, for at least `seconds` per scenario."""
     core = sorted(os.sched_getaffinity(0))[0]
 
     def once(binary, args):
@@ -237,12 +240,12 @@ def compare(new, old, seconds, only):
     }
 
 
-# Functions of the two simulators, in any version: what is counted of a run.
+# The functions whose instructions are counted: those of the two simulators, in any version.
 SIMULATING = re.compile(r"straightway_(model|fabric|pcie)::(fabric::|pcie::)?(engine|wheel|port|series|buffer)")
 
 
 def count(new, old):
-    """Instructions of both builds while simulating, by valgrind."""
+    """Counts the instructions of both builds while simulating, by valgrind."""
     def instructions(binary, args, folder):
         out = os.path.join(folder, "callgrind")
         sh("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", binary, *args, "--json")
@@ -267,7 +270,7 @@ def count(new, old):
     }
 
 
-# What was printed, to be kept beside the figures.
+# The printed lines, for the text file.
 SAID = []
 
 
@@ -288,7 +291,7 @@ def keep(result, out, here, name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", help="where the result is kept [default: bench/results/planner-DATE.json]")
+    parser.add_argument("--out", help="file for the result [default: bench/results/planner-DATE.json]")
     parser.add_argument("--against", metavar="OLD", help="compare with this build instead")
     parser.add_argument("--new", metavar="BINARY", default=os.environ.get("STRAIGHTWAY") or shutil.which("straightway"),
                         help="the build to measure [default: $STRAIGHTWAY, or straightway on the path]")

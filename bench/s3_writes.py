@@ -4,9 +4,9 @@
 
 As in bench/s3.py, SeaweedFS serves, pinned to one core; each client runs on the other, in turns. It prints each requirement,
 what was measured and whether it is met, and keeps all of it in bench/results/. `--bytes` is how much a save has over all
-ranks [default: 4 GiB] or an upload [default: 1 GiB]; memory for three times as much is needed. The server does not give the
-room of removed objects back: the drive needs 15 GB for the uploads and 80 GB for the saves, or fewer `--rounds`. A run takes
-some ten minutes.
+ranks [default: 4 GiB] or an upload [default: 1 GiB]. Each round has a server of its own, and a save each client, since a
+server keeps the room of removed objects. `--data /dev/shm` keeps its data in memory, so that the clients are compared and
+not the drive; 4 GiB then need 14 GB of memory. A run takes some ten minutes.
 
 The programs: `cargo build --release -p straightway-cli -p straightway-s3 --bins --examples`, and for object_store
 `cargo build --release --manifest-path bench/object_store/Cargo.toml`.
@@ -15,18 +15,19 @@ The peers (pip): boto3, torch, s3torchconnector[dcp], s3fs; `--python` is one th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import s3
 from s3 import BUCKET, CLIENT_S_MAX, HERE, MIB, Bench, Row, ratio
-from weed import free_port
+from weed import Weed, free_port
 
 PART_BYTES = 8 * MIB
 RANKS = 4
@@ -67,14 +68,14 @@ def put(bench: Bench) -> Row:
     size = 64 * MIB if bench.small else bench.args.bytes or 1024 * MIB
     rows: dict[str, list[Row]] = {}
     for _ in range(1 if bench.small else bench.args.rounds or 5):
-        ours = [bench.send, "ours", BUCKET, "ours", str(size // MIB), "1"]
-        some = {"straightway": figures(s3.run(ours, bench.server.url)), "bare send": bare(bench, size, 8)}
-        if bench.object_store:
-            command = [bench.object_store, "object-store", str(size), "1", "put"]
-            some["object_store"] = figures(s3.run(command, bench.server.url))
+        with fresh_server(bench):
+            ours = [bench.send, "ours", BUCKET, "ours", str(size // MIB), "1"]
+            some = {"straightway": figures(s3.run(ours, bench.server.url)), "bare send": bare(bench, size, 8)}
+            if bench.object_store:
+                command = [bench.object_store, "object-store", str(size), "1", "put"]
+                some["object_store"] = figures(s3.run(command, bench.server.url))
         for name, row in some.items():
             rows.setdefault(name, []).append(row)
-        empty(bench)
     answer = s3.summary(rows, ("cpu_s", "wall_s"))
     for peer, most in (("bare send", 1.15), ("object_store", 1.0)):
         cpu = ratio(answer["straightway"]["cpu_s"], answer.get(peer, {}).get("cpu_s"))
@@ -82,18 +83,23 @@ def put(bench: Bench) -> Row:
     return {"bytes": size, "clients": answer}
 
 
-def empty(bench: Bench) -> None:
-    """Removes all objects, so that the drive does not fill up."""
-    client = s3.client(bench.server)
-    for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
-        for found in page.get("Contents", []):
-            client.delete_object(Bucket=BUCKET, Key=found["Key"])
+@contextlib.contextmanager
+def fresh_server(bench: Bench) -> Iterator[None]:
+    """A new server in the place of the bench's. It goes with its data."""
+    first = bench.server
+    with tempfile.TemporaryDirectory(dir=bench.args.data) as folder:
+        bench.server = Weed(Path(folder), BUCKET, [s3.IDENTITY], before=tuple(s3.ON_SERVER))
+        try:
+            yield
+        finally:
+            bench.server.stop()
+            bench.server = first
 
 
-def ranks(bench: Bench, name: str, size: int, rounds: int) -> Row:
+def ranks(bench: Bench, name: str, size: int) -> Row:
     """Saves by ranks in processes of their own: from the first that begins to the last that is done."""
     port, prefix = str(free_port()), f"saves-{name.replace(':', '')}-{os.getpid()}"
-    script = [bench.args.python, str(HERE / "s3_savers.py"), name, prefix, str(size // RANKS), str(rounds), port]
+    script = [bench.args.python, str(HERE / "s3_savers.py"), name, prefix, str(size // RANKS), port]
     children = [
         subprocess.Popen(
             [*s3.ON_CLIENT, *script, str(rank), str(RANKS)],
@@ -107,17 +113,21 @@ def ranks(bench: Bench, name: str, size: int, rounds: int) -> Row:
     told = []
     try:
         for child in children:
-            out, err = child.communicate(timeout=CLIENT_S_MAX * rounds)
+            out, err = child.communicate(timeout=CLIENT_S_MAX)
             if child.returncode:
-                return {"error": (err.strip().splitlines() or ["it failed"])[-1][:300]}
+                return {"error": err.strip()[-600:] or "it failed"}
             told.append(json.loads(out.splitlines()[-1]))
     except subprocess.TimeoutExpired:
-        return {"error": f"not done after {CLIENT_S_MAX * rounds} s"}
+        return {"error": f"not done after {CLIENT_S_MAX} s"}
     finally:
         for child in children:
             child.kill()
-    walls = [max(rank[at][1] for rank in told) - min(rank[at][0] for rank in told) for at in range(rounds)]
-    return {"wall_s": statistics.median(walls), "walls_s": walls}
+    return {"wall_s": max(end for _, end in told) - min(start for start, _ in told)}
+
+
+def upload(bench: Bench, name: str, size: int) -> Row:
+    """One client's save, or the bare loop with as many connections as all ranks have."""
+    return bare(bench, size, 8 * RANKS) if name == "bare send" else ranks(bench, name, size)
 
 
 def save(bench: Bench) -> Row:
@@ -127,11 +137,12 @@ def save(bench: Bench) -> Row:
     rows: dict[str, list[Row]] = {}
     for _ in range(rounds):
         for name in ("straightway", "bare send", "DCP s3torchconnector", "DCP s3fs"):
-            # As many connections as 4 ranks have.
-            done = bare(bench, size, 8 * RANKS) if name == "bare send" else ranks(bench, name, size, rounds)
+            with fresh_server(bench):
+                done = s3.with_server(bench, lambda name=name: upload(bench, name, size))  # type: ignore[misc]
             rows.setdefault(name, []).append(done)
-            empty(bench)
-    answer = s3.summary(rows, ("wall_s",))
+            # A round takes minutes, and the table comes at the end.
+            print(f"save, {name}: {done}", file=sys.stderr, flush=True)
+    answer = s3.summary(rows, ("wall_s", "server_cpu_s"))
     wall = {name: answer[name]["wall_s"] for name in rows}
     work = f"save of {size / (1 << 30):g} GiB by {RANKS} ranks"
     bench.require(f"{work}: rate / bare upload", ratio(wall["bare send"], wall["straightway"]), 0.9, None)

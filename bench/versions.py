@@ -8,7 +8,7 @@ on a drive. Dropping caches needs root.
 
     python3 bench/versions.py --old-binary A --new-binary B --old-package DIR --new-package DIR --folder DIR [--device cuda:0]
 
-A package folder is what `pip install --no-deps --target DIR WHEEL` makes. Give only the binaries, or only the packages, to
+`pip install --no-deps --target DIR WHEEL` makes a package folder. Give only the binaries, or only the packages, to
 measure only those.
 """
 
@@ -116,7 +116,7 @@ class Worker:
         return self.checkpointer
 
     def stop(self, folder, step):
-        """How long an asynchronous save holds the loop."""
+        """The time that an asynchronous save blocks the loop."""
         seconds, _ = self.timed(lambda: self.open(folder).save(step, self.state()))
         self.checkpointer.wait()
         return seconds
@@ -329,13 +329,13 @@ def main():
     for side in SIDES:
         parser.add_argument(f"--{side}-binary")
         parser.add_argument(f"--{side}-package")
-    parser.add_argument("--folder", default=".", help="where files are made: on the drive that is measured")
-    parser.add_argument("--tmpfs", help="a folder in memory, to load from that too")
+    parser.add_argument("--folder", default=".", help="folder for the files, on the drive to measure")
+    parser.add_argument("--tmpfs", help="a folder in memory, to load from it too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bytes", type=int, default=1 << 30, help="the size of the file, the model and the checkpoint")
     parser.add_argument("--pairs", type=int, default=11, help="pairs on a drive; in memory twice as many")
     parser.add_argument("--only", help="run only figures whose name contains one of these words, separated by commas")
-    parser.add_argument("--versions", default="", help="what is compared, for the result: two commits, say")
+    parser.add_argument("--versions", default="", help="the compared versions, for the result, such as two commits")
     date = datetime.date.today().isoformat()
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--out", default=os.path.join(here, "results", f"versions-{date}.json"))

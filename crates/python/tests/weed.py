@@ -1,4 +1,4 @@
-"""SeaweedFS on loopback, for tests and benchmarks. It is installed where it is missing."""
+"""SeaweedFS on loopback, for tests and benchmarks. It is installed if it is missing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ KEEPER = '"$@" & pid=$!; cat >/dev/null; kill $pid; wait $pid'
 
 START_S_MAX = 90
 
+#: A server with gigabytes of data takes its time to end.
+STOP_S_MAX = 180
+
 
 def free_port() -> int:
-    """A port that is free, and so is the one 10,000 above it."""
+    """A free port such that the one 10,000 above it is free too."""
     while True:
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
@@ -38,7 +41,7 @@ class Missing(Exception):
 
 
 class Weed:
-    """A server with one bucket, which is there when this returns. `before` is put in front of its command."""
+    """A running server with one bucket. `before` is a prefix of its command line."""
 
     def __init__(
         self, folder: Path, bucket: str, identities: list[dict[str, object]], before: tuple[str, ...] = ()
@@ -49,7 +52,7 @@ class Weed:
         (folder / "s3.json").write_text(json.dumps({"identities": identities}))
         ports = [free_port() for _ in range(4)]
         self.url = f"http://127.0.0.1:{ports[3]}"
-        # The filer takes uploads without a signature: what is below /buckets is in a bucket.
+        # The filer accepts uploads without a signature: paths below /buckets are in a bucket.
         self.filer = f"http://127.0.0.1:{ports[2]}/buckets/{bucket}/"
         self._log = folder / "log"
         self.deadline = time.monotonic() + START_S_MAX
@@ -61,7 +64,7 @@ class Weed:
             "-ip.bind=127.0.0.1",
             "-master.volumeSizeLimitMB=8192",
             "-volume.max=32",
-            # By default it takes nothing where less than a hundredth of the drive is free.
+            # By default it refuses writes if less than 1 % of the drive is free.
             "-volume.minFreeSpace=64MiB",
             f"-master.port={ports[0]}",
             f"-volume.port={ports[1]}",
@@ -69,7 +72,7 @@ class Weed:
             f"-filer.port={ports[2]}",
             "-s3",
             f"-s3.port={ports[3]}",
-            # Two more listeners, whose ports are fixed: a second server would end.
+            # Disabled: two more listeners with fixed ports, which a second server could not bind.
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
             f"-s3.config={folder / 's3.json'}",
@@ -86,13 +89,13 @@ class Weed:
             raise
 
     def wait(self) -> None:
-        """Waits a moment for it to start; an error with its last words where it does not."""
+        """Waits for the server to start. Raises with its last output if it does not."""
         if time.monotonic() > self.deadline or self._keeper.poll() is not None:
             raise RuntimeError("SeaweedFS did not start: " + self._log.read_text()[-2000:])
         time.sleep(0.2)
 
     def put(self, name: str, content: bytes, timeout_s: float = 600) -> bool:
-        """Puts an object into the bucket. Answers whether that worked."""
+        """Puts an object into the bucket. Returns whether that worked."""
         request = urllib.request.Request(self.filer + name, data=content, method="PUT")
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:
@@ -101,7 +104,7 @@ class Weed:
             return False
 
     def cpu_s(self) -> float:
-        """CPU seconds that it has used."""
+        """The CPU seconds that the server has used."""
         keeper = self._keeper.pid
         children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
         named = [child for child in children if Path(f"/proc/{child}/comm").read_text().startswith("weed")]
@@ -109,7 +112,7 @@ class Weed:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops the server."""
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
-        self._keeper.wait(30)
+        self._keeper.wait(STOP_S_MAX)
